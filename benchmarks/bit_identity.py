@@ -1,6 +1,6 @@
-"""Do a row's bits depend on anything but its own text? Random rows alone, among siblings, on one thread and on two.
+"""Test whether a row's bits depend only on its own text: random rows alone, among siblings, on one and two threads.
 
-Counts, not times: runs anywhere. python benchmarks/bit_identity.py --num-checks 50000
+It counts rows and times nothing, so any machine will do. python benchmarks/bit_identity.py --num-checks 50000
 """
 
 import random
@@ -20,7 +20,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 
 CAPACITY = 768
-LENGTHS = (20, 60, 600)  # the last one beyond one chunk of attention
+LENGTHS = (20, 60, 600)  # the last one is longer than one chunk of attention
 MOST_ROWS, MOST_PREFILL = 24, 128
 
 
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def count(kernels: ModelBackend, dtype: str, num_checks: int, num_threads: int) -> tuple[int, int]:
-    """Rows compared, rows that differ."""
+    """Number of rows compared, and of rows that differ."""
     found = Checkpoint.open(open_source("builtin"), EngineConfig(**numbers(dtype)))
     runner = Runner(
         found.spec,

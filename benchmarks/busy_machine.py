@@ -1,10 +1,10 @@
-"""What decoding keeps of its speed while others want the same cores.
+"""Measure decoding speed while other programs use the same cores.
 
 python benchmarks/busy_machine.py MODEL [--threads 2] [--tier avx2] [--peer NAME=COMMAND] [--seconds 4] [--repeats 3]
 
-Each contestant decodes without end in a process of its own and writes one byte for each token; a peer is any program
-that does so. Its bytes are counted alone, beside a second process like it, and beside one and two busy loops. The order
-is one contestant after the other in each state, so that what else happens on the machine reaches all of them.
+Each contestant decodes endlessly in its own process and writes one byte per token; a peer is any program that does so.
+Its bytes are counted while it runs alone, beside a second process like it, and beside one and two busy loops. In each
+state all contestants are measured one after another, so that other load on the machine affects all of them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ STATES = ("quiet", "a second one", "one busy loop", "two busy loops")
 
 
 def decode(model: str, num_threads: int, tier: str | None) -> None:
-    """A contestant: tokens without end."""
+    """Run a contestant, which generates tokens endlessly."""
     from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
     from forerun.backends.cpu.probe import select_tier
 
@@ -37,7 +37,7 @@ def decode(model: str, num_threads: int, tier: str | None) -> None:
 
 
 class Contestant:
-    """A process that decodes, stopped except while its turn lasts."""
+    """A process that decodes, stopped except during its turn."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -50,11 +50,13 @@ class Contestant:
     @contextmanager
     def going_on(self) -> Iterator[None]:
         self._process.send_signal(signal.SIGCONT)
-        yield
-        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
 
     def take(self) -> int:
-        """How many tokens came since the last call."""
+        """Number of tokens since the last call."""
         count = 0
         try:
             while some := os.read(self._pipe, 1 << 16):
@@ -70,15 +72,16 @@ class Contestant:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen(BUSY_LOOP) for _ in range(count)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+    with ExitStack() as stack:
+        for _ in range(count):
+            loop = subprocess.Popen(BUSY_LOOP)
+            stack.callback(loop.wait)
+            stack.callback(loop.kill)
+        yield
 
 
 def speeds(contestants: Sequence[Contestant], seconds: float) -> list[float]:
-    """Tokens a second of each, all at work at once."""
+    """Tokens per second of each contestant, all running at once."""
     with ExitStack() as stack:
         for contestant in contestants:
             stack.enter_context(contestant.going_on())

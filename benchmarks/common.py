@@ -1,4 +1,4 @@
-"""What every benchmark here shares: engines that answer in turn, the machine described, results written once."""
+"""Helpers of all benchmarks: let engines answer in turn, describe the machine, write results."""
 
 import argparse
 import gc
@@ -35,7 +35,7 @@ Choice = tuple[DrafterConfig, Policies | None]  # None: the policies that suit t
 
 
 def policies_with(lookup: bool) -> Policies:
-    """What drafts, with or without what followed the last tokens earlier in the text."""
+    """Policies with or without prompt lookup."""
     return Policies() if lookup else WITHOUT_LOOKUP
 
 
@@ -49,19 +49,19 @@ class Run:
     results: list[Generation] = field(default_factory=list)
 
     def start(self, prompt: Prompt, params: SamplingParams) -> GenerationStream:
-        torch.set_num_threads(self.num_threads)  # of the process, so that every turn sets its own
+        torch.set_num_threads(self.num_threads)  # the number is per process, so every turn sets its own
         return self.engine.stream(prompt, params)
 
     def write(self, prompt: Prompt, params: SamplingParams) -> None:
         self.results.append(self.start(prompt, params).result())
 
     def total(self, statistic: str, first: int | None = None) -> float:
-        """The sum of a number of `GenerationStats` over all answers, or over the first ones."""
+        """The sum of a field of `GenerationStats` over all answers, or over the first ones."""
         return float(sum(getattr(result.stats, statistic) for result in self.results[:first]))
 
     @property
     def tokens_per_s(self) -> float:
-        """Of decoding alone."""
+        """Tokens/s of decoding, without the prefill."""
         return self.total("num_new_tokens") / self.total("decode_s")
 
     @property
@@ -74,8 +74,8 @@ class Run:
 
 
 def answer_in_turn(runs: Sequence[Run], prompts: Iterable[Prompt], params: SamplingParams) -> None:
-    """A B C A B C ...: every run answers a prompt before the next one is put; then all engines close."""
-    gc.collect()  # engines of the runs before
+    """A B C A B C ...: every run answers a prompt before the next one is used; then all engines are closed."""
+    gc.collect()  # engines of earlier runs
     for prompt in prompts:
         for run in runs:
             run.write(prompt, params)
@@ -84,7 +84,7 @@ def answer_in_turn(runs: Sequence[Run], prompts: Iterable[Prompt], params: Sampl
 
 
 def numbers(name: str) -> dict[str, Any]:
-    """The settings of an engine for a dtype, or for weights of 8 or 4 bits."""
+    """The engine settings for a dtype, or for weights of 8 or 4 bits."""
     return {"weights" if name in ("int8", "int4") else "dtype": name}
 
 
@@ -95,24 +95,24 @@ def read_prompts(num_prompts: int, skip: int = 0) -> list[str]:
 
 
 def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
-    """The target that was asked for, with these settings."""
+    """The config of the target in the arguments, with these settings."""
     usual = {"target": arguments.target, "num_threads": arguments.threads, "max_length": MAX_LENGTH}
     return EngineConfig(**usual | settings)
 
 
 def ask(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, list[int]]]:
-    """Those questions, each with its set's name, as the ids that the target reads."""
+    """The questions of `questions_of`, each with its set's name, as the target's token ids."""
     reader = reader_of(arguments)
     return [(name, reader.prompt_after(question, ())) for name, question in questions_of(arguments, number, skip)]
 
 
 def reader_of(arguments: argparse.Namespace) -> Reader:
-    """How the target reads questions."""
+    """A reader that converts questions to the target's token ids."""
     return Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
 
 
 def questions_of(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, Question]]:
-    """So many questions of every data set that fit, the sets in turn, each question with its set's name.
+    """`number` questions that fit from every data set, alternating between sets, each with its set's name.
 
     Those skipped are others: a set's questions come in an order of their own, the same each time.
     """
@@ -145,7 +145,7 @@ def standard_arguments(
 
 
 def without_folders(value: Any) -> Any:
-    """An argument as another machine has it too."""
+    """An argument without this machine's folders."""
     if isinstance(value, list):
         return [without_folders(item) for item in value]
     return Path(value).name if isinstance(value, str | Path) and "/" in str(value) else value

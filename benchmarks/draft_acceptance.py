@@ -1,10 +1,10 @@
-"""Tokens per round of a draft model, data set by data set: counts, no times.
+"""Tokens per round of a draft model, by data set; nothing is timed.
 
 python benchmarks/draft_acceptance.py [--target smollm2 --draft FOLDER --data mt_bench,gsm8k] [--texts FILE]
 
-The text is the same whoever drafts, so the target writes each answer once; then the draft alone is played along it,
-with trees of 16 rows, nothing looked up. At temperature 1 also with children ranked without the target's noise, as all
-other tree drafters rank them.
+The text does not depend on the drafter, so the target writes each answer once; then the draft alone is simulated on it,
+with trees of 16 rows and without prompt lookup. At temperature 1 this is repeated with children ranked without the
+target's noise, as in other tree drafters.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def written(engine: Engine, prompt_ids: list[int], temperature: float, num_new: 
 
 
 def texts_of(arguments: argparse.Namespace, prompts: list[list[int]]) -> Texts:
-    """An answer to every prompt at either temperature: those of the file, where there is one, and new ones."""
+    """An answer to every prompt at both temperatures, from the file if given, else newly written."""
     path: Path | None = arguments.texts
     known = read_traces(path) if path is not None and path.exists() else []
     found = {(trace.prompt_ids, trace.temperature): trace for trace in known}
@@ -59,7 +59,7 @@ def texts_of(arguments: argparse.Namespace, prompts: list[list[int]]) -> Texts:
 
 @torch.inference_mode()
 def played(engine: Engine, trace: AnswerTrace) -> AnswerOutcome:
-    """The drafter's rounds along a known answer."""
+    """Simulate the drafter's rounds on a known answer."""
     drafter, tally = engine.drafter, Tally(trace)
     params = SamplingParams(temperature=trace.temperature, seed=trace.seed)
     drafter.begin(trace.prompt_ids, params, engine._noise(params, SEED))

@@ -1,11 +1,11 @@
-"""The drafter's process killed or stopped while text is written: what the reader of the text notices.
+"""Kill or stop the drafter's process during generation, and measure the effect on the stream.
 
 python benchmarks/drafter_faults.py kill --count 1000
 python benchmarks/drafter_faults.py stop --count 300
 
-Real signals to the real process, the built-in pair, every text compared with that of `none`. A gap is the time between
-two steps of the stream; an extra gap is how much longer the longest one within half a second after the fault is than
-the median of all.
+Real signals are sent to the real process of the built-in pair, and every text is compared with that of `none`. A gap is
+the time between two steps of the stream. The extra gap is the longest gap within half a second after the fault minus
+the median of all gaps.
 """
 
 import argparse
@@ -29,14 +29,14 @@ NUM_TEXTS, PLAIN_EVERY = 24, 7  # distinct requests; how often `none` writes one
 
 @dataclass(kw_only=True)
 class Record:
-    """What was seen over all faults."""
+    """The measurements over all faults."""
 
     num_requests: int = 0
     num_failed: int = 0
     num_changed: int = 0
     steps_s: list[float] = field(default_factory=list)
     faults_at: list[float] = field(default_factory=list)
-    gaps: list[tuple[float, float]] = field(default_factory=list)  # when a step came, and how long after the last one
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # time of a step, and seconds since the previous one
     back_s: list[float] = field(default_factory=list)
     stopped: list[tuple[float, float]] = field(default_factory=list)
     tokens: list[tuple[float, int]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Record:
 
 
 class Trial:
-    """An engine with a drafter that is killed or stopped now and then, and one without a drafter."""
+    """An engine whose drafter is killed or stopped from time to time, and one without a drafter."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.rng, self.record = arguments, random.Random(arguments.seed), Record()
@@ -113,7 +113,7 @@ class Trial:
         record.num_changed += tuple(token_ids) != expected
 
     def watch(self, state: DrafterState, num_accepted: int, now: float) -> None:
-        """Note that drafting is back, or do the next harm."""
+        """Record that drafting has resumed, or cause the next fault."""
         if self.harmed_at:
             if state is DrafterState.READY and num_accepted and not self.is_stopped and now > self.harmed_at + 0.02:
                 self.record.back_s.append(now - self.harmed_at)

@@ -1,4 +1,4 @@
-"""Seconds from a command to the first byte of its answer, and the most memory that it took.
+"""Seconds from a command to the first byte of its answer, and its peak memory.
 
 python benchmarks/first_token.py [--command forerun] [--repeats 3] NAME=MODEL...
 

@@ -1,12 +1,12 @@
-"""Everything that wants measuring on a machine with an NVIDIA GPU, in one command of at most nine minutes.
+"""All measurements on a machine with an NVIDIA GPU, in one command of at most nine minutes.
 
 scripts/gpu_check [--only SECTIONS] [--quick] [--rehearse] [--minutes 9] [--out FILE]
 
 Sections: machine, suite (the tests that need a GPU), kernels, passes, rounds, peers, ranks (where there are several
 GPUs), faults, bits, sweep. Each runs in processes of its own; the results file is written anew whenever a section is
 done, and now and then while it runs.
-`--rehearse` plays all of them with tiny shapes on the CPU in Triton's interpreter, and lists at its end what only
-a GPU can tell.
+`--rehearse` runs all of them with tiny shapes on the CPU in Triton's interpreter, and lists at the end what can only be
+measured on a GPU.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def default_place(facts: dict[str, object], *, is_rehearsal: bool) -> Path:
 
 def main() -> None:
     arguments = read_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, and what is there written
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes are ended and results are written
     minutes = arguments.minutes or (REHEARSAL_MINUTES if arguments.rehearse else 9.0)
     ends_at, results = time.time() + 60 * minutes, Results(arguments)
     chosen = [section for section in SECTIONS if section.name in arguments.only or section.name == "machine"]
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def play(section: Section, left: list[Section], setting: Setting, ends_at: float, results: Results) -> None:
-    """Run a section in its share of the time that is left."""
+    """Run a section within its share of the remaining time."""
     share = section.share_s / sum(other.share_s for other in left)
     section_ends_at = time.time() + share * (ends_at - time.time())
     print(f"{section.name}: at most {section_ends_at - time.time():.0f} s", flush=True)

@@ -1,4 +1,4 @@
-"""A target that drafts for itself, by what finds its skipped sublayers and by what it drafts with, all in one run.
+"""Self-drafting by skipped sublayers: compare searches and draft weights in one run.
 
 python benchmarks/layer_skip.py --sets FOLDER [--num-prompts 48] [--device cpu] [--temperatures 0 1] [--target smollm2]
 
@@ -35,7 +35,7 @@ from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.skip_finder import find_skip_sets, keep_sets
 
-NUM_FIRST = 10  # requests whose speed is told apart: those a search is slowest in
+NUM_FIRST = 10  # first requests, reported separately because the search makes them slowest
 PREPARED_ON = 24  # other prompts
 SURE_DRAFTS = Policies(tree=TreePolicy(looks_up=False, min_mass=0.7))
 

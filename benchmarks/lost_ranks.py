@@ -1,4 +1,4 @@
-"""How soon a killed rank of a target is named, and what joining the ranks' choices takes.
+"""Time until a killed rank of a target is reported, and the cost of joining the ranks' choices.
 
 python benchmarks/lost_ranks.py [--target builtin] [--num-kills 80]
 

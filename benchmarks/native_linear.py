@@ -1,4 +1,4 @@
-"""Native linear layers beside torch's and beside the memory's bandwidth, for one to many rows.
+"""Native linear layers compared with torch's and with the memory bandwidth, for one to many rows.
 
 PYTHONPATH=. python benchmarks/native_linear.py [--threads 2] [--formats bfloat16 int8] [--rows 1 8]
 
@@ -105,7 +105,7 @@ def native_call(packed: list[PackedLinear], x_TI: Tensor, num_threads: int) -> C
 
 
 def torch_linears(name: str, weight_OI: Tensor, count: int) -> dict[str, list[Callable[[Tensor], Tensor]]]:
-    """Torch's own ways with this weight, each `count` times over."""
+    """Torch's implementations for this weight, with `count` copies each."""
     if name == "int8":
         return {"torch": [dynamic_int8(weight_OI) for _ in range(count)]}
     if name == "int4":
@@ -131,7 +131,7 @@ def rotate(linears: list[Callable[[Tensor], Tensor]], x_TI: Tensor) -> Call:
 
 
 def probes(num_threads: int) -> dict[str, Call]:
-    """Reading and copying memory that no cache holds."""
+    """Calls that read and copy memory outside the caches."""
     memory = torch.ones(8, PROBE_BYTES, dtype=torch.uint8)
     places, targets = cycle(memory), cycle([*memory[4:], *memory[:4]])
     read = linear_functions().forerun_read
@@ -143,10 +143,9 @@ def probes(num_threads: int) -> dict[str, Call]:
 
 @torch.inference_mode()
 def medians(contestants: dict[str, Call], num_repeats: int) -> dict[str, float]:
-    """Seconds of each, in turn; the first turn does not count.
+    """Median seconds of each, measured in turn; the first turn is discarded.
 
-    A turn begins with a pause, in which the threads of whoever came before stop spinning, and a call that does not
-    count.
+    A turn begins with a pause, in which the threads of the previous contestant stop spinning, and an untimed call.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(num_repeats + 1):

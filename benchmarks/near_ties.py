@@ -1,6 +1,6 @@
 """How much the logits of an eight-row pass differ from those of one-row passes, per dtype: the bounds of near-ties.
 
-Counts, not times: runs anywhere. python benchmarks/near_ties.py
+Nothing is timed, so any machine will do. python benchmarks/near_ties.py
 """
 
 import argparse

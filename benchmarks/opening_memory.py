@@ -1,4 +1,4 @@
-"""What opening Llama-3-70B takes on a GPU, counted on "meta" by the code that opens it there.
+"""The GPU memory needed to open Llama-3-70B, counted on device "meta" with the code that opens it on a GPU.
 
     PYTHONPATH=. .venv/bin/python -m benchmarks.opening_memory --weights int4 --layers 80
 
@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class CachingAllocator:
-    """How torch gives out GPU memory (c10/cuda/CUDACachingAllocator.cpp, its defaults), as far as sizes go."""
+    """A model of the sizes in torch's GPU allocator (c10/cuda/CUDACachingAllocator.cpp, default settings)."""
 
     reserved: int = 0
     _free: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {True: [], False: []})
@@ -94,7 +94,7 @@ class CachingAllocator:
 
 
 class AllocatedBytes(StorageBytes):
-    """The same, each storage in the allocator's memory too."""
+    """Counts storages, and places each in the allocator's memory too."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device)

@@ -1,4 +1,4 @@
-"""How fast the server's page is: its first paint, and its frames while an answer streams in.
+"""The speed of the server's page: its first paint, and its frames while an answer is streamed.
 
 python benchmarks/page_speed.py [--target smollm2] [--num-loads 20] [--num-answers 3]
 
@@ -55,7 +55,7 @@ def served(arguments: argparse.Namespace) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Browser, url: str, width: int) -> Iterator[Page]:
-    """The page in a window without a past."""
+    """The page in a new browser context."""
     context = browser.new_context(viewport={"width": width, "height": 800})
     page = context.new_page()
     page.goto(url)

@@ -36,14 +36,14 @@ PARALLEL = {"parallel": AHEAD, "parallel, adaptive": DraftModel()}
 
 @dataclass(kw_only=True)
 class SplitRun(Run):
-    """With what became of every round."""
+    """A run that also records every round."""
 
     target: Pace
     num_prompts: int
     answers: list[AnswerOutcome] = field(default_factory=list)
 
     def start(self, prompt: Prompt, params: SamplingParams) -> GenerationStream:
-        """Each repeat has an owner of its own, of whose texts nobody knows anything yet."""
+        """Start an answer. Each repeat has its own owner, so that it cannot reuse cached texts."""
         return self.engine.stream(prompt, params, owner=f"repeat {len(self.answers) // self.num_prompts}")
 
     def write(self, prompt: Prompt, params: SamplingParams) -> None:
@@ -59,7 +59,7 @@ class SplitRun(Run):
 
 
 def measured(steps: Sequence[DecodeStep], decode_s: float, target: Pace) -> AnswerOutcome:
-    """An answer as the simulation would describe it; what only the drafter's process knows is 0."""
+    """A measured answer in the simulation's fields; those known only to the drafter's process are 0."""
     stats = [step.stats for step in steps]
     was_missed = [True, *(not item.was_hit for item in stats[:-1])]
     waits_s = [(item.wait_s, missed) for item, missed in zip(stats, was_missed, strict=True)]
@@ -79,7 +79,7 @@ def measured(steps: Sequence[DecodeStep], decode_s: float, target: Pace) -> Answ
 
 
 def scaled(pair: str, scale: float) -> tuple[Pace, Pace]:
-    """Passes of target and draft, so many times as long as stated."""
+    """The paces of target and draft, multiplied by `scale`."""
     device = read_device(PAIRS[pair])
     assert device.target is not None
     assert device.draft is not None
@@ -125,7 +125,7 @@ def play(
 
 
 def spelled(pace: Pace) -> str:
-    """As a paced device's specification has it."""
+    """The pace in the notation of a paced device."""
     return ",".join(f"{1e3 * seconds}ms@{rows}" for rows, seconds in pace.steps)
 
 

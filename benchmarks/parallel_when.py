@@ -1,4 +1,4 @@
-"""When a drafter in parallel wins: its bound over the best tree grown in turn, by T / D and agreement of the pair.
+"""When parallel drafting is faster: its bound over the best serial tree, by T / D and the pair's agreement.
 
 PYTHONPATH=. python benchmarks/parallel_when.py --trace "built-in=FILE" --trace "SmolLM2=FILE" [--plot FILE]
 
@@ -46,7 +46,7 @@ NOTES: Final = (
 
 
 def agreement(traces: Sequence[AnswerTrace]) -> float:
-    """Share of the tokens that were the draft's first guess, the noise known."""
+    """Share of the tokens that were the draft's first guess, given the noise."""
     hits = [
         children[0] == token_id if children else False
         for trace in traces

@@ -1,4 +1,4 @@
-"""Serial and parallel drafting as the planner foretells them on paced devices, with the bound; then as measured.
+"""Serial and parallel drafting on paced devices, as predicted by the planner, with the bound, and as measured.
 
 python benchmarks/planner_paced.py [--target smollm2 --draft FOLDER --data mt_bench,gsm8k] [--measure]
 
@@ -47,7 +47,7 @@ def chosen(plans: Sequence[Plan]) -> dict[str, Plan]:
 
 
 def bounds(profile: Profile, traces: Sequence[AnswerTrace], lookup: bool) -> dict[int, float]:
-    """For trees of so many rows: tokens per round of a draft that has all the time, before every round."""
+    """Tokens per round, by rows of the tree, of a draft with unlimited time before every round."""
     costs = Costs.of(profile, target_units=1, draft_units=1)
     free = {rows: DraftModel(adaptive=False, verify_width=rows, draft_width=32, depth=12) for rows in (4, 8, 16)}
     usual = policies_with(lookup)
@@ -56,7 +56,7 @@ def bounds(profile: Profile, traces: Sequence[AnswerTrace], lookup: bool) -> dic
 
 
 def measured(plan: Plan, pair: str, traces: Sequence[AnswerTrace], lookup: bool, arguments: argparse.Namespace) -> str:
-    """Tokens/s of the plan carried out on the prompts of these traces."""
+    """Measured tokens/s of the plan on the prompts of these traces."""
     assert plan.tree is not None, "a drafter with a tree"
     tree = replace(plan.tree, model=arguments.draft)
     config = config_of(

@@ -25,7 +25,7 @@ ROWS: Final = 8
 
 
 def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[AnswerTrace]) -> dict[str, object]:
-    """What every split brings, and what the published one needs to bring what was published."""
+    """The projected speed of every split, and what the published split needs to reach the published speed."""
     profile = profile_of(pair, machine, reading)
     plans = search(profile, traces, units=UNITS)
     splits = {plan.split.target_units: plan for plan in plans if plan.kind == "parallel"}

@@ -1,4 +1,4 @@
-"""Is the speed-up that an answer's statistics tell the true one? Every drafter against plain decoding, in turn.
+"""Check the speed-up in an answer's statistics, by running every drafter and plain decoding in turn.
 
 python benchmarks/printed_speedup.py [--models builtin,FOLDER] [--num-prompts 5] [--repeats 7] [--num-new 128]
 
@@ -39,7 +39,7 @@ def drafters_of(model: str) -> dict[str, DrafterConfig]:
 
 
 def seconds(plain: Engine, prompt: str, params: SamplingParams) -> float:
-    """Of plain decoding. The second of two answers counts: the first finds another engine's data in the caches."""
+    """Seconds of plain decoding, of the second of two answers; the first finds another engine's data in the caches."""
     return [plain.generate(prompt, params).stats.decode_s for _ in range(2)][1]
 
 

@@ -48,7 +48,7 @@ class Stopwatch:
 
     def reset(self) -> None:
         self.seconds = dict.fromkeys((NATIVE, TEXT, REST, *PARTS), 0.0)
-        self.inner_s = 0.0  # of the calls inside the present one, with what watching them cost
+        self.inner_s = 0.0  # of nested calls, including the cost of watching them
 
     def watch(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: object, **named: object) -> object:
@@ -63,7 +63,7 @@ class Stopwatch:
         return timed
 
     def _measure_overhead(self) -> float:
-        """What watching a call costs outside the time that is counted as the call's."""
+        """Cost of watching a call, outside the time counted for the call."""
         self.reset()
         seconds = []
         for call in (lambda: None, self.watch(NATIVE, lambda: None)):
@@ -94,7 +94,7 @@ def watched(engine: Engine, stopwatch: Stopwatch, *, in_parts: bool) -> Iterator
 
 
 def play(engine: Engine, temperature: float, num_rounds: int, *, in_parts: bool) -> list[dict[str, float]]:
-    """Seconds of every round by where they went."""
+    """Seconds of every round, by part."""
     stopwatch, rounds = Stopwatch(), []
     params = SamplingParams(max_new_tokens=NUM_NEW, temperature=temperature, seed=1, ignore_eos=True)
     prompts = iter(read_prompts(num_rounds))
@@ -113,7 +113,7 @@ def play(engine: Engine, temperature: float, num_rounds: int, *, in_parts: bool)
 
 
 def row_of(name: str, temperature: float, engine: Engine, num_rounds: int) -> dict[str, object]:
-    """A run that watches as little as it can, and one that also tells Python's parts, which costs it some time."""
+    """A run that watches as few calls as possible, and one that also times Python's parts, which slows it down."""
     whole = play(engine, temperature, num_rounds, in_parts=False)
     apart = play(engine, temperature, num_rounds, in_parts=True)
 

@@ -1,4 +1,4 @@
-"""What weights of 8 and 4 bits cost in quality, on given text: rounded on loading, and as GGUF files hold them.
+"""The quality lost with 8-bit and 4-bit weights on given text, rounded on loading and from GGUF files.
 
 python benchmarks/quantised_quality.py --text FILE [FILE ...] [--models FOLDER FILE.gguf ...]
 """
@@ -19,7 +19,7 @@ from forerun.engine.model_loading import Checkpoint
 from forerun.model.runner import Runner
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
-WINDOW = 512  # tokens that are read from an empty cache
+WINDOW = 512  # tokens read at once, from an empty cache
 
 
 class Score:
@@ -30,7 +30,7 @@ class Score:
         self.loss = self.divergence = self.num_same = 0.0
 
     def add(self, scores_TV: torch.Tensor, reference_TV: torch.Tensor, next_T: torch.Tensor) -> None:
-        """Log-probabilities of a window, those of float32, and the tokens that came."""
+        """Add a window: its log-probabilities, those in float32, and the actual next tokens."""
         self.num_tokens += len(next_T)
         self.loss += functional.nll_loss(scores_TV, next_T, reduction="sum").item()
         self.divergence += functional.kl_div(scores_TV, reference_TV, log_target=True, reduction="sum").item()
@@ -42,7 +42,7 @@ class Score:
 
 
 def windows(arguments: argparse.Namespace) -> list[list[int]]:
-    """Stretches of WINDOW tokens and the one after, as many of every text, spread evenly over it."""
+    """Windows of WINDOW + 1 tokens, the same number from every text, spread evenly over it."""
     tokenizer = open_source(arguments.models[0]).tokenizer()
     found = []
     for path in arguments.text:

@@ -1,4 +1,4 @@
-"""What the host pays to record every shape of an engine's passes and rounds, without a GPU.
+"""Host time to record every shape of an engine's passes and rounds as graphs, without a GPU.
 
 Kernels are compiled for an architecture and not run: timed are Python and Triton's launcher, without the driver's
 part. The models are narrow, as only the number of layers counts.
@@ -45,7 +45,7 @@ def runner_of(num_layers: int, capacity: int) -> Runner:
 
 
 def record_all(target: Runner, rounds: DeviceRounds, draft: Runner) -> None:
-    """What an engine's warm-up records."""
+    """Record what an engine's warm-up records."""
     rounds.graphs.records = True
     for params in KINDS_OF_ROUNDS:
         rounds.begin(params, 1)
@@ -67,7 +67,7 @@ def timed(launches: list[Launch], run: Callable[[], None]) -> tuple[float, int]:
 
 
 def record(_pool: GraphPool, work: Work) -> SimpleNamespace:
-    """In the place of CUDA's recording."""
+    """Replaces CUDA's recording."""
     work()
     return SimpleNamespace(replay=lambda: None)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def rounded(weight: Tensor, bits: int, group: int) -> Tensor:
-    """To the nearest of 2 ** bits - 1 values a group of inputs, zero among them."""
+    """Round to the nearest of 2 ** bits - 1 values per group of inputs, zero included."""
     groups = weight.float().unflatten(-1, (-1, group))
     steps = groups.abs().amax(-1, keepdim=True).clamp_min(1e-9) / (2 ** (bits - 1) - 1)
     return ((groups / steps).round() * steps).flatten(-2).to(weight.dtype)

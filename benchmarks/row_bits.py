@@ -1,4 +1,4 @@
-"""Rows of logits in company and alone: a random tree and prefills through a model, compared bit by bit.
+"""Rows of logits computed together and alone: a random tree and prefills of a model, compared bit by bit.
 
 A row of the tree, and of a prefill, is compared with the same text run token by token, each alone.
 """
@@ -19,7 +19,7 @@ from forerun.speculation.tree import ancestry_matrix
 
 @dataclass(slots=True)
 class Tally:
-    """Rows compared, rows that differ and by how many bits, and what the first of them was."""
+    """Number of rows compared, of rows that differ and of their bits, and a description of the first difference."""
 
     checks: int = 0
     rows: int = 0
@@ -45,7 +45,7 @@ def play(
     runner: Runner, rng: random.Random, tally: Tally, *, length: int, num_rows: int, most_prefill: int,
     alone_in: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:  # fmt: skip
-    """A random text, behind it a random tree; then the rows of the tree along their paths, the text computed anew.
+    """Run a random text and a random tree after it; then run the tree's rows along their paths, on a new text pass.
 
     Args:
         alone_in: the circumstances in which rows run alone, such as one thread.
@@ -81,7 +81,7 @@ def path_of(parents: list[int], node: int) -> list[int]:
 
 
 def run_tree(runner: Runner, tokens: list[int], parents: list[int]) -> Tensor:
-    """Logits of every node; the cache is then as before."""
+    """Logits of every node; the cache is restored."""
     start = runner.cache.committed_len
     ancestry = ancestry_matrix(parents)
     logits = runner.forward(
@@ -99,7 +99,7 @@ def run_tree(runner: Runner, tokens: list[int], parents: list[int]) -> Tensor:
 
 
 def run_alone(runner: Runner, text: list[int], tokens: list[int], parents: list[int]) -> list[Tensor]:
-    """Logits of every node, each run alone behind its own path, depth first."""
+    """Logits of every node, each run alone after its own path, depth first."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         children.setdefault(parent, []).append(node)

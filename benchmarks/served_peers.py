@@ -30,8 +30,8 @@ Message = dict[str, str]
 
 @dataclass(kw_only=True)
 class Answers:
-    """Of one server: seconds to the first tokens of both turns, tokens/s after them, and tokens of the second prompt
-    that were not computed again."""
+    """The results of one server: seconds to the first tokens of both turns, tokens/s after them, and tokens of the
+    second prompt that were reused."""
 
     first_s: list[float] = field(default_factory=list)
     second_s: list[float] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Answers:
 
 @contextmanager
 def started(command: str) -> Iterator[str]:
-    """The address of a server that this command starts; it is ended afterwards."""
+    """Start a server with this command; yields its address, and ends it afterwards."""
     port = free_port()
     url, give_up = f"http://127.0.0.1:{port}", monotonic() + START_S
     with subprocess.Popen(shlex.split(command.format(port=port))) as server:
@@ -63,7 +63,7 @@ def is_up(url: str) -> bool:
 
 
 def is_ready(url: str) -> bool:
-    """llama-server and forerun answer /v1/models while they load a model."""
+    """llama-server answers /v1/models while it loads a model, and /health with an error."""
     answer = get_json(f"{url}/health", timeout_s=5.0)
     return answer.get("status") in ("ok", "ready")
 

@@ -1,4 +1,4 @@
-"""What serving costs: tokens/s and the first token of a stream from the server, against the same engine called at once.
+"""The cost of serving: tokens/s and time to first token from the server, and from the same engine called directly.
 
 python benchmarks/served_speed.py [--target smollm2 --draft smollm2-draft] [--data mt_bench] [--repeats 3]
 
@@ -47,7 +47,7 @@ def served(engine: Engine) -> Iterator[int]:
 
 
 def play_client(port: int) -> None:
-    """Send what stdin says, a request a line, and print when the first piece and the last one came."""
+    """Send the requests on stdin, one per line, and print the times of the first and the last piece."""
     for line in sys.stdin:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         began = perf_counter()
@@ -70,7 +70,7 @@ def directly(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple
 def measure(
     engine: Engine, client: subprocess.Popen[str], arguments: argparse.Namespace, temperature: float
 ) -> dict[str, object]:
-    """Both ways over all prompts."""
+    """Measure both ways over all prompts."""
     assert client.stdin is not None
     assert client.stdout is not None
     settings = {"temperature": temperature, "seed": 1, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""A target shared by two processes beside one process of one thread and of two, on a CPU.
+"""A target shared by two processes, compared with one process with one and with two threads, on a CPU.
 
 python benchmarks/shared_target.py --target smollm2 [--num-prompts 4] [--weights int4]
 

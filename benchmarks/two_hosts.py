@@ -61,7 +61,7 @@ def rows_of(
     arguments: argparse.Namespace, prompts: Sequence[list[int]], hosts: Sequence[Host], key_file: str, plain: Run,
     drafters: dict[str, DrafterConfig], delay: str,
 ) -> list[dict[str, object]]:  # fmt: skip
-    """Over one link."""
+    """The rows of one link."""
     here, there = hosts
     listens, leads = f"{there.address}:{PORT}", f"{here.address}:{PORT}"
     with worker(there, arguments.draft, "--listen", listens, "--key-file", key_file), here.entered():

@@ -1,4 +1,4 @@
-"""What a change of the code did: this checkout and another one in turn, each in processes of its own.
+"""Compare two versions of the code: this checkout and another one in turn, each in its own processes.
 
 python benchmarks/two_trees.py /path/to/other/checkout
 

@@ -1,10 +1,10 @@
-"""What it costs to save a text and to bring it back, beside reading it again.
+"""The cost of saving and restoring a text, compared with reading it again.
 
 python benchmarks/warm_texts.py [--target smollm2] [--repeats 5]
 
-Random texts, each of its own. `read` is a prefill; `save` copies a text's keys and values into memory that no text had
-before, which the system clears page by page; `save again` into memory that other texts had; `restore` copies
-them back. Seconds of processor time count, all threads together, so that other load on the machine disturbs little.
+Texts are random and all different. `read` is a prefill; `save` copies a text's keys and values into new memory, which
+the system clears page by page; `save again` copies into memory that other texts used before; `restore` copies them
+back. Times are CPU seconds of all threads together, so that other load on the machine has little effect.
 """
 
 import random

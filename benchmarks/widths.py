@@ -46,7 +46,7 @@ PARALLEL: dict[str, tuple[DraftModel, dict[str, Any]]] = {
 
 @dataclass(kw_only=True)
 class ShapedRun(Run):
-    """With what rounds took beyond their work on a paced device, and how long they waited."""
+    """A run that also records the overheads of rounds on a paced device, and their waits."""
 
     kind: str
     paces_s: tuple[float, float] | None
@@ -65,7 +65,7 @@ class ShapedRun(Run):
 
 
 def overheads(spans: list[Span], steps_s: list[float], *, is_serial: bool) -> list[float]:
-    """What every round took beyond its target step and the draft work done in it: the longer of them, or their sum."""
+    """Each round's time beyond its target step and draft work: beyond the longer of them, or if serial, their sum."""
     targets = sorted((span for span in spans if span.lane == "target"), key=lambda span: span.start_s)
     drafts = [span for span in spans if span.lane == "draft"]
     found = []
@@ -128,7 +128,7 @@ def best_fixed(runs: list[ShapedRun], kind: str) -> ShapedRun:
 
 
 def bound(runs: list[ShapedRun]) -> float:
-    """Tokens/s of a serial drafter whose rounds would take the target's pass alone, at its best."""
+    """Best tokens/s of a serial drafter if its rounds took only the target's pass."""
     return max(
         run.tokens_per_round / run.paces_s[run.total("num_drafted") / run.total("num_rounds") > 7]
         for run in runs if run.paces_s is not None and run.kind == "serial"

@@ -75,15 +75,14 @@ def test_no_changed_byte_of_the_header_escapes_as_another_error(path: Path) -> N
     whole = path.read_bytes()
     header_bytes = int.from_bytes(whole[:8], "little")
     for idx in range(8 + header_bytes):
-        for value in (0x00, 0x22, 0x39, 0xFF):
-            damaged = bytearray(whole)
-            damaged[idx] = value
-            path.write_bytes(damaged)
-            try:
-                tensors = read_header(path)
-            except CheckpointError:
-                continue
-            assert all(tensor.offset + tensor.num_bytes <= len(whole) for tensor in tensors)
+        damaged = bytearray(whole)
+        damaged[idx] = (0x00, 0x22, 0x39, 0xFF)[idx % 4]
+        path.write_bytes(damaged)
+        try:
+            tensors = read_header(path)
+        except CheckpointError:
+            continue
+        assert all(tensor.offset + tensor.num_bytes <= len(whole) for tensor in tensors)
 
 
 def test_trailing_bytes_are_refused(path: Path) -> None:

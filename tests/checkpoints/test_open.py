@@ -1,6 +1,7 @@
 """Names to models, without a network."""
 
 import os
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -11,6 +12,7 @@ import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.gguf.choice import choose_file
+from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
@@ -138,6 +140,42 @@ def test_a_type_is_found_in_the_names_of_a_repository(tag: str | None, chosen: s
     assert choose_file("org/m", GGUF_NAMES, tag) == chosen
 
 
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "dflash-draft/m-Q4_K_M.gguf", "draft/m-Q4_K_M.gguf", "M-DRAFT-Q4_K_M.gguf", "M-MTP-Q4_K_M.gguf",
+        "mtp-M-Q4_K_M.gguf", "M-assistant-Q4_K_M.gguf", "EAGLE3/M-Q4_K_M.gguf", "mmproj-M-Q4_K_M.gguf",
+        "M-draft-Q4_K_M-00001-of-00002.gguf",
+    ],
+)  # fmt: skip
+def test_what_lies_beside_a_model_to_draft_for_it_is_not_the_model(draft: str, tmp_path: Path) -> None:
+    for plain in ("m-Q8_0.gguf", "z/m-Q4_K_M.gguf", "z-Q8_0-00001-of-00002.gguf"):
+        assert choose_file("org/m", [draft, plain], None) == plain
+    assert choose_file("org/m", [draft, "z/m-Q4_K_M.gguf"], "Q4_K_M") == "z/m-Q4_K_M.gguf"
+    if "mmproj" not in draft:
+        assert choose_file("org/draft", [draft], None) == draft, "it is all there is"
+        assert choose_file("org/m", [draft, "m-Q8_0.gguf"], "Q4_K_M") == draft, "only it is of this type"
+    for name in (Path(draft).name, "z.gguf"):
+        (tmp_path / name).touch()
+    if Path(draft).name == draft:
+        assert open_source(str(tmp_path)).path == tmp_path / "z.gguf"
+
+
+@pytest.mark.parametrize("name", ["draftsman-7b-Q4_K_M.gguf", "beagle-Q4_K_M.gguf", "assistants-Q4_K_M.gguf"])
+def test_a_name_that_only_resembles_a_draft_s_is_a_model_s(name: str) -> None:
+    assert choose_file("org/m", [name, "a-Q8_0.gguf"], None) == name
+
+
+def test_the_ending_may_be_in_capitals(tmp_path: Path) -> None:
+    names = ["m-Q4_K_M-00002-of-00002.GGUF", "m-Q4_K_M-00001-of-00002.GGUF"]
+    assert choose_file("org/m", names, None) == names[1]
+    assert [path.name for path in all_parts(Path(names[1]))] == names[::-1]
+    for name in names:
+        (tmp_path / name).touch()
+    assert open_source(str(tmp_path)).path == tmp_path / names[1]
+    assert isinstance(open_source(str(tmp_path / names[1])), GgufCheckpoint)
+
+
 def test_a_type_that_a_repository_lacks_is_refused_with_those_that_it_has() -> None:
     assert choose_file("org/m", ["m-Q8_0.gguf", "m-Q6_K.gguf"], None) == "m-Q6_K.gguf"
     with pytest.raises(CheckpointError, match=r"no GGUF file whose name says Q4_K: choose .*Q8_0/m\.gguf"):
@@ -150,7 +188,25 @@ def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, mo
         open_source("gpt2")
 
 
-@pytest.mark.parametrize("name", ["", "gpt2x", "/no/such/folder", "a/b/c", "../x/y", "org/mo del", "http://x/y"])
+@pytest.mark.parametrize(
+    "name", ["/no/such", "./nope.gguf", "../x/y", "~/nope", "nope.gguf", "a/b.GGUF", "a/m.safetensors"]
+)
+def test_a_path_to_nothing_is_told_as_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f"^there is no such file or folder: {re.escape(name)}; check the path"):
+        open_source(name)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("SmolLM2", "smollm2"), ("buildin", "builtin")])
+def test_a_mistyped_short_name_is_told_the_right_one(
+    name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f"^there is no model, file or folder '{name}': is {meant} meant\\?$"):
+        open_source(name)
+
+
+@pytest.mark.parametrize("name", ["", "gpt2x", "a/b/c", "org/mo del", "http://x/y"])
 def test_neither_folder_nor_hub_name_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r"builtin-draft|holds no config"):

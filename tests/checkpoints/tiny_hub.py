@@ -10,9 +10,18 @@ from threading import Thread
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+def lfs_of(body: bytes) -> dict[str, str | int]:
+    """What a hub says of a large file."""
+    return {"size": len(body), "sha256": hashlib.sha256(body).hexdigest(), "pointerSize": 1}
+
+
 @contextmanager
-def tiny_hub(repository: str, files: Mapping[str, bytes]) -> Iterator[str]:
-    """The address of a hub that has these files, for huggingface_hub's own client."""
+def tiny_hub(repository: str, files: Mapping[str, bytes], *, told: Mapping[str, bytes] | None = None) -> Iterator[str]:
+    """The address of a hub that has these files, for huggingface_hub's own client.
+
+    Args:
+        told: what the hub says that its files are, where that is something else.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -28,7 +37,10 @@ def tiny_hub(repository: str, files: Mapping[str, bytes]) -> Iterator[str]:
                 rows = [{"type": "file", "path": name, "size": len(body), "oid": name} for name, body in files.items()]
                 body = json.dumps(rows).encode()
             elif path.startswith(f"/api/models/{repository}"):
-                siblings = [{"rfilename": name} for name in files]
+                siblings = [
+                    {"rfilename": name, "size": len(body), "blobId": name, "lfs": lfs_of(body)}
+                    for name, body in (told or files).items()
+                ]
                 body = json.dumps({"id": repository, "sha": COMMIT, "siblings": siblings}).encode()
             elif name in files:
                 body = files[name]

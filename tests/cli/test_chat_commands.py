@@ -11,13 +11,17 @@ import pytest
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
 from forerun.cli.chat.commands import COMMANDS, completions
 from forerun.cli.chat.entry import chat
+from forerun.cli.chat.files import transcript_of
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
 from forerun.cli.chat.talk import talk
+from forerun.cli.chat.transcript import MAX_BYTES, Transcript
 from forerun.cli.failures import flags_of
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.output_options import OutputOptions
 from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.kept_files import KeptFiles
+from forerun.core.seeds import seed_of_text
 from tests.cli.conftest import Run
 
 Chat = Callable[..., tuple[Session, str, str]]
@@ -42,7 +46,14 @@ def converse(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         with StopOnInterrupt() as interrupt:
             lines = TypedLines(interrupt)
             if session is None:
-                session = Session(engine, params, lines, options=options or ChatOptions(), form=OutputOptions())
+                session = Session(
+                    engine,
+                    params,
+                    lines,
+                    options=options or ChatOptions(),
+                    form=OutputOptions(),
+                    files=KeptFiles(MAX_BYTES),
+                )
             session.is_over = False
             talk(session, flags_of(chat))
         return session, *capsys.readouterr()
@@ -72,12 +83,15 @@ def test_a_greedy_answer_is_not_written_again_unless_something_has_changed(conve
     assert "nothing was answered yet" in converse("/regenerate")[2]
 
 
-def test_a_sampled_answer_is_written_again_with_the_next_seed(engine: Engine, converse: Chat) -> None:
+def test_a_sampled_answer_is_written_again_with_a_seed_that_follows(engine: Engine, converse: Chat) -> None:
     def sampled(seed: int) -> SamplingParams:
         return SamplingParams(max_new_tokens=8, temperature=1.0, seed=seed, ignore_eos=True)
 
     session, shown, _ = converse("one", "/regenerate", "/regenerate", params=sampled(5))
-    expected = [engine.generate([{"role": "user", "content": "one"}], sampled(seed)).text for seed in (5, 6, 7)]
+    expected = [
+        engine.generate([{"role": "user", "content": "one"}], sampled(seed_of_text(5, number))).text
+        for number in range(3)
+    ]
     assert "".join(shown.split("\n")) == "".join("".join(expected).split("\n"))
     assert len(set(expected)) == 3
     assert [turn.answer for turn in session.conversation.turns] == expected[2:]
@@ -161,7 +175,14 @@ def test_the_templates_own_variables_can_be_set(converse: Chat) -> None:
     )
     config = EngineConfig(drafter=NoDrafter(), num_threads=1, chat_template=source)
     with Engine(config) as engine, StopOnInterrupt() as interrupt:
-        session = Session(engine, THREE, TypedLines(interrupt), options=ChatOptions(), form=OutputOptions())
+        session = Session(
+            engine,
+            THREE,
+            TypedLines(interrupt),
+            options=ChatOptions(),
+            form=OutputOptions(),
+            files=KeptFiles(MAX_BYTES),
+        )
         _, _, told = converse("/set enable_thinking false", "/set", "one", session=session)
         assert "enable_thinking     false\n" in told
         assert session.settings.variables == {"enable_thinking": False}
@@ -194,6 +215,9 @@ def test_a_file_of_others_is_not_replaced_and_ones_own_is(converse: Chat, tmp_pa
     assert "was there already and stays as it is" in told
     assert others.read_text() == "mine"
     assert len(json.loads(own.read_text())["messages"]) == 4
+    own.write_text("another's")
+    assert "was there already" in converse(f"/save {tmp_path / 'new.json'}", f"/save {own}")[2]
+    assert own.read_text() == "another's"
     assert "/save needs the name of a file" in converse("/save")[2]
     assert "cannot be read (No such file" in converse(f"/load {tmp_path / 'none'}")[2]
 
@@ -219,6 +243,30 @@ def test_a_kept_conversation_is_written_turn_by_turn(run: Run, tmp_path: Path) -
     file.write_text("{")
     assert run(*flags, "--resume", str(file), "-q", "x").exit_code == 2
     assert file.read_text() == "{"
+
+
+def test_a_kept_file_that_another_program_changed_stays_and_the_conversation_goes_on_beside_it(
+    converse: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, beside, others = tmp_path / "talk.json", tmp_path / "talk-3.json", {}
+    (tmp_path / "talk-2.json").write_text("others too")
+
+    def change_once(session: Session) -> Transcript:
+        if file.exists() and not others:
+            file.write_text("another's")
+            others["changed"] = True
+        return transcript_of(session)
+
+    monkeypatch.setattr("forerun.cli.chat.files.transcript_of", change_once)
+    session, _, told = converse("one", "two", "three", options=ChatOptions(resume=file))
+    assert told.count("was changed by another program") == 1
+    assert f"{file} was changed by another program and stays as it is: this conversation is in {beside}" in told
+    assert (file.read_text(), (tmp_path / "talk-2.json").read_text()) == ("another's", "others too")
+    assert len(json.loads(beside.read_text())["messages"]) == 6
+    assert said(session) == ["one", "two", "three"]
+    file.unlink()
+    converse("one", "/undo", options=ChatOptions(resume=file))
+    assert json.loads(file.read_text())["messages"] == []
 
 
 def test_the_oldest_turns_make_room_where_the_user_wants_it(

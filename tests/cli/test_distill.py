@@ -11,7 +11,7 @@ from forerun.cli.distill import read_duration
 from forerun.cli.distill_progress import clock
 from forerun.cli.main import app
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 
 
 def run(target: str, out: Path, *flags: str) -> Result:

@@ -35,7 +35,7 @@ def test_inspect_says_why_a_model_cannot_run(run: Run, tmp_path: Path) -> None:
 def test_a_model_that_does_not_exist_has_its_own_exit_code(run: Run, command: str) -> None:
     shown = run(command, "./nowhere", typed="x")
     assert shown.exit_code == 5
-    assert shown.stderr.startswith("forerun: error: there is no file or folder './nowhere'")
+    assert shown.stderr.startswith("forerun: error: there is no such file or folder: ./nowhere")
 
 
 def test_check_accepts_a_pair_with_the_same_tokens(run: Run, target: str, draft: str) -> None:

@@ -11,11 +11,14 @@ from shutil import copytree
 
 import pytest
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, SMOLLM2, HubFolder
+from forerun.checkpoints.short_names.catalogue import SMOLLM2, HubFolder, listed_models, named_models
+from forerun.cli.drafter_options import DrafterOptions
+from forerun.core.drafter_config import DraftModel
+from forerun.core.errors import ConfigError
 from tests.cli.conftest import Run, RunProcess, command, environment
 from tests.marks import rest_slow
 
-MODEL = NAMED_MODELS[SMOLLM2]
+MODEL = named_models()[SMOLLM2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -30,8 +33,33 @@ def in_hub_cache(cache: Path, target: str) -> Path:
     return place / "snapshots" / COMMIT
 
 
-def test_models_lists_what_is_not_here_and_where_it_can_be_had(run: Run) -> None:
+def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.cli.models.free_memory_bytes", lambda: 6 * 10**9)
     shown = run("models").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(r"^qwen2.5-coder:7b +4.68 GB  Apache-2.0 +qwen2.5-coder:0.5b$", shown, re.MULTILINE)
+    assert re.search(r"^qwen2.5:14b +8.99 GB  Apache-2.0 +qwen2.5:1.5b +too large$", shown, re.MULTILINE)
+    assert "6.00 GB of memory are free now" in shown
+    assert [line.split()[0] for line in shown.splitlines()[1:27]] == [model.name for model in listed_models()]
+
+
+def test_an_unknown_name_is_told_where_they_are_listed(run: Run) -> None:
+    finished = run("models", "llama9")
+    assert finished.exit_code == 5
+    assert "no model has the short name 'llama9': `forerun models` lists them" in finished.stderr
+
+
+def test_draft_auto_takes_the_draft_that_the_catalogue_names(run: Run) -> None:
+    assert DrafterOptions(draft="auto").config("qwen2.5-coder:7b") == DraftModel(model="qwen2.5-coder:0.5b")
+    assert DrafterOptions(draft="auto").config("builtin") == DraftModel(model="builtin-draft")
+    with pytest.raises(ConfigError, match="--draft auto: no draft is known for mistral:7b: name a smaller"):
+        DrafterOptions(draft="auto").config("mistral:7b")
+
+
+def test_a_model_says_where_it_can_be_had(run: Run) -> None:
+    shown = run("models", SMOLLM2).stdout
     assert "SmolLM2-135M-Instruct, llama, 135 M parameters" in shown
     assert re.search(rf"licence +Apache-2.0\n +{MODEL.licence_source}\n", shown)
     assert max(map(len, shown.splitlines())) <= 80
@@ -42,10 +70,10 @@ def test_models_lists_what_is_not_here_and_where_it_can_be_had(run: Run) -> None
 
 def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: str, tmp_path: Path) -> None:
     folder = in_hub_cache(tmp_path, target)
-    sheet = json.loads(run_process("models", "--json", HF_HUB_CACHE=str(tmp_path)).stdout)
+    sheet = json.loads(run_process("models", "--json", HF_HUB_CACHE=str(tmp_path)).stdout.splitlines()[0])
     assert (sheet["name"], sheet["path"], sheet["form"]) == (SMOLLM2, str(folder), "bfloat16 safetensors")
     assert sheet["bytes"] == sum((folder / name).stat().st_size for name in MODEL.origins[0].files)  # type: ignore[union-attr]
-    shown = run_process("models", HF_HUB_CACHE=str(tmp_path)).stdout
+    shown = run_process("models", SMOLLM2, HF_HUB_CACHE=str(tmp_path)).stdout
     assert f"bfloat16 safetensors, {sheet['bytes'] / 1e6:.0f} MB" in shown
 
 

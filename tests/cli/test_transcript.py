@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, SamplingParams
-from forerun.cli.chat.transcript import Transcript, read_transcript
+from forerun.cli.chat.transcript import MAX_BYTES, Transcript, read_transcript
+from forerun.core.kept_files import KeptFiles
 from forerun.text.conversation import Exchange
 
 TALK = Transcript(
@@ -25,12 +26,16 @@ TALK = Transcript(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    TALK.write(tmp_path / "talk.json")
+    (tmp_path / "talk.json").write_text(TALK.to_json(), encoding="utf-8")
     return tmp_path / "talk.json"
 
 
+def read(file: Path) -> Transcript:
+    return read_transcript(file, KeptFiles(MAX_BYTES))
+
+
 def test_what_was_written_is_read(file: Path) -> None:
-    assert read_transcript(file) == TALK
+    assert read(file) == TALK
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,7 @@ def test_what_was_written_is_read(file: Path) -> None:
 def test_what_is_wrong_is_named(file: Path, key: str, value: Any, fault: str) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ConfigError) as refused:
-        read_transcript(file)
+        read(file)
     assert str(refused.value).startswith(f"{file} is no conversation that can go on: ")
     assert fault in str(refused.value)
 
@@ -71,8 +76,8 @@ def test_damaged_files_are_refused_or_read_and_nothing_else(file: Path) -> None:
         cut = chance.choice((len(damaged), chance.randrange(len(damaged))))
         file.write_bytes(damaged[:cut])
         with suppress(ConfigError):
-            assert isinstance(read_transcript(file), Transcript)
+            assert isinstance(read(file), Transcript)
     for text in ("[" * 100_000, whole.decode().replace("brief", "\\ud800"), ""):
         file.write_text(text)
         with pytest.raises(ConfigError, match="it is no JSON"):
-            read_transcript(file)
+            read(file)

@@ -39,19 +39,6 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["profile.json"]
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = written(tmp_path)
-
-    def stop_halfway(self: Path, raw: bytes) -> int:
-        self.write_text(raw[: len(raw) // 2].decode())
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", stop_halfway)
-    with pytest.raises(ConfigError, match=r"profile\.json.*No space left"):
-        replace(PROFILE, unit="GPU").write(path)
-    assert Profile.read(path) == PROFILE
-
-
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"profile\.json cannot be written .*: name another file"):

@@ -25,6 +25,7 @@ FLAGS = (
     "--drafters", "none,draft_model,prompt_lookup", "--num-prompts", "3", "--repeats", "2", "-n", "8",
     "--threads", "1", "--max-length", "256",
 )  # fmt: skip
+NUM_KILLS = 100
 NUM_ANSWERS = 3 * 2 * 3
 LOOK_S = 0.001
 HANG_S = 120.0
@@ -122,10 +123,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a kill is another thing there")
-@pytest.mark.parametrize("num_kills", [1, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_a_run_that_is_killed_loses_no_answer_and_doubles_none(tmp_path: Path, whole: Path, num_kills: int) -> None:
-    rng, num_left = random.Random(num_kills), num_kills
-    for number in range(num_kills):
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_that_is_killed_loses_no_answer_and_doubles_none(tmp_path: Path, whole: Path) -> None:
+    rng, num_left = random.Random(NUM_KILLS), NUM_KILLS
+    for number in range(NUM_KILLS):
         path = tmp_path / str(number)
         num_left -= play_and_kill(path, rng, num_left)
         assert keys_in(path) == keys_in(whole)
@@ -134,4 +136,4 @@ def test_a_run_that_is_killed_loses_no_answer_and_doubles_none(tmp_path: Path, w
         assert matches == [Match(first_difference=None)] * NUM_ANSWERS
         if not num_left:
             return
-    pytest.fail(f"{num_left} of {num_kills} kills came too late in {num_kills} runs")
+    pytest.fail(f"{num_left} of {NUM_KILLS} kills came too late in {NUM_KILLS} runs")

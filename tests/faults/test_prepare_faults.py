@@ -18,7 +18,7 @@ import forerun.cli.prepare_ranks as command
 from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 from tests.checkpoints.cost import forked
 
 NUM_RANKS: Final = 3

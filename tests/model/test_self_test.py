@@ -23,8 +23,8 @@ def test_exact_kernels_pass(kernels: ModelBackend, shape: str, dtype: torch.dtyp
 def test_kernels_whose_rows_depend_on_each_other_are_found() -> None:
     fault = find_bit_fault(build("wide", torch.float32, FUSED))
     assert fault is not None
-    assert "other bits" in fault
-    assert "first seen behind layer 0" in fault, "of two layers, both are looked at"
+    assert "rows differ in a prefill" in fault
+    assert "first seen after layer 0" in fault, "of two layers, both are looked at"
 
 
 def test_the_layers_looked_at_are_few_and_the_last_is_one_of_them() -> None:

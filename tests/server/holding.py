@@ -10,8 +10,8 @@ from typing import Any
 from tests.server.serving import ENGINE, Served
 
 SLOW = replace(ENGINE, device="paced:target=10ms;draft=1ms")
-LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
-SHORT = {"prompt": "def f(", "max_tokens": 2, "ignore_eos": True}
+LONG: dict[str, Any] = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
+SHORT: dict[str, Any] = {"prompt": "def f(", "max_tokens": 2, "ignore_eos": True}
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftMode
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind, url_of
 from forerun.server.run import make_server, run_until_end
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 CONFIG = ServerConfig(port=0, ping_s=0.5)
@@ -46,25 +47,33 @@ class Served:
 
 
 @contextmanager
-def served(engine_config: EngineConfig = ENGINE, *, waits: bool = True, **settings: Any) -> Iterator[Served]:
+def served(
+    engine_config: EngineConfig = ENGINE,
+    *,
+    waits: bool = True,
+    make_engine: Callable[[EngineConfig], Engine] = Engine,
+    **settings: Any,
+) -> Iterator[Served]:
     """A server of this engine, ended afterwards.
 
     Args:
         waits: until it is ready.
+        make_engine: opens the engine, in its thread.
         settings: of the server, where they differ from those of all tests.
     """
     config = replace(CONFIG, **settings)
     listener = bind(config)
     is_ready, errors = threading.Event(), []
     service = Service(
-        config, lambda: Engine(engine_config), target=engine_config.target,
+        config, lambda: make_engine(engine_config), target=engine_config.target,
         drafter_name=NAMES[type(engine_config.drafter)],
         on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip
-    server = make_server(service, listener)
+    models = ServedModels([service])
+    server = make_server(models, listener)
 
     url = url_of(listener)
-    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, service, listener)))
+    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, models, listener)))
     thread.start()
     try:
         if waits:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from forerun import Engine, SamplingParams
+from forerun.core.seeds import seed_of_text
 from tests.server.serving import ENGINE, Served, events_of
 
 PROMPT = "def read_lines(path):"
@@ -86,10 +87,17 @@ def test_several_texts_have_seeds_of_their_own(client: httpx.Client) -> None:
     asked = {"prompt": PROMPT, "max_tokens": 16, "temperature": 1.0, "seed": 3}
     several = client.post("/v1/completions", json={**asked, "n": 3}).json()
     texts = [choice["text"] for choice in several["choices"]]
-    singly = [client.post("/v1/completions", json={**asked, "seed": 3 + i}).json() for i in range(3)]
+    seeds = [seed_of_text(3, number) for number in range(3)]
+    singly = [client.post("/v1/completions", json={**asked, "seed": seed}).json() for seed in seeds]
     assert texts == [answer["choices"][0]["text"] for answer in singly]
     assert several["usage"]["completion_tokens"] == sum(answer["usage"]["completion_tokens"] for answer in singly)
     assert several["usage"]["prompt_tokens"] == singly[0]["usage"]["prompt_tokens"]
+
+
+def test_the_texts_of_neighbouring_seeds_have_nothing_in_common(client: httpx.Client) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 24, "temperature": 1.5, "n": 3}
+    answers = [client.post("/v1/completions", json={**asked, "seed": seed}).json() for seed in (5, 6, 7)]
+    assert len({choice["text"] for answer in answers for choice in answer["choices"]}) == 9
 
 
 def test_prompts_may_be_several_texts_or_ids(client: httpx.Client) -> None:
@@ -174,6 +182,23 @@ def test_metrics_count_what_was_written(client: httpx.Client) -> None:
     assert 'forerun:spec_decode_num_accepted_tokens_per_pos_total{position="0"}' in text
     assert "forerun:e2e_request_latency_seconds_bucket" in text
     assert "_created" not in text  # tools that read counters by a part of their names would add these times
+
+
+def test_metrics_count_no_token_that_is_in_no_text(client: httpx.Client) -> None:
+    def counted(name: str) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith(f"forerun:{name}_total ")).split()[1])
+
+    accepted, was_cut = "spec_decode_num_accepted_tokens", False
+    for num_tokens in (1, 2, 3):
+        before = counted(accepted)
+        asked = {"prompt": PROMPT, "max_tokens": num_tokens, "ignore_eos": True}
+        answer = client.post("/v1/completions", json=asked).json()
+        num_accepted = counted(accepted) - before
+        assert answer["usage"]["forerun"]["accepted"] == answer["timings"]["draft_n_accepted"] == num_accepted
+        assert num_accepted <= num_tokens
+        was_cut |= num_accepted == num_tokens
+    assert was_cut, "a round accepted all tokens that the text may have, and chose one more"
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing", "/v1/completions"])

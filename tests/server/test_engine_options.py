@@ -64,11 +64,11 @@ def test_tokens_are_the_text_also_where_it_ends_within_a_character(client: httpx
     answer = client.post("/v1/completions", json=asked)
     bodies = [json.loads(event) for event in events_of(answer.text)[:-1]] if stream else [answer.json()]
     choices = [body["choices"][0] for body in bodies]
-    assert "".join(choice["text"] for choice in choices) == "\ufffd" * 3
+    assert "".join(choice["text"] for choice in choices) == "\ufffd" * 2, "the third one might still become a character"
     tokens = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
-    assert "".join(tokens) == "\ufffd" * 3
+    assert "".join(tokens) == "\ufffd" * 2
     pieces = [token["text"] for body in bodies for token in body.get("forerun", {}).get("tokens", ())]
-    assert "".join(pieces) == ("\ufffd" * 3 if stream else "")
+    assert "".join(pieces) == ("\ufffd" * 2 if stream else "")
 
 
 def test_without_alternatives_there_is_the_token_alone(client: httpx.Client) -> None:

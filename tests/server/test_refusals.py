@@ -38,7 +38,7 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"stop": [""]}, None),
+        ({"stop": [""]}, "stop.0"),
         ({"stop": ["a"] * 5}, None),
         ({"logit_bias": {"x": 1}}, None),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
@@ -47,6 +47,8 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"content": "hi"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -55,6 +57,26 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
 )
 def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], param: str | None) -> None:
     refused(client.post("/v1/chat/completions", json={**CHAT, **changes}), 400, param=param)
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}, "image parts"),
+        ({"type": "input_image", "image_url": "x"}, "image parts"),
+        ({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, "audio parts"),
+        ({"type": "file", "file": {"file_id": "x"}}, "file parts"),
+        ({"type": "refusal", "refusal": "no"}, "such parts"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_a_part_that_is_no_text_is_refused_for_that(
+    client: httpx.Client, path: str, part: dict[str, Any], named: str
+) -> None:
+    messages = [*CHAT["messages"], {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}]  # type: ignore[misc]
+    answer = client.post(path, json={"messages": messages})
+    error = refused(answer, 400, "unsupported_parameter", "messages.1.content")
+    assert f"{named} are not supported: this model reads text" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +135,45 @@ def test_brackets_in_texts_are_no_depth(client: httpx.Client) -> None:
 
 
 def test_what_is_not_there(client: httpx.Client) -> None:
-    assert "/v1" in refused(client.post("/chat/completions", json=CHAT), 404, "not_found")["message"]
-    refused(client.get("/page/../app.py"), 404)
+    refused(client.post("/nothing", json=CHAT), 404, "not_found")
+    assert client.get("/page/../app.py").json()["error"]["message"].startswith("no route GET /app.py here")
     refused(client.get("/page/%2e%2e/app.py"), 404)
     answer = client.get("/v1/chat/completions")
     refused(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
     refused(client.post("/v1/chat/completions", json={**CHAT, "model": "gpt-5"}), 404, "model_not_found", "model")
     refused(client.post("/v1/forerun/kill-drafter"), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "instead"),
+    [
+        ("POST", "/v1/responses", "chat is POST /v1/chat/completions"),
+        ("POST", "/v1/messages?beta=true", "chat is POST /v1/chat/completions"),
+        ("POST", "/chat/completions", "chat is POST /v1/chat/completions"),
+        ("POST", "/api/chat", "chat is POST /v1/chat/completions"),
+        ("POST", "/api/generate", "texts are continued by POST /v1/completions"),
+        ("POST", "/completion", "texts are continued by POST /v1/completions"),
+        ("POST", "/completions", "texts are continued by POST /v1/completions"),
+        ("POST", "/infill", "texts are continued by POST /v1/completions"),
+        ("POST", "/v1/embeddings", "has no embeddings"),
+        ("GET", "/api/tags", "GET /v1/models"),
+        ("POST", "/api/show", "GET /v1/models"),
+        ("GET", "/props", "GET /v1/forerun"),
+        ("GET", "/slots", "GET /v1/forerun"),
+        ("GET", "/nothing/there", "GET /openapi.json"),
+        ("GET", "/v1/chat/completions", "this path takes POST"),
+        ("POST", "/v1/models", "this path takes GET"),
+        ("GET", "/" + "x" * 300, "GET /openapi.json"),
+    ],
+)
+def test_a_route_that_is_not_here_names_the_one_that_is(
+    client: httpx.Client, method: str, path: str, instead: str
+) -> None:
+    message = refused(client.request(method, path, json={}), 405 if "takes" in instead else 404)["message"]
+    assert message.startswith(f"no route {method} {path.partition('?')[0][:100]}")
+    assert instead in message
+    assert len(message) < 250
 
 
 def test_a_body_must_be_json_and_small(client: httpx.Client, server: Served) -> None:
@@ -244,7 +297,7 @@ def test_a_key_opens_every_route_and_nothing_opens_without(locked: Served) -> No
 def test_every_route_of_the_description_needs_the_key(locked: Served) -> None:
     with locked.client() as client:
         schema = client.get("/openapi.json", headers={"authorization": f"Bearer {KEY}"}).json()
-        open_paths = {"/health", "/ready"}
+        open_paths = {"/health", "/livez", "/ready"}
         for path, operations in schema["paths"].items():
             for method in operations:
                 answer = client.request(method, path.replace("{name}", "x"))

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
@@ -23,7 +24,7 @@ def test_pieces_of_random_ids_make_up_the_whole_text(tokenizer: Tokenizer) -> No
         ids = [rng.randrange(num_ids) for _ in range(rng.randrange(40))]
         if byte_ids:
             ids = [rng.choice(byte_ids) if rng.random() < 0.3 else id_ for id_ in ids]
-        assert _stream(tokenizer, ids, rng) == tokenizer.decode(ids)
+        assert _stream(tokenizer, ids, rng) == _decoded(tokenizer, ids)
 
 
 def test_pieces_of_real_text_make_up_the_whole_and_are_never_half_a_character(tokenizer: Tokenizer) -> None:
@@ -38,6 +39,24 @@ def test_a_piece_does_not_depend_on_how_many_ids_arrive_at_once(tokenizer: Token
     ids = tokenizer.encode(TEXT)
     decoder = IncrementalDecoder(tokenizer)
     assert decoder.feed(ids) + decoder.flush() == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("character", ["🦊", "é", "你"])
+def test_a_character_of_which_only_a_part_was_written_is_left_out(tokenizer: Tokenizer, character: str) -> None:
+    vocabulary, letters = tokenizer.vocabulary(), sorted(pre_tokenizers.ByteLevel.alphabet())
+    letter_of = {byte: letter for letter in letters for byte in [_byte_of(letter, letters)]}
+    parts = [vocabulary.get(f"<0x{byte:02X}>", vocabulary.get(letter_of[byte], -1)) for byte in character.encode()]
+    begin = tokenizer.encode("the fox", add_special_tokens=False)
+    for num_parts in range(1, len(parts)):
+        assert _stream(tokenizer, begin + parts[:num_parts], random.Random(0)) == "the fox"
+        broken = _stream(tokenizer, begin + parts[:num_parts] + begin, random.Random(0))
+        assert broken.count("\ufffd") >= 1, "the text goes on behind it"
+    assert _stream(tokenizer, begin + parts, random.Random(0)) == "the fox" + character
+
+
+def test_a_replacement_character_that_the_model_wrote_stays(tokenizer: Tokenizer) -> None:
+    for text in ("the \ufffd", "\ufffd\ufffd"):
+        assert _stream(tokenizer, tokenizer.encode(text), random.Random(0)) == text
 
 
 def test_text_is_shown_at_once_where_nothing_can_change_it(tmp_path: Path) -> None:
@@ -59,7 +78,7 @@ def test_work_stays_linear_for_a_model_that_writes_only_broken_characters(tmp_pa
     assert broken is not None
     decoder = IncrementalDecoder(counted)  # type: ignore[arg-type]
     text = "".join([decoder.feed([broken]) for _ in range(4096)]) + decoder.flush()
-    assert text == tokenizer.decode([broken] * 4096)
+    assert text == tokenizer.decode([broken] * 4096), "0xFF begins no character"
     assert counted.num_decoded < 6 * 4096
 
 
@@ -79,6 +98,44 @@ class _Counting:
 
     def is_byte(self, id_: int) -> bool:
         return self._tokenizer.is_byte(id_)
+
+    def bytes_of(self, id_: int) -> bytes:
+        return self._tokenizer.bytes_of(id_)
+
+
+def _byte_of(letter: str, letters: list[str]) -> int:
+    """The byte that a letter of byte-level tokens stands for: those beyond Latin-1 are for the bytes left over."""
+    taken = {ord(other) for other in letters if ord(other) < 256}
+    left_over = [byte for byte in range(256) if byte not in taken]
+    return ord(letter) if ord(letter) < 256 else left_over[ord(letter) - 256]
+
+
+def _decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """All ids decoded, without a last character of which only a part is there."""
+    heard = [id_ for id_ in ids if not tokenizer.is_silent(id_)]
+    end = b"".join(tokenizer.bytes_of(id_) for id_ in heard[-4:])
+    lengths = (1, 2, 3)
+    starts = [n for n in lengths if n <= len(end) and _may_begin_a_character(end[-n:])]
+    if not starts:
+        return tokenizer.decode(heard)
+    if tokenizer.is_byte(heard[-1]):
+        return tokenizer.decode(heard[: -max(starts)])
+    return tokenizer.decode(heard)[:-1]
+
+
+def _may_begin_a_character(part: bytes) -> bool:
+    """By trial: some one to three bytes more make it a whole one."""
+    if part[0] < 0xC2 or any(byte & 0xC0 != 0x80 for byte in part[1:]):
+        return False
+    rests = [bytes((first, *[0x80] * more)) for more in range(3) for first in (0x80, 0x90, 0xA0)]
+    return any(_is_character(part + rest) for rest in rests)
+
+
+def _is_character(text: bytes) -> bool:
+    try:
+        return len(text.decode()) == 1
+    except UnicodeDecodeError:
+        return False
 
 
 def _stream(tokenizer: Tokenizer, ids: list[int], rng: random.Random) -> str:

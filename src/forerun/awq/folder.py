@@ -20,18 +20,18 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.resumable_folder import require_room, resumable_folder
 from forerun.model.weights import Int4Weight
 
-ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # the outputs of a word's codes, the one in its last bits first
+ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # which output each code of a word belongs to, lowest bits first
 
 
 def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_size: int) -> None:
-    """Write a folder whole or not at all: it gets its name once it is complete.
+    """Write a folder under a temporary name, and rename it once it is complete.
 
     Args:
-        source: the folder of the plain model, whose tokenizer and whatever else is text are copied.
-        tensors: by their names in the folder.
+        source: the folder of the plain model; its tokenizer and other text files are copied.
+        tensors: keyed by their names in the folder.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the folder cannot be written.
     """
     with resumable_folder(out, None) as unfinished:
         require_room(unfinished, sum(tensor.nbytes for tensor in tensors.values()))
@@ -43,7 +43,7 @@ def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_s
 
 
 def quantization_config(group_size: int) -> dict[str, object]:
-    """What config.json says of the packing, in AutoAWQ's keys."""
+    """The entry of config.json that describes the packing, with AutoAWQ's keys."""
     return {
         "quant_method": "awq",
         "bits": 4,
@@ -57,11 +57,11 @@ def quantization_config(group_size: int) -> dict[str, object]:
 def stored_tensors(
     spec: ModelSpec, packed: Mapping[str, Int4Weight], plain: Mapping[str, Tensor], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Every tensor of the folder by its name there.
+    """Every tensor of the folder, keyed by its name in the folder.
 
     Args:
-        packed: by our names, without ".weight".
-        plain: all others, by our names; stored in `dtype`.
+        packed: keyed by our names, without ".weight".
+        plain: all other tensors, keyed by our names; they are stored in `dtype`.
     """
     return dict(_stored(spec, packed, plain, dtype))
 
@@ -81,7 +81,7 @@ def _stored(
 
 
 def words_of(codes: Tensor) -> Tensor:
-    """Codes [O, I] or [O, G] eight outputs to a word: int32 [I, W] or [G, W]."""
+    """Pack codes [O, I] or [O, G], eight outputs to a word, into int32 [I, W] or [G, W]."""
     columns = codes.t().reshape(codes.shape[1], -1, IN_WORD)[:, :, ORDER]
     pairs = columns[:, :, 0::2] | (columns[:, :, 1::2] << 4)
     return pairs.contiguous().view(torch.int32).squeeze(-1).contiguous()

@@ -1,4 +1,4 @@
-"""What the linear layers of a model read while it reads a text.
+"""The inputs of a model's linear layers, recorded while it reads a text.
 
 Legend: T tokens of a window, N rows that are kept, I input features, V vocabulary.
 """
@@ -14,14 +14,14 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.program import Op
 from forerun.model.runner import Runner
 
-MAX_ROWS: Final = 256  # of each layer that are kept, to weigh errors by
+MAX_ROWS: Final = 256  # input rows kept per layer, which rounding errors are measured on
 
 
 class LayerInputs:
-    """The mean size of every input of a layer, and a sample of whole rows, by the name of the layer.
+    """For each layer, by name, the mean magnitude of every input and a sample of whole rows.
 
     Args:
-        num_tokens: that will be read, over which the kept rows are spread evenly.
+        num_tokens: how many tokens will be read; the kept rows are spread evenly over them.
     """
 
     def __init__(self, num_tokens: int) -> None:
@@ -31,7 +31,7 @@ class LayerInputs:
         self._num_rows: dict[str, int] = {}
 
     def observe(self, op: Op, written: Tensor) -> None:
-        """Take what was written, where a linear layer is the next to read it."""
+        """Record an op's output if a linear layer reads it next."""
         name = reader_of(op)
         if name is None:
             return
@@ -51,7 +51,7 @@ class LayerInputs:
 
 
 def reader_of(op: Op) -> str | None:
-    """The layer that reads what an op writes; None where it is none of those that are packed."""
+    """The packed layer that reads an op's output; None if no packed layer reads it."""
     match op.kind:
         case "norm" if op.sublayer is not None:
             return op.weights.replace("attention_norm", "qkv").replace("mlp_norm", "gate_up")
@@ -77,7 +77,7 @@ def read_window(runner: Runner, token_ids: Sequence[int], observe: Observer | No
 
 
 def perplexity(runner: Runner, windows: Sequence[Sequence[int]]) -> float:
-    """Of every token but the first of each window, the first being read alone."""
+    """Perplexity over all tokens except the first of each window, which has no context."""
     loss, num_tokens = 0.0, 0
     for token_ids in windows:
         scores_TV = read_window(runner, token_ids)[:-1].float().log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Weights rounded to 4 bits by groups, as AWQ's packed layout holds them: float16 scales, a zero of 4 bits.
+"""Weights rounded to 4 bits in groups, as in AWQ's packed layout: float16 scales and 4-bit zero points.
 
 Legend: O output features, I input features, G groups, M inputs of a group, N rows of inputs.
 """
@@ -15,11 +15,11 @@ CLIPPING: Final = tuple(1.0 - step / 20 for step in range(11))  # shares of a gr
 
 
 def to_groups(weight_OI: Tensor, group_size: int, clips_OG: Tensor | None = None) -> Int4Weight:
-    """Each group from its least to its largest weight, 0 included, or a share of that range.
+    """Quantise each group over the range from its smallest to its largest weight (0 included), or a share of it.
 
     Args:
-        weight_OI: float32; a group divides I.
-        clips_OG: the share of each group; None: all of it.
+        weight_OI: float32; `group_size` divides I.
+        clips_OG: the share of each group's range; None: the whole range.
     """
     plain_OGM = in_groups(weight_OI, group_size)
     share_OG1 = 1.0 if clips_OG is None else clips_OG[:, :, None]
@@ -37,7 +37,7 @@ def to_groups(weight_OI: Tensor, group_size: int, clips_OG: Tensor | None = None
 
 
 def best_clips(weight_OI: Tensor, x_NI: Tensor, group_size: int) -> Tensor:
-    """For each group the share of its range [O, G] that leaves the least squared error of its products with the rows.
+    """The share of each group's range [O, G] that gives the smallest squared error of the products with `x_NI`.
 
     The error of weights d is d C d, where C [M, M] is the sum over rows of the products of a group's inputs.
     """

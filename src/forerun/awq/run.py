@@ -1,4 +1,4 @@
-"""A plain model's folder to one packed in 4 bits by AWQ."""
+"""Convert a folder of plain weights into one packed in 4 bits by AWQ."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ from forerun.model.quantise import GROUP_SIZES
 from forerun.model.runner import Runner
 from forerun.model.weights import Int4Weight, WeightSource
 
-WINDOW: Final = 512  # tokens that are read from an empty cache
-HELD_OUT: Final = 4  # of so many windows one is not calibrated with, and measured
+WINDOW: Final = 512  # tokens read at once, from an empty cache
+HELD_OUT: Final = 4  # one window in so many is kept out of calibration and measured
 LEAST_WINDOWS: Final = HELD_OUT
-OnLayer = Callable[[int, int], None]  # layers that are packed, of how many
+OnLayer = Callable[[int, int], None]  # number of layers packed so far, number of all layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwqReport:
-    """What became of a model.
+    """The result of packing a model.
 
     Args:
         num_calibrated, num_measured: tokens of text.
-        perplexity_before, perplexity_after: of the measured text, which nothing was chosen by.
+        perplexity_before, perplexity_after: on the measured text, which was not used in calibration.
     """
 
     folder: Path
@@ -54,10 +54,10 @@ def pack_model(
     """Pack a model on the CPU, in float32, and write its folder; the model must fit in memory.
 
     Args:
-        text: that the model reads to find what its layers' inputs are like.
+        text: the model reads it to measure the inputs of its layers.
 
     Raises:
-        ConfigError: the model cannot be packed so, the text is too short, or the folder is there or cannot be written.
+        ConfigError: AWQ's layout cannot hold the model, the text is too short, or `out` exists or cannot be written.
         CheckpointError: the model cannot be read.
     """
     spec = source.spec()
@@ -90,10 +90,10 @@ def pack_model(
 
 
 def plain_folder(source: CheckpointSource) -> Path:
-    """Where a model's plain weights are.
+    """The folder of a model's plain weights.
 
     Raises:
-        ConfigError: they are codes already.
+        ConfigError: the weights are quantised already, or not in a folder with safetensors.
     """
     if isinstance(source, HuggingFaceFolder) and len(source.stored_formats().keys() - ITEM_BYTES.keys()) == 0:
         return source.folder
@@ -104,10 +104,10 @@ def plain_folder(source: CheckpointSource) -> Path:
 
 
 def find_group_size(spec: ModelSpec) -> int:
-    """The largest of GROUP_SIZES that divides the inputs of every layer, since a folder has one.
+    """The largest of GROUP_SIZES that divides the inputs of every layer, since a folder has one group size.
 
     Raises:
-        ConfigError: there is none, or outputs do not fill words.
+        ConfigError: no group size does, or the outputs of a layer do not fill whole words.
     """
     inputs = (spec.hidden_size, spec.q_size, spec.intermediate_size)
     outputs = (*inputs, spec.kv_size)
@@ -121,10 +121,10 @@ def find_group_size(spec: ModelSpec) -> int:
 
 
 def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[list[list[int]], list[list[int]]]:
-    """A text in windows: those to calibrate with, and every HELD_OUT-th to measure.
+    """Split a text into windows to calibrate with and windows to measure, which are every HELD_OUT-th.
 
     Raises:
-        ConfigError: it is too short for both.
+        ConfigError: the text is too short for both.
     """
     token_ids, size = source.tokenizer().encode(text), min(WINDOW, spec.max_positions)
     windows: Sequence[list[int]] = [
@@ -140,7 +140,7 @@ def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[li
 
 
 def open_runner(spec: ModelSpec, weights: WeightSource) -> Runner:
-    """A model on torch's kernels, which show what their ops write."""
+    """A model on torch's kernels, because they let an observer read the output of every op."""
     torchs = Conditions(kernels="torch")
     choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=spec.head_dim, conditions=torchs)
     return Runner(spec, weights, backend=choice.backend, capacity=WINDOW, dtype=torch.float32, device="cpu")

@@ -1,9 +1,9 @@
-"""Which inputs of a layer are enlarged before its weights are rounded, so that those that matter are rounded finer.
+"""Scales for the inputs of a layer, chosen so that the weights of large inputs are rounded more finely.
 
-Weights are multiplied by a scale for each input, and what feeds the layer is divided by it, which changes no product;
-but the weights of enlarged inputs then take more of their groups' 16 steps. Source: AWQ (arXiv 2306.00978), section
-3.2: the scales are a power of the inputs' mean size, the power is searched. Unlike AutoAWQ, the error that decides is
-that of the layer's own products, not of the block that it is in.
+The weights of each input are multiplied by its scale and the input is divided by it, which changes no product; weights
+with a larger scale then use more of their groups' 16 steps. Source: AWQ (arXiv 2306.00978), section 3.2: the scales
+are a power of the inputs' mean magnitude, and the power is searched for. Unlike AutoAWQ, we minimise the error of the
+layer's own products, not that of the block which contains it.
 
 Legend: O output features, I input features, N rows of inputs.
 """
@@ -16,12 +16,12 @@ from torch import Tensor
 from forerun.awq.rounding import to_groups
 from forerun.model.quantise import dequantise
 
-NUM_POWERS: Final = 20  # from 0, no scaling, to 0.95, as AutoAWQ tries them
-LEAST: Final = 1e-4  # of a scale before they are centred: an input that is always 0 has no size
+NUM_POWERS: Final = 20  # from 0 (no scaling) to 0.95, as in AutoAWQ
+LEAST: Final = 1e-4  # smallest scale before centring, for inputs that are always 0
 
 
 def best_scales(weight_OI: Tensor, x_NI: Tensor, means_I: Tensor, group_size: int) -> Tensor:
-    """The scales [I], around 1, with the least squared error of the products with these rows."""
+    """The scales [I], centred on 1, that give the smallest squared error of the products with these rows."""
     best_I, least = torch.ones_like(means_I), torch.inf
     for step in range(NUM_POWERS):
         scales_I = centred(means_I.pow(step / NUM_POWERS).clamp(min=LEAST))
@@ -33,5 +33,5 @@ def best_scales(weight_OI: Tensor, x_NI: Tensor, means_I: Tensor, group_size: in
 
 
 def centred(scales_I: Tensor) -> Tensor:
-    """The scales with the geometric mean of the least and the largest at 1."""
+    """Divide the scales by the geometric mean of the smallest and the largest."""
     return scales_I / (scales_I.max() * scales_I.min()).sqrt()

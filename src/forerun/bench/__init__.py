@@ -1,1 +1,1 @@
-"""Drafters and peers measured side by side: data sets, runs, records, reports."""
+"""Benchmarks of drafters and peers side by side: data sets, runs, records, reports."""

@@ -1,1 +1,1 @@
-"""Models as they are stored: any kind of them opens as a CheckpointSource."""
+"""Stored models of any format, opened as a CheckpointSource."""

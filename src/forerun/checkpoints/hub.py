@@ -1,10 +1,16 @@
 """The Hugging Face hub."""
 
+import hashlib
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from forerun.checkpoints.disk_room import is_full, no_room, require_room
 from forerun.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 # Data only: no pickled weights, no code, and no second copy of the weights in another layout.
 HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors", "vocabulary_map.safetensors")
@@ -16,26 +22,69 @@ HUB_ERRORS: Final = (
     "EntryNotFoundError",
     "RevisionResolutionError",
 )
+ROOM_VARIABLE: Final = "HF_HUB_CACHE"  # names the hub's own cache
+ANSWERS_S: Final = 3.0  # a hub that is reachable answers in a tenth of that
 
 
 def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] = HUB_FILES) -> Path:
     """The folder of a repository's files in the hub's own cache, fetched unless they are there.
 
+    What is fetched has the size and the sha256 that the hub names.
+
     Raises:
-        CheckpointError: they cannot be fetched.
+        NoRoomError: the disk has, or had, too little room for them.
+        CheckpointError: they cannot be fetched, or are not what the hub says.
     """
     # Only a hub name needs the library, and importing it takes a quarter of a second.
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
+    missing, place = _missing(name, revision, files), Path(constants.HF_HUB_CACHE)
+    num_bytes = sum(item.size or 0 for item in missing)
+    require_room(place, num_bytes, variable=ROOM_VARIABLE)
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except _hub_errors() as error:
+        if is_full(error):
+            raise no_room(place, num_bytes, variable=ROOM_VARIABLE) from error
         wanted = name if revision is None else f"{name} at revision {revision}"
         raise CheckpointError(
             f"there is no folder {name!r}, and {wanted} could not be fetched from the Hugging Face hub "
             f"({type(error).__name__}: {_first_line(error)}): check the name and the network, log in if the model is "
             "gated, or download it elsewhere and give its folder"
         ) from error
+    for item in missing:
+        _require_sum(folder / item.rfilename, item)
+    return folder
+
+
+def _missing(name: str, revision: str | None, files: Sequence[str]) -> "list[RepoSibling]":
+    """Those of the files that the hub has and its cache has not; none where the hub does not answer."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    if constants.HF_HUB_OFFLINE:
+        return []
+    try:
+        info = HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
+    except _hub_errors():  # `snapshot_download` says it, or takes what its cache has
+        return []
+    wanted = [item for item in info.siblings or () if any(fnmatch(item.rfilename, pattern) for pattern in files)]
+    return [
+        item for item in wanted if not isinstance(try_to_load_from_cache(name, item.rfilename, revision=info.sha), str)
+    ]
+
+
+def _require_sum(path: Path, item: "RepoSibling") -> None:
+    """Remove a file that is not what the hub says, so that it is fetched again; small ones have no sha256."""
+    if item.lfs is None:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != item.lfs.sha256:
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path.name} was damaged on its way: its sha256 is {found}, not {item.lfs.sha256}: fetch it again"
+        )
 
 
 def list_files(name: str, revision: str | None = None) -> list[str]:
@@ -54,9 +103,10 @@ def list_files(name: str, revision: str | None = None) -> list[str]:
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises; a RuntimeError is that of its library for downloads (hf-xet)."""
     from huggingface_hub import errors
 
-    return (OSError, *(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error)))
+    return (OSError, RuntimeError, *(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error)))
 
 
 def _first_line(error: BaseException) -> str:

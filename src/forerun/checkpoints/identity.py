@@ -1,4 +1,4 @@
-"""Which model a checkpoint holds, as a short text: what belongs to one model is not used with another."""
+"""The identity of a checkpoint's model, so that files of one model are not used with another."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +17,10 @@ SAMPLE_BYTES: Final = 4096
 
 
 def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
-    """16 hexadecimal digits that stand for an architecture, its tensors and a sample of their values.
+    """A hash of 16 hexadecimal digits over an architecture, its tensors and a sample of their values.
 
-    The first and the last 4 KiB of every tensor are read, never the whole file, so that a model is told from one that
-    was trained further, even if few of its matrices were. Where the model lies, what its files are called and which
-    of them holds which tensor have no influence; the dtype has.
+    Only the first and the last 4 KiB of every tensor are read, which distinguishes a model from one that was trained
+    further, even in only a few matrices. Paths, file names and the division into files do not matter; the dtype does.
 
     Raises:
         CheckpointError: a file cannot be read.
@@ -41,7 +40,7 @@ def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
 
 
 def _fields(spec: ModelSpec) -> dict[str, Any]:
-    """The spec's fields; divisors, which most models lack, only where there are any: older identities stay valid."""
+    """The spec's fields; divisors, which most models lack, only if there are any, to keep older identities valid."""
     fields = asdict(spec)
     if not spec.rope.divisors:
         del fields["rope"]["divisors"]
@@ -49,7 +48,7 @@ def _fields(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:
-    """The first and the last bytes of a tensor; all of them, some twice, where it is small."""
+    """The first and the last bytes of a tensor; of a small tensor all bytes, some twice."""
     num_bytes = min(SAMPLE_BYTES, tensor.num_bytes)
     file.seek(tensor.offset)
     first = file.read(num_bytes)

@@ -1,30 +1,32 @@
-"""A model's name to its CheckpointSource: a folder, plain or prepared, a GGUF file, built in, or from the hub."""
+"""Open a model by name: a folder, plain or prepared, a GGUF file, a built-in model, or one from the hub."""
 
 import re
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.checkpoints.gguf.choice import choose_file, first_files, is_gguf
+from forerun.checkpoints.gguf.choice import choose_file, is_gguf, plain_files
 from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.checkpoints.short_names.catalogue import find_named, named_models
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_DRAFT
 from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft"}
+OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # no name of a model
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
 def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
-    """The model `name`; what lies there decides how it is read.
+    """Open the model `name`; its format is detected.
 
     Args:
         name: a folder with a config.json, or with one GGUF file; such a file; "builtin", "builtin-draft" or
@@ -40,7 +42,8 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if name in BUILTIN_FOLDERS:
         folder = builtin_folder(name)
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
-    path = bring(NAMED_MODELS[name]).path if name in NAMED_MODELS else Path(name).expanduser()
+    named = find_named(name)
+    path = bring(named).path if named is not None else Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path, "give the folder that holds config.json and the weights")
     if path.exists():
@@ -49,18 +52,23 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
         raise CheckpointError(
             f"{name!r} is a file: give a GGUF file, or the folder that holds {CONFIG_NAME} and the weights"
         )
+    if OF_A_FILE.search(name):
+        raise CheckpointError(f"there is no such file or folder: {name}; check the path, as seen from {Path.cwd()}")
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2], revision)
+    short_names = (*named_models(), *BUILTIN_FOLDERS)
+    if nearest := get_close_matches(name.lower(), short_names, n=1):
+        raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
     raise CheckpointError(
         f"there is no file or folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a "
         f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
-        f"{' or '.join(map(repr, (*NAMED_MODELS, *BUILTIN_FOLDERS)))}"
+        f"{' or '.join(map(repr, BUILTIN_FOLDERS))}, or a name that `forerun models` lists"
     )
 
 
 def builtin_folder(name: str) -> Path:
-    """Where the package has this model of its own."""
+    """The folder of a built-in model."""
     return Path(str(files("forerun") / "assets" / BUILTIN_FOLDERS[name]))
 
 
@@ -69,7 +77,7 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
         return PreparedFolder(name=name, folder=folder)
     if (folder / CONFIG_NAME).is_file():
         return HuggingFaceFolder(name=name, folder=folder)
-    found = first_files([path.name for path in folder.glob("*.gguf")])
+    found = plain_files([path.name for path in folder.glob("*")])
     if len(found) == 1:
         return GgufCheckpoint(name=name, path=folder / found[0])
     if found:
@@ -78,11 +86,11 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
 
 
 def _open_hub(name: str, repository: str, tag: str | None, revision: str | None) -> CheckpointSource:
-    """A repository of safetensors, or a file of one that has none, or of which a type was named."""
+    """Open a repository of safetensors, or a GGUF file if the repository has none, or a type was given."""
     if tag is None:
         folder = fetch_snapshot(repository, revision)
         found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository, revision)
-        if not first_files(found):
+        if not plain_files(found):
             return _open_folder(name, folder, "choose a repository with weights in Hugging Face layout, or GGUF files")
     chosen = choose_file(repository, list_files(repository, revision), tag)
     wanted = [path.as_posix() for path in all_parts(Path(chosen))]

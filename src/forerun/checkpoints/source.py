@@ -1,4 +1,4 @@
-"""What a stored model answers, whatever the format of its files."""
+"""The interface of stored models, whatever the format of their files."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,12 +18,12 @@ BytesRead = Callable[[int, int], None]  # bytes read so far, bytes to read in al
 
 
 class CheckpointSource(Protocol):
-    """A model that was found. Every method reads the files again, and each may raise a CheckpointError.
+    """A stored model. Every method reads the files again, and may raise a CheckpointError.
 
     Args of an implementation:
-        name: what the user called it.
+        name: the name that the user gave.
         path: the folder, or the file, that opens it again.
-        folder: where it lies; what belongs to it may be put there.
+        folder: the folder of its files; related files may be written there.
     """
 
     @property
@@ -36,25 +36,25 @@ class CheckpointSource(Protocol):
     def folder(self) -> Path: ...
 
     def spec(self) -> ModelSpec:
-        """The architecture, where forerun computes it exactly."""
+        """The architecture; unsupported ones are refused."""
 
     def stored_dtype(self) -> str:
-        """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64; for codes bfloat16."""
+        """The dtype with the most stored bytes: float32, bfloat16, float16 or float64; for codes bfloat16."""
 
     def stored_formats(self) -> Mapping[str, int]:
-        """Bytes of all tensors by what they are stored in: F32, BF16, or a type of ggml's."""
+        """Bytes of all tensors by stored format: F32, BF16, or a ggml type."""
 
     def files(self) -> tuple[Path, ...]:
-        """The files that hold it, and what lies beside them."""
+        """The files of the model, and those beside them."""
 
     def identity(self) -> str:
-        """A short text that stands for this very model: what belongs to it is not used with another."""
+        """A short text that identifies the model, so that its files are not used with another model."""
 
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer, with its chat template where there is one."""
+        """The tokenizer, with its chat template if there is one."""
 
     def vocabulary_map(self) -> "VocabularyMap | None":
-        """Which of its target's tokens the ids of a draft stand for; None: every id stands for itself."""
+        """The map from a draft's ids to its target's; None if they are the same."""
 
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a text."""
@@ -70,4 +70,4 @@ class CheckpointSource(Protocol):
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
-        """Every weight of the model, in `dtype`; those of linear layers in a format, or the one they are stored in."""
+        """Every weight of the model, in `dtype`; linear layers in `weight_format`, "plain" for the stored one."""

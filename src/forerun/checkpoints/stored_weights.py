@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as a WeightSource: each is read when it is taken, and of a part no more than the part.
+"""A checkpoint's tensors as a WeightSource: each weight is read on request, and of a part only the part.
 
 Legend: O output features, I input features, R rows, C columns: elements, or bytes of blocks of codes.
 """
@@ -29,10 +29,10 @@ Section: TypeAlias = tuple[StoredTensor, Rows]
 
 
 class BytesCounter:
-    """Tells how many bytes were read, or need not be.
+    """Reports how many bytes were read or skipped.
 
     Args:
-        tensors: all that there is to read.
+        tensors: all tensors to read.
     """
 
     def __init__(self, tensors: Iterable[StoredTensor], on_progress: BytesRead | None) -> None:
@@ -47,21 +47,21 @@ class BytesCounter:
             self.skip(num_bytes)
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes that need not be read."""
+        """Count bytes as read."""
         self._num_done += num_bytes
         if num_bytes and self._on_progress is not None:
             self._on_progress(min(self._num_done, self._num_total), self._num_total)
 
 
 class StoredWeights:
-    """A WeightSource of tensors that lie in files.
+    """A WeightSource of tensors in files.
 
     Args:
-        parts: the tensors of each weight of the model in the order of their rows, by its name with ".weight" or ".bias"
-            behind it; without a head, the embedding is the head too.
-        dtype: of dense tensors, and that in which a kernel without products of a file's codes computes.
-        weight_format: of linear layers: "plain" leaves them as they are stored; others are rounded from their values.
-        rotated_in_pairs: the dimensions of a head of a tensor whose neighbours rotate together; 0 of others.
+        parts: the tensors of each weight of the model in the order of their rows, by its name with the suffix ".weight"
+            or ".bias"; without a head, the embedding is the head too.
+        dtype: of dense tensors, and the compute dtype of kernels without products of a file's codes.
+        weight_format: of linear layers: "plain" keeps the stored format; others are rounded from the stored values.
+        rotated_in_pairs: the head size of a tensor whose neighbouring dimensions rotate together; 0 for others.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StoredWeights:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all weights."""
+        """The names of all weights."""
         return list(self._parts)
 
     def table(self) -> Table:
@@ -92,7 +92,7 @@ class StoredWeights:
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         weight_format = head_format(self._format) if name == HEAD else self._format
         is_shared = name == HEAD and f"{HEAD}.weight" not in self._parts
-        needs_whole = is_shared or (weight_format != "plain" and part.columns is not None)  # scales are those of all
+        needs_whole = is_shared or (weight_format != "plain" and part.columns is not None)  # scales need all
         stored = self.table() if is_shared else self._read(f"{name}.weight", WHOLE if needs_whole else part)
         weight = in_format(stored, weight_format)
         return take_part(weight, part) if needs_whole else weight, self.bias(name, part)
@@ -105,12 +105,12 @@ class StoredWeights:
         return self.tensor(f"{name}.weight")
 
     def tensor(self, name: str) -> Tensor:
-        """All of a weight, "layers.0.qkv.weight" say, as plain values."""
+        """A whole weight, such as "layers.0.qkv.weight", as plain values."""
         plain = as_plain(self._read(name, WHOLE))
         return plain.flatten() if len(self._parts[name][0].shape) == 1 else plain
 
     def _read(self, name: str, part: Part) -> Weight:
-        """The tensors of a weight, one under another; neighbours of one format are one."""
+        """Stack the rows of a weight's tensors; consecutive tensors of one format are joined."""
         if part.columns is not None:
             (tensor,) = self._parts[name]
             return self._read_columns(tensor, part.columns)
@@ -126,7 +126,7 @@ class StoredWeights:
         return BlockWeight(blocks_OB=blocks_OB, rows=rows, block_type=cast(BlockType, kind), dtype=self._dtype)
 
     def _rows_in_file(self, sections: Sequence[Section]) -> RowsInFile | None:
-        """Where rows of codes begin, one under another; None where they are in several files."""
+        """The places of stacked rows of codes in their file; None if they are in several files."""
         path, row_bytes = sections[0][0].path, columns_of(sections[0][0])
         if any(tensor.path != path for tensor, _ in sections):
             return None
@@ -146,7 +146,7 @@ class StoredWeights:
         )  # fmt: skip
 
     def _read_columns(self, tensor: StoredTensor, columns: Piece) -> Weight:
-        """Inputs of a weight that is one tensor; of codes the blocks that they are in are read."""
+        """Read some inputs of a weight that is one tensor; for codes, whole blocks are read."""
         kind, section = kind_of(tensor), (tensor, all_rows(tensor))
         if kind == DENSE:
             return DenseWeight(values_OI=self._read_rows([section], columns, self._dtype))
@@ -159,7 +159,7 @@ class StoredWeights:
         return take_columns(weight, columns.scaled(1, -first * num_elements))
 
     def _read_rows(self, sections: Sequence[Section], columns: Piece | None, dtype: torch.dtype) -> Tensor:
-        """Rows of tensors, one under another, in a dtype: [R, C]; of vectors [R, 1]."""
+        """Read and stack rows of tensors in a dtype: [R, C]; for vectors [R, 1]."""
         if columns is None:
             columns = Piece(start=0, stop=columns_of(sections[0][0]))
         num_rows, num_columns = sum(piece.size for _, rows in sections for piece in rows), columns.num_real
@@ -179,7 +179,7 @@ class StoredWeights:
 
 
 def in_halves(rows_RC: Tensor, head_dim: int) -> Tensor:
-    """Rows of heads whose neighbours rotate together, put where halves do. Whole rows move, packed or not."""
+    """Reorder rows of heads from neighbouring rotation pairs to halves. Whole rows are moved, packed or not."""
     pairs = rows_RC.view(-1, head_dim // 2, 2, rows_RC.shape[1])
     return pairs.transpose(1, 2).reshape(rows_RC.shape)
 
@@ -189,7 +189,7 @@ def kind_of(tensor: StoredTensor) -> str:
 
 
 def columns_of(tensor: StoredTensor) -> int:
-    """Elements of a row, or its bytes where they are codes."""
+    """Elements of a row, or bytes if it holds codes."""
     return prod(tensor.shape[1:]) if kind_of(tensor) == DENSE else tensor.num_bytes // tensor.shape[0]
 
 
@@ -198,7 +198,7 @@ def all_rows(tensor: StoredTensor) -> Rows:
 
 
 def sections_of(tensors: Sequence[StoredTensor], part: Part) -> list[Section]:
-    """Every tensor of a weight with the rows of it that are wanted, counted from its own first one."""
+    """Every tensor of a weight with the wanted rows, relative to the tensor's first row."""
     if part.rows is None:
         return [(tensor, all_rows(tensor)) for tensor in tensors]
     sections, first = list[Section](), 0

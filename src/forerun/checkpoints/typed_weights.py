@@ -1,4 +1,4 @@
-"""Weights that were read as dense tensors, given their format as they are taken."""
+"""A WeightSource of dense tensors, which are quantised on request."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ TABLE = "embedding.weight"
 
 
 class LoadedWeights:
-    """A WeightSource of dense tensors. A linear layer is quantised when it is taken: of no two there is a plain copy
-    more than was read.
+    """A WeightSource of dense tensors. A linear layer is quantised on request, so that only one plain copy exists at a
+    time besides the given tensors.
 
     Args:
-        tensors: by name, with ".weight" or ".bias" behind it; without a head, the embedding is the head too.
+        tensors: by name, with the suffix ".weight" or ".bias"; without a head, the embedding is the head too.
         weight_format: of linear layers; see `head_format` for the head's.
     """
 
@@ -41,7 +41,7 @@ class LoadedWeights:
 
 
 def in_format(weight: Weight, weight_format: WeightFormat) -> Weight:
-    """A weight rounded to a format; "plain" leaves it as it is, and int4 what is int4 already."""
+    """Round a weight to a format; "plain" leaves it unchanged, and int4 leaves an int4 weight unchanged."""
     if weight_format == "plain" or (weight_format == "int4" and isinstance(weight, Int4Weight)):
         return weight
     return quantise(as_plain(weight), weight_format)

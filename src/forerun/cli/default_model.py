@@ -2,7 +2,7 @@
 
 import sys
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, SMOLLM2
+from forerun.checkpoints.short_names.catalogue import SMOLLM2, named_models
 from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.failures import say
 from forerun.cli.short_name import fetch_visibly
@@ -12,7 +12,7 @@ from forerun.core.errors import CheckpointError
 
 def default_model() -> str:
     """smollm2 where it is here, or where a person sees it come; else the built-in target, which is said."""
-    if find_local(NAMED_MODELS[SMOLLM2]) is not None:
+    if find_local(named_models()[SMOLLM2]) is not None:
         return SMOLLM2
     obstacle = f"{SMOLLM2} is not on this machine; `forerun pull {SMOLLM2}` fetches it"
     if sys.stderr.isatty():

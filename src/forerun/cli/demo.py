@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
 from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget, reason, winner_of
@@ -92,7 +92,7 @@ def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParam
 
 def _introduce(target: str, text: str) -> None:
     """What is asked, and of whom: shown at once, as loading takes a moment."""
-    named = NAMED_MODELS.get(target)
+    named = find_named(target)
     if named is not None:
         note(f"{named.full_name}: {named.licence}, {named.licence_source}")
     with wrapped("stdout"):

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never, cast
 
+from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
@@ -22,6 +23,7 @@ from forerun.core.drafter_config import (
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
+OF_CATALOGUE: Final = "auto"  # the draft that the catalogue of short names has for the target
 # auto: the named draft model, else the fastest of several drafters. ngram: prompt lookup.
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "recycling", "layer_skip"]
 
@@ -66,7 +68,8 @@ class DrafterOptions:
             "--draft",
             "--draft-model",
             "-md",
-            help="Smaller model with the same tokens; self: the target itself with sublayers left out.",
+            help="Smaller model with the same tokens; auto: the one that forerun models names for MODEL; self: the "
+            "target itself with sublayers left out.",
         ),
     ] = None
     drafter: Annotated[
@@ -88,6 +91,9 @@ class DrafterOptions:
             if self.drafter != "auto" or self._given(ALL_FLAGS):
                 raise ConfigError("--speculative-config goes without other flags of drafters: leave them out")
             return read_speculative_config(self.speculative_config)
+        if self.draft == OF_CATALOGUE:
+            options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
+            return options.config(model)
         chosen = self._choose(model)
         self._refuse_foreign(NAMES[type(chosen)])
         given = given_settings(type(chosen), self)
@@ -162,6 +168,21 @@ class DrafterOptions:
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the flags that were given, with their values."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def named_draft(model: str) -> str:
+    """The draft that goes with a model of the catalogue, else that of the package.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    from forerun.engine.known_draft import known_draft
+
+    named = find_named(model)
+    draft = known_draft(model) if named is None or named.draft is None else named.draft
+    if draft is None:
+        raise ConfigError(f"--draft auto: no draft is known for {model}: name a smaller model with the same tokens")
+    return draft
 
 
 def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:

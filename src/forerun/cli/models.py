@@ -1,27 +1,39 @@
 """forerun models and forerun pull: models by short name, what of them is here, and how they get here."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, NamedModel
+from forerun.checkpoints.disk_room import gigabytes
+from forerun.checkpoints.short_names.catalogue import NamedModel, find_named, listed_models, named_models
 from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.declare import option
-from forerun.cli.failures import find_model, shows_errors
+from forerun.cli.failures import ModelNotFoundError, find_model, shows_errors
 from forerun.cli.sheet import count, print_rows
+from forerun.core.drafter_config import KNOWN_DRAFTS
+from forerun.runtime.memory import free_memory_bytes
+
+BESIDE_WEIGHTS: Final = 1.2  # memory over weights: a cache of some thousand tokens, and the program
 
 
 @shows_errors
-def models(as_json: Annotated[bool, option("--json", help="Print one JSON object a model.")] = False) -> None:
-    """List the models that have a short name: what is on this machine, where, and under which licence."""
-    sheets = [_sheet(model) for model in NAMED_MODELS.values()]
-    for place, sheet in enumerate(sheets):
-        if as_json:
+def models(
+    model: Annotated[str | None, typer.Argument(help="Say more of this one.")] = None,
+    as_json: Annotated[bool, option("--json", help="Print one JSON object a model.")] = False,
+) -> None:
+    """List the models that have a short name: size, licence, draft, what is here and what fits this machine."""
+    if model is not None and find_named(model) is None:
+        raise ModelNotFoundError(f"no model has the short name {model!r}: `forerun models` lists them")
+    sheets = [_sheet(named) for named in _chosen(model)]
+    if as_json:
+        for sheet in sheets:
             print(json.dumps(sheet))
-        else:
-            print("" if place == 0 else "\n", end="")
-            print_rows(_rows(sheet))
+    elif model is not None:
+        print_rows(_rows(sheets[0]))
+    else:
+        _print_table(sheets)
 
 
 @shows_errors
@@ -30,12 +42,23 @@ def pull(
 ) -> None:
     """Fetch a model, unless it is here already. Exit code 5 where it cannot be had."""
     source = find_model(model)
-    named = NAMED_MODELS.get(model)
+    named = find_named(model)
     print_rows(_rows(_sheet(named)) if named is not None else [("model", model), ("here", str(source.folder))])
+
+
+def _chosen(model: str | None) -> Sequence[NamedModel]:
+    """One, or all in the file types that their names alone mean, and in others those that are here."""
+    if model is not None:
+        return [named_models()[model.lower()]]
+    others = {named.name: named for named in named_models().values()}
+    for listed in listed_models():
+        del others[listed.name]
+    return [*listed_models(), *(named for named in others.values() if find_local(named) is not None)]
 
 
 def _sheet(model: NamedModel) -> dict[str, Any]:
     found = find_local(model)
+    num_bytes, free = model.num_bytes if found is None else found.num_bytes, free_memory_bytes()
     return {
         "name": model.name,
         "full_name": model.full_name,
@@ -44,6 +67,7 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
         "licence": model.licence,
         "licence_source": model.licence_source,
         "draft": model.draft,
+        "fits_memory": None if free is None else num_bytes * BESIDE_WEIGHTS < free,
         "path": None if found is None else str(found.path),
         "form": None if found is None else found.origin.form,
         "bytes": None if found is None else found.num_bytes,
@@ -51,11 +75,33 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
     }
 
 
+def _print_table(sheets: Sequence[dict[str, Any]]) -> None:
+    rows = [("model", "size", "licence", "draft", "")]
+    for sheet in sheets:
+        num_bytes = sheet["bytes"] or sheet["origins"][0]["bytes"]
+        state = "here" if sheet["path"] is not None else ""
+        if sheet["fits_memory"] is False:
+            state = "here, too large" if state else "too large"
+        rows.append((sheet["name"], gigabytes(num_bytes), sheet["licence"], sheet["draft"] or "", state))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    free = free_memory_bytes()
+    memory = "" if free is None else f'{gigabytes(free)} of memory are free now; what needs more is "too large".\n'
+    print(
+        f"\n{memory}`forerun pull MODEL` fetches one, with another file type as in qwen2.5:7b-q8_0;\n"
+        "`forerun models MODEL` says more; `--draft auto` drafts with the draft."
+    )
+
+
 def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:
     what = f"{sheet['full_name']}, {sheet['family']}, {count(sheet['num_parameters'])} parameters"
     rows = [(sheet["name"], what), ("  licence", sheet["licence"]), ("", sheet["licence_source"])]
     if sheet["draft"] is not None:
-        rows.append(("  draft", f"{sheet['draft']}, part of this package"))
+        is_own = sheet["draft"] in KNOWN_DRAFTS.values()
+        rows.append(("  draft", f"{sheet['draft']}, {'part of this package' if is_own else 'by --draft auto'}"))
+    if sheet["fits_memory"] is False:
+        rows.append(("  memory", "too large for what is free now"))
     if sheet["path"] is not None:
         return [*rows, ("  here", f"{sheet['form']}, {sheet['bytes'] / 1e6:.0f} MB"), ("", sheet["path"])]
     rows.append(("  not here", f"`forerun pull {sheet['name']}` fetches it"))

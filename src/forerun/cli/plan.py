@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS
+from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.options import SHOWN, engine_settings
@@ -176,7 +176,8 @@ def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     from forerun.planner.roofline import SizedModel, known_models
 
     known = known_models()
-    is_model = "/" in name or name in (BUILTIN_TARGET, BUILTIN_DRAFT, *NAMED_MODELS) or Path(name).expanduser().exists()
+    is_named = name in (BUILTIN_TARGET, BUILTIN_DRAFT) or find_named(name) is not None
+    is_model = is_named or "/" in name or Path(name).expanduser().exists()
     if name not in known and not is_model:
         raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {', '.join(known)}")
     spec = known[name] if name in known else find_model(name).spec()

@@ -3,31 +3,41 @@
 import os
 import signal
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Thread
 from types import FrameType
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import NAMES, DrafterOptions
-from forerun.cli.engine_loading import open_engine
+from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import find_model, say, shows_errors
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.errors import require
+from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.shares import threads_of
+
+if TYPE_CHECKING:
+    import socket
 
 SHOWN: Final = (
     "host", "port", "num_replicas", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
     "max_request_s", "drain_s",
 )  # fmt: skip
+MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; of several each is loaded when it is asked for."
+SHARE_OF_MEMORY: Final = (
+    0.7  # of what is free at the start, for the weights of all; caches and the rest have the others
+)
 
 
 @with_flags_of(ServerConfig, panel="Server", shown=SHOWN)
@@ -63,34 +73,93 @@ def serve(
     engine_options: EngineOptions,
     server_options: ServerOptions,
     logs: LogOptions,
-    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help=MODELS_HELP)] = None,
     opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is there.")] = False,
 ) -> None:
-    """Serve a model to OpenAI's clients, one request after the other."""
+    """Serve models to OpenAI's clients, each one request after the other."""
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
     os.environ.pop("FORERUN_API_KEY", None)  # the processes that are started need no key
+    given = model or []
+    refuse_several(given, config)
     if config.num_replicas > 1:
         require_ray()
     listener = bind(config)
     with ending_at_signals(), listener, logs.speaking():
-        model = model_options.choose(model)
-        drafter = drafter_options.config(model)
-        engine_config = engine_options.config(model, drafter)
-        if config.num_replicas > 1 and engine_config.num_threads is None:
-            engine_config = replace(engine_config, num_threads=threads_of(config.num_replicas))
-        find_model(model)
-        say(f"forerun listens on {url_of(listener)} and loads {model}")
-        note_all(config=engine_config)
-        serving(config, engine_config)(
+        first = model_options.choose(given[0] if given else None)
+        names = [first, *given[1:]]
+        configs = [engine_options.config(name, drafter_options.config(name)) for name in names]
+        if config.num_replicas > 1 and configs[0].num_threads is None:
+            configs[0] = replace(configs[0], num_threads=threads_of(config.num_replicas))
+        sizes = {engine_config.target: weight_bytes(engine_config) for engine_config in configs}
+        others = f"; {' and '.join(names[1:])} when asked for" if len(names) > 1 else ""
+        say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")
+        note_all(config=configs[0])
+        on_ready = partial(tell, opens_page=opens_page)
+        if len(names) > 1:
+            serve_several(config, listener, configs, sizes, on_ready=on_ready)
+            return
+        serving(config, configs[0])(
             config,
             listener,
-            partial(open_engine, engine_config),
-            target=model,
-            drafter_name=NAMES[type(drafter)],
-            on_ready=lambda url: tell(url, opens_page=opens_page),
+            partial(open_engine, configs[0]),
+            target=names[0],
+            drafter_name=NAMES[type(configs[0].drafter)],
+            on_ready=on_ready,
         )
+
+
+def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
+    """Raise ConfigError where several models are asked for with what only one can have, or under one name."""
+    from forerun.server.work.service import short_name_of
+
+    if len(given) <= 1:
+        return
+    require(config.num_replicas == 1, f"--replicas {config.num_replicas} serve one model: name one, not {len(given)}")
+    require(
+        config.model_name is None, f"--served-model-name names one model, and {len(given)} are served: leave it out"
+    )
+    served = [short_name_of(name) for name in given]
+    for name in served:
+        require(
+            served.count(name) == 1, f"clients would call two models {name}: give each another name, or leave one out"
+        )
+
+
+def weight_bytes(config: EngineConfig) -> int:
+    """Bytes of a model and its draft, found and fetched before anything is loaded."""
+    names = [config.target]
+    match config.drafter:
+        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
+            names.append(draft)
+    return sum(size_of(find_model(name).path) for name in names)
+
+
+def serve_several(
+    config: ServerConfig,
+    listener: "socket.socket",
+    configs: Sequence[EngineConfig],
+    sizes: Mapping[str, int],
+    *,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve several models in this process, as many of them loaded as its memory holds."""
+    from forerun.server.run import serve_several as run_server
+    from forerun.server.work.served_models import Room
+    from forerun.server.work.service import Service
+
+    free = free_memory_bytes()
+    num_bytes = None if free is None else int(free * SHARE_OF_MEMORY)
+    services = [
+        Service(
+            config, partial(open_engine, engine_config), target=engine_config.target,
+            drafter_name=NAMES[type(engine_config.drafter)],
+        )
+        for engine_config in configs
+    ]  # fmt: skip
+    room = Room(max_loaded=config.max_loaded, num_bytes=num_bytes, sizes=sizes)
+    run_server(config, listener, services, room, on_ready=on_ready)
 
 
 def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., None]:

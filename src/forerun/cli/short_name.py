@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from forerun.checkpoints.short_names.catalogue import NAMED_MODELS, NamedModel
+from forerun.checkpoints.short_names.catalogue import NamedModel, find_named
 from forerun.checkpoints.short_names.local import find_local
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def fetch_visibly(name: str) -> None:
     Raises:
         CheckpointError: it cannot be fetched.
     """
-    model = NAMED_MODELS.get(name)
+    model = find_named(name)
     if model is None or find_local(model) is not None:
         return
     from forerun.checkpoints.short_names.fetch import bring

@@ -1,1 +1,1 @@
-"""The nouns: plain Python values every other folder may use. No torch here."""
+"""Plain Python types that every other folder may use. Nothing here imports torch."""

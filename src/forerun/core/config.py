@@ -1,4 +1,4 @@
-"""The user's configuration: frozen, checked when built, unknown keys refused by Python."""
+"""The user's configuration: frozen dataclasses, checked when built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,31 +22,31 @@ Exactness = Literal["fast", "exact"]
 KernelsName = Literal["auto", "torch", "triton"]
 AUTO_DEVICE: Final = "auto"
 MOST_BIAS: Final = 1e38  # within float32
-MOST_TEMPERATURE: Final = 1e4  # above it all tokens are as likely as each other to float32
+MOST_TEMPERATURE: Final = 1e4  # above it all tokens are equally likely in float32
 MOST_PENALTY: Final = 1e4
-MOST_LOGPROBS: Final = 20  # likeliest tokens beside each token of a text, as in the OpenAI API
-UNTIL_FULL: Final = -1  # tokens to write: until the context is full
-SAVED_BYTES: Final = 512 * 10**6  # of SmolLM2 22,000 tokens, of an 8B model 4,000; a laptop has 8 GB and more
+MOST_LOGPROBS: Final = 20  # likeliest tokens per position, as in the OpenAI API
+UNTIL_FULL: Final = -1  # generate until the context is full
+SAVED_BYTES: Final = 512 * 10**6  # 22,000 tokens of SmolLM2, 4,000 of an 8B model; laptops have 8 GB or more
 OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen and when to stop. temperature 0 is greedy; nothing else is.
+    """How tokens are sampled and when generation stops. Only temperature 0 is greedy.
 
     Settings apply in the order logit_bias, repetition_penalty, frequency and presence penalty, temperature, top_k,
-    top_p, min_p. That is transformers' order, and vLLM's but for min_p, which vLLM applies before top_k. Both keep
-    all tokens that equal the last one of top_k; here exactly top_k stay, of equal ones those with the lowest ids.
+    top_p, min_p. This is transformers' order, and vLLM's except for min_p, which vLLM applies before top_k. Both keep
+    all tokens tied with the last one of top_k; we keep exactly top_k, and among ties those with the lowest ids.
 
     Args:
-        max_new_tokens: None means 256, or as many as still fit; -1 as many as fit.
+        max_new_tokens: None means 256, or fewer if fewer fit; -1 as many as fit.
         logit_bias: added to the scores of these token ids.
         stop: texts before which the answer ends.
-        stop_token_ids: tokens that end the answer, beside the model's own.
-        seed: the same seed gives the same text; None draws a fresh one for each request.
-        logprobs: how likely each token was, beside as many of the likeliest tokens at its place, 0 to 20; natural
-            logarithms of the target's own distribution, before all settings above. None: nothing is said. A GPU then
-            plays no rounds by itself.
+        stop_token_ids: tokens that end the answer, in addition to the model's own.
+        seed: the same seed gives the same text; None draws a new one for each request.
+        logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
+            natural logarithms of the target's own distribution, before all settings above. None: none are returned.
+            If set, a GPU does not run rounds on its own.
     """
 
     max_new_tokens: int | None = setting(
@@ -116,12 +116,12 @@ class SamplingParams:
 
     @property
     def is_filtered(self) -> bool:
-        """Some tokens leave the race before the draw."""
+        """Whether a filter removes tokens before sampling."""
         return not self.is_greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
 
     @property
     def shapes_scores(self) -> bool:
-        """Scores undergo more than the division by the temperature."""
+        """Whether scores are changed by more than the temperature."""
         return self.is_filtered or self.has_penalties or len(self.logit_bias) > 0
 
     @property
@@ -135,38 +135,38 @@ class EngineConfig:
 
     Args:
         target: checkpoint folder, GGUF file, hub name (org/model, or org/model:Q4_K_M), or the built-in target.
-        drafter: the drafter; by default the fastest of those that cost little to have ready.
-        dtype: what is computed in. "auto" takes the checkpoint's own, except where the CPU would only emulate it;
-            beside weights of 8 or 4 bits a CPU takes bfloat16.
-        weights: of linear layers: as they are stored, or rounded to so many bits on loading, of target and draft; the
-            text is that of the rounded target.
-        inputs: what a GGUF file's codes are multiplied with by the CPU's kernels: inputs rounded to whole numbers of 16
-            bits, or of 8, as llama.cpp does. Eight are faster for several rows, and the text is that of the rounded
-            target: about 4 tokens in 100 of SmolLM2's likeliest ones differ. Drafts always take 8.
-        device: a torch device, such as "cpu" or "cuda:0"; "auto" is a GPU that works and has room for the model, else
-            the CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
-        target_ranks: processes that share the target, each with a part of every layer, on as many GPUs from `device`
-            on, or on the CPU.
-        remote_ranks: those of them that come from other hosts, see `forerun worker --role target`. CPUs run torch's
-            kernels then.
-        rank_address: "host:port" where they come to.
-        rank_key_file: the key shared with them; may be left out where they are on this host.
-        max_length: tokens of prompt and answer together; None takes the model's own limit, but 8192 at most.
+        drafter: the drafter; by default the fastest of several that are cheap to load.
+        dtype: the compute dtype. "auto" takes the checkpoint's own, unless the CPU would emulate it; with weights of 8
+            or 4 bits a CPU takes bfloat16.
+        weights: format of the linear layers of target and draft: as stored, or rounded on loading; the text is that of
+            the rounded target.
+        inputs: how the CPU's kernels round the inputs that are multiplied with a GGUF file's codes: to 16-bit integers,
+            or to 8-bit ones, as llama.cpp does. 8 bits are faster for several rows, and the text is that of the rounded
+            target: about 4 in 100 of SmolLM2's likeliest tokens differ. Drafts always use 8 bits.
+        device: a torch device, such as "cpu" or "cuda:0"; "auto" is a working GPU with room for the model, else the
+            CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
+        target_ranks: processes that share the target, each with a part of every layer, on as many GPUs, starting at
+            `device`, or on the CPU.
+        remote_ranks: how many of them run on other hosts, see `forerun worker --role target`. CPUs then use torch's
+            kernels.
+        rank_address: "host:port" that they connect to.
+        rank_key_file: the key shared with them; optional if they are on this host.
+        max_length: most tokens of prompt and answer together; None takes the model's own limit, but at most 8192.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
-        kernels: "auto" takes the native kernels on a CPU, where they were built, and Triton's on a GPU, where they can
-            run; "torch" leaves both aside; "triton" is an error where they cannot run.
-        num_threads: CPU threads; None takes torch's own choice. Never more than this process has cores, by its affinity
-            and its container's quota, less what a drafter's process takes. torch has them only while the engine works.
-        chat_template: a Jinja file, the template itself, or the name of one that many models use (chatml, llama3,
-            zephyr), in place of the model's own.
+        kernels: "auto" uses the native kernels on a CPU if they were built, and Triton's on a GPU if they can run;
+            "torch" uses neither; "triton" is an error if they cannot run.
+        num_threads: CPU threads; None takes torch's default. Never more than the cores of this process, by its affinity
+            and its container's quota, minus those of a drafter's process. torch has them only while the engine works.
+        chat_template: a Jinja file, the template itself, or the name of a common one (chatml, llama3, zephyr), instead
+            of the model's own.
         chat_template_kwargs: variables of the chat template, such as {"enable_thinking": False}, for every request.
-        cache_bytes: memory for the keys and values of earlier texts, beside those of the present one, so that several
-            conversations go on without being read again; 0: only the last one does. A draft model saves as many tokens
-            in room of its own.
-        pack_in_memory: pack the codes of a GGUF file in memory at every start; else they are kept in forerun's cache as
-            they were packed, about as large as the file, and mapped at the next start. For the CPU's kernels.
-        measures_speedup: time plain rounds now and then, so that the statistics say what drafting gains. They take 3 %
-            of the time that a text is written in, and a moment after it.
+        cache_bytes: memory for the keys and values of earlier texts, in addition to the current one, so that several
+            conversations can continue without being read again; 0: only the last one. A draft model saves as many
+            tokens in additional memory.
+        pack_in_memory: pack the codes of a GGUF file in memory at every start; otherwise packed codes, about as large
+            as the file, are saved in forerun's cache and mapped at the next start. For the CPU's kernels.
+        measures_speedup: time plain rounds occasionally, so that the statistics include the speed-up. They take 3 % of
+            the time of a text, and a moment after it.
     """
 
     target: str = BUILTIN_TARGET
@@ -232,7 +232,7 @@ class EngineConfig:
 
 
 def require_remote_ranks(config: EngineConfig) -> None:
-    """Raise ConfigError for ranks of other hosts that cannot be."""
+    """Raise ConfigError for invalid settings of ranks on other hosts."""
     remote, most = config.remote_ranks, config.target_ranks - 1
     require(
         0 <= remote <= most,

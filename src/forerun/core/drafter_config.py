@@ -1,4 +1,4 @@
-"""Who drafts, and how: one config for each kind of drafter, each with only its own knobs."""
+"""The drafters' configs: one for each kind of drafter, with only its own settings."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -10,10 +10,10 @@ from forerun.core.model_spec import WeightFormat
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
 SMOLLM2_DRAFT: Final = "smollm2-draft"
-MIN_MATCH: Final = 2  # tokens at the end of the text, at least, whose earlier place gives a tree its looked-up chain
-MAX_MATCH: Final = 5  # tokens at the end of the text that are looked for first
+MIN_MATCH: Final = 2  # fewest tokens at the end of the text that prompt lookup matches
+MAX_MATCH: Final = 5  # tokens at the end of the text that prompt lookup tries to match first
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
-MAX_RANKS: Final = 64  # that share one model; more has never been tried
+MAX_RANKS: Final = 64  # ranks that share one model; more were never tested
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
@@ -30,7 +30,7 @@ CEILINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDrafter:
-    """Plain autoregressive decoding: the baseline every other drafter must reproduce."""
+    """Plain autoregressive decoding, the baseline whose text every other drafter must reproduce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,9 @@ class DraftModel:
         model: checkpoint folder, hub name, or the built-in draft.
         verify_width: rows the target verifies per round, root included.
         draft_width: nodes one draft forward expands.
-        depth: draft forwards per round at most, hence levels below the root.
-        adaptive: take the widths as upper limits, and choose them each round by what rows cost and the tree promises.
+        depth: most draft forwards per round, and so most levels below the root.
+        adaptive: use the widths as upper limits, and choose them each round by the cost of rows and the tree's expected
+            acceptance.
     """
 
     model: str = BUILTIN_DRAFT
@@ -65,8 +66,8 @@ class PromptLookup:
 
     Args:
         verify_width: rows the target verifies per round, root included.
-        adaptive: take verify_width as an upper limit, and propose so many tokens of a continuation, or none, as pay by
-            what rows cost and by how often such continuations came true in the texts so far.
+        adaptive: use verify_width as an upper limit, and propose only as many tokens of a continuation, or none, as are
+            worth their rows' cost, by how often such continuations were accepted so far.
     """
 
     verify_width: int = setting(8, "--verify-width", help="Rows the target verifies per round.")
@@ -83,8 +84,8 @@ class TokenRecycling:
 
     Args:
         verify_width: rows the target verifies per round, root included.
-        adaptive: take verify_width as an upper limit, and verify so many rows, or the root alone, as pay by what rows
-            cost and by how often such guesses came true so far.
+        adaptive: use verify_width as an upper limit, and verify only as many rows, or only the root, as are worth their
+            cost, by how often such guesses were accepted so far.
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
@@ -101,14 +102,14 @@ class LayerSkip:
 
     Args:
         verify_width: rows the target verifies per round, root included.
-        depth: draft passes per round at most, hence levels below the root.
-        adaptive: draft on as long as it is worth its time by what passes cost, and not at all where plain decoding is
-            faster; else as far as `depth`, or until what would be drafted next is unlikely.
+        depth: most draft passes per round, and so most levels below the root.
+        adaptive: draft while a pass is worth its time, and not at all if plain decoding is faster; otherwise draft up
+            to `depth`, or until the next token is unlikely.
         search: how the skipped sublayers are found: "gated" scores candidates within verification passes, "paper" is
-            SWIFT's own search, with a draft that ends and branches as the paper's does, see `paper_layer_skip`; "off"
-            takes the best known set, else every other layer.
-        sets: a file with known sets; None: the one that `forerun prepare` left beside the model.
-        weights: "int8" or "int4" drafts with a copy of the weights rounded to 8 or 4 bits, beside the plain ones.
+            SWIFT's own search, with a draft that ends and branches as in the paper, see `paper_layer_skip`; "off" uses
+            the best known set, else every other layer.
+        sets: a file with known sets; None: the one that `forerun prepare` wrote beside the model.
+        weights: "int8" or "int4" drafts with an additional copy of the weights rounded to 8 or 4 bits.
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
@@ -142,17 +143,17 @@ class Parallel:
     """A draft model in a separate process that grows its tree while the target verifies (SwiftSpec, 2506.11309).
 
     Args:
-        draft: the model and the shape of its tree. It grows until the verdict, so that `depth` has
-            no meaning here, and `adaptive` chooses the verified rows alone. With `LayerSkip` the process holds what is
-            kept of the target; the skip set is fixed then, as that process does not verify.
-        ranks: processes that share the draft, each with a part of every layer, on as many GPUs from `device` on, or on
-            the CPU.
-        device: the draft's torch device; None: the target's, and where several ranks share target or draft, the GPU
-            behind the target's last.
-        cores: CPU cores for the process; empty: the last ones, if there are enough to leave some to the target.
+        draft: the model and the shape of its tree. The tree grows until the verdict, so `depth` is ignored, and
+            `adaptive` chooses only the verified rows. With `LayerSkip` the process holds the part of the target that is
+            not skipped; the skip set is then fixed, because that process does not verify.
+        ranks: processes that share the draft, each with a part of every layer, on as many GPUs, starting at `device`,
+            or on the CPU.
+        device: the draft's torch device; None: the target's, or if several ranks share target or draft, the GPU after
+            the target's last.
+        cores: CPU cores for the process; empty: the last ones, if enough are left for the target.
         num_threads: CPU threads of the process, or of each rank; None: one.
-        address: "host:port" of a `forerun worker --listen` to use, in place of starting a process.
-        key_file: the key shared with that worker; may be left out on this host.
+        address: "host:port" of a `forerun worker --listen` to use, instead of starting a process.
+        key_file: the key shared with that worker; optional on this host.
     """
 
     draft: DraftModel | LayerSkip = field(default_factory=DraftModel)
@@ -185,10 +186,10 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Automatic:
-    """The fastest of several drafters for model, machine and temperature, found while the first answers are written.
+    """The fastest of several drafters for model, machine and temperature, found during the first answers.
 
     Args:
-        learnt: folder in which what was found is kept for the next start; None: it is not kept.
+        learnt: folder in which the measurements are saved for the next start; None: they are not saved.
     """
 
     learnt: str | None = None
@@ -198,8 +199,8 @@ class Automatic:
 
 
 def paper_layer_skip() -> LayerSkip:
-    """SWIFT with the settings of its paper: its search, a chain of up to 25 tokens while the draft is sure of them,
-    runners-up beside each, and nothing that the paper does not have."""
+    """SWIFT with the settings of its paper and nothing else: its search, and a chain of up to 25 confident tokens, each
+    with its runners-up."""
     return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
@@ -207,5 +208,5 @@ DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | To
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:
-    """The named draft model, else the fastest of what needs no name."""
+    """The named draft model, else the automatic choice."""
     return Automatic() if draft is None else DraftModel(model=draft)

@@ -13,7 +13,7 @@ ForerunError
 
 
 class ForerunError(Exception):
-    """What was seen, what is needed, what to do."""
+    """The base of all errors. The message says what was seen, what is needed and what to do."""
 
 
 class ConfigError(ForerunError):
@@ -33,11 +33,11 @@ class ContextOverflowError(ForerunError):
 
 
 class NumericalError(ForerunError):
-    """Scores of which nothing can be chosen: NaN or infinity from the target, or settings that leave no token."""
+    """No token can be sampled from the scores: NaN or infinity from the target, or settings that leave no token."""
 
 
 class EngineBusyError(ForerunError):
-    """An engine does one thing at a time: it is at work in another thread, or it was closed."""
+    """The engine is in use by another thread, or was closed."""
 
 
 class RankLostError(ForerunError):

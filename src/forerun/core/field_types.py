@@ -1,4 +1,4 @@
-"""The fields of a frozen dataclass hold what their annotations say."""
+"""Convert and check the fields of a frozen dataclass by their annotations."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ MAX_SHOWN: Final = 80  # characters of a wrong value in a message
 
 
 def setting(default: Any, *flags: str, help: str) -> Any:
-    """A field that a command line may give by any of these flags; `help` is what they are for.
+    """A field that can be set by any of these command-line flags; `help` is their help text.
 
     Args:
-        default: or the class that makes it.
+        default: the default value, or a class that makes it.
     """
     metadata = {"flags": flags, "help": help}
     return field(default_factory=default, metadata=metadata) if isinstance(default, type) else field(
@@ -29,10 +29,10 @@ def setting(default: Any, *flags: str, help: str) -> Any:
 
 
 def read_fields(config: Any) -> None:
-    """Bring every field into the plain type that its annotation names; for a dataclass's `__post_init__`.
+    """Convert every field to the plain type of its annotation; for a dataclass's `__post_init__`.
 
-    numpy's numbers, lists for tuples and paths for strings are understood. A truth value is no number, a string no
-    tuple: a user who writes that means something else.
+    numpy's numbers, lists for tuples and paths for strings are converted. A bool is not accepted as a number, nor a
+    string as a tuple, because they are usually mistakes.
 
     Raises:
         ConfigError: a field holds something else.
@@ -52,7 +52,7 @@ def _kinds(config_class: Any) -> dict[str, Any]:
 
 
 def _read(kind: Any, value: Any) -> object:
-    """`value` as a value of this kind; TypeError, ValueError or OverflowError where it is none."""
+    """Convert `value` to this kind; raises TypeError, ValueError or OverflowError if that is impossible."""
     parts, is_truth = get_args(kind), isinstance(value, bool)
     match get_origin(kind) or kind:
         case origin if origin in (Union, UnionType):
@@ -114,7 +114,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _advice(kind: Any, value: object) -> str:
-    """A hint on how to write a tuple, where a single element was given."""
+    """A hint on how to write a tuple, if a single element was given."""
     if get_origin(kind) is tuple:
         try:
             return f": write ({_read(get_args(kind)[0], value)!r},)"

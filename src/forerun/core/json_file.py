@@ -13,7 +13,7 @@ from forerun.core.errors import CheckpointError
 REQUIRED: Final = object()
 # A config has a few KiB, the index of a model of 126 layers 100 KiB.
 MAX_JSON_BYTES: Final = 2**20
-MAX_JSON_VALUES: Final = 2**18  # which take 30 MB once parsed; 28,000 tokens added to a tokenizer are 200,000 values
+MAX_JSON_VALUES: Final = 2**18  # they take 30 MB once parsed; a tokenizer with 28,000 added tokens has 200,000 values
 MAX_SIZE: Final = 2**24  # of any one dimension; the longest context published so far has 10 million positions
 POINTER_MARK: Final = b"version https://git-lfs"
 MAX_SHOWN: Final = 80  # characters of a value in a message
@@ -33,7 +33,7 @@ class JsonFile:
         """The file's top-level object.
 
         Raises:
-            CheckpointError: the file is absent, unreadable, too large, or holds anything but one JSON object.
+            CheckpointError: the file is absent, unreadable, too large, or not one JSON object.
         """
         try:
             values = json.loads(_few_values(read_bounded(path, max_bytes)))
@@ -106,7 +106,7 @@ def short(value: object) -> str:
 
 
 def _few_values(raw: bytes) -> bytes:
-    """The same JSON, unless parsing would take much more memory than its text does."""
+    """Return the JSON text; refuse it if it has so many values that parsing would take much more memory."""
     num_values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if num_values > MAX_JSON_VALUES:
         raise ValueError(f"about {num_values} values, more than any such file has")
@@ -114,17 +114,17 @@ def _few_values(raw: bytes) -> bytes:
 
 
 def refuse_pointer(path: Path, beginning: bytes) -> None:
-    """Refuse the small file that git puts in the place of a large one."""
+    """Refuse a git-lfs pointer, which replaces a large file."""
     if beginning.startswith(POINTER_MARK):
         raise CheckpointError(f"{path} is a git-lfs pointer, not the file itself: run `git lfs pull` in its folder")
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """A whole file, of which more than `max_bytes` is never held.
+    """Read a whole file of at most `max_bytes`.
 
     Raises:
         OSError: it is absent, unreadable, or larger.
-        CheckpointError: it only says where git keeps it.
+        CheckpointError: it is a git-lfs pointer.
     """
     with path.open("rb") as file:
         raw = file.read(max_bytes + 1)

@@ -1,4 +1,4 @@
-"""An architecture as numbers: all that the model takes from a checkpoint's config.json."""
+"""An architecture's sizes and options: all values that the model needs from a checkpoint's config.json."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,8 +15,8 @@ class RopeSpec:
     later): wavelengths above original_max_positions / low_freq_factor are divided by `factor`, those below
     original_max_positions / high_freq_factor stay, those between are blended.
 
-    `yarn` (arXiv 2309.00071) does the like by dimension: what turns fewer than `beta_slow` times in
-    original_max_positions is divided, what turns more than `beta_fast` times stays. Cosines and sines are multiplied by
+    `yarn` (arXiv 2309.00071) is similar: dimensions that rotate fewer than `beta_slow` times in original_max_positions
+    are divided, those that rotate more than `beta_fast` times are unchanged. Cosines and sines are multiplied by
     `attention_factor`, which sharpens attention. `truncate` rounds the bounds to whole dimensions.
 
     `divisors`, one for each pair of dimensions, divide the frequencies of any kind: so GGUF files store llama3's.
@@ -40,8 +40,8 @@ class ModelSpec:
     """One decoder-only transformer of the Llama kind (Llama, Mistral, Qwen2, Qwen3, DeepSeek derivatives).
 
     Args:
-        max_positions: tokens of the longest text. Never more than `window`.
-        window: how many tokens each one sees, itself included; None: all. A text no longer than it never notices.
+        max_positions: most tokens of a text. Never more than `window`.
+        window: size of the sliding attention window in tokens; None: no window. It has no effect on shorter texts.
     """
 
     family: str

@@ -1,46 +1,48 @@
-"""Files that are written whole or not at all, and found out to be possible before any work is done for them."""
+"""Write files atomically, and check before any work that they can be written."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from shutil import copymode
+from stat import S_IMODE
 from typing import Final
 
 from forerun.core.errors import ConfigError
 
-BINARY: Final = getattr(os, "O_BINARY", 0)  # Windows writes other line ends else
 ROOM: Final = b"\n" * 4096  # what a place must take to count as one that can be written to
 
 
 def require_writable(path: Path, *, needs_folder: bool = False) -> None:
-    """Refuse a place that takes no file; what is there stays as it is.
+    """Refuse a path to which no file can be written; an existing file is not changed.
 
     Args:
-        needs_folder: the folder must be there already; else it will be made.
+        needs_folder: whether the folder must exist already; otherwise it will be created.
 
     Raises:
-        ConfigError: what stands in the way.
+        ConfigError: the file cannot be written; the message says why.
     """
     try:
         path = path.resolve()
         if path.is_dir():
-            raise _unwritable(path, "it is a folder")
+            raise unwritable(path, "it is a folder")
         if _is_replaceable(path):
             _require_changeable(path)
             _try_folder(path, needs_folder=needs_folder)
         else:
             _require_changeable(path)
     except (OSError, RuntimeError) as error:
-        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
 
 
 def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
     """Write a file atomically: other threads and processes, even writers, see all of it or its previous contents.
 
-    So does the next start after a power cut. Of a link, what it leads to is replaced.
+    The same holds after a power failure. If the path is a link, its target is replaced.
 
     Args:
-        is_private: a new file is for its owner alone.
+        is_private: make a new file readable only by its owner.
 
     Raises:
         ConfigError: it cannot be written.
@@ -53,39 +55,73 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False,
         if not _is_replaceable(path):
             path.write_bytes(raw)
             return
-        _require_changeable(path)
-        beside = _beside(path)
-        try:
-            mode = 0o600 if is_private else 0o666
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode), "wb") as file:  # noqa: PTH123
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            if path.exists():
-                copymode(path, beside)  # a file that only its owner may read stays one
-            beside.replace(path)
-            _sync_folder(path.parent)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path, is_private=is_private) as beside:
+            beside.write_bytes(raw)
     except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError up to Python 3.12
-        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file where there is one.
+
+    Raises:
+        ConfigError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be removed ({error.strerror}): make its folder writable") from error
+
+
+@contextmanager
+def replacing(path: Path, *, is_private: bool = False) -> Iterator[Path]:
+    """An empty file to fill, which takes the place of `path` as `write_whole` says where nothing is raised within.
+
+    Raises:
+        OSError: it cannot be made or take that place.
+        ConfigError: what is there may not be written to.
+    """
+    path = path.resolve()
+    _require_changeable(path)
+    beside = _beside(path)
+    try:
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if is_private else 0o666))
+        mode = (path if path.exists() else beside).stat().st_mode  # a file that only its owner may read stays one
+        yield beside
+        beside.chmod(S_IMODE(mode))  # whatever a library made of it
+        synchronise(beside)
+        beside.replace(path)
+        synchronise(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def synchronise(path: Path) -> None:
+    """Have the disk hold what was written to a file, or of a folder its names, where the system can be asked to."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_replaceable(path: Path) -> bool:
-    """A regular file, or none yet: not a device or a pipe, which must not be replaced."""
+    """Whether the path is a regular file, or does not exist. Devices and pipes must not be replaced."""
     return path.is_file() or not path.exists()
 
 
 def _require_changeable(path: Path) -> None:
-    """A folder lets go of a file that may not be written to, which is not what its owner meant."""
+    """Refuse a read-only file, which renaming another file over it would replace against its owner's intention."""
     if path.exists() and not os.access(path, os.W_OK):
-        raise _unwritable(path, "it may not be written to")
+        raise unwritable(path, "it may not be written to")
 
 
 def _try_folder(path: Path, *, needs_folder: bool) -> None:
     folder = path.parent if needs_folder else next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
-        raise _unwritable(path, f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}")
+        raise unwritable(path, f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}")
     beside = _beside(folder / path.name)
     try:
         beside.write_bytes(ROOM)
@@ -94,20 +130,9 @@ def _try_folder(path: Path, *, needs_folder: bool) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name that no other write has."""
+    """A unique temporary name in the same folder."""
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the system write down which files the folder holds, where it can."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _unwritable(path: Path, obstacle: str) -> ConfigError:
+def unwritable(path: Path, obstacle: str) -> ConfigError:
     return ConfigError(f"{path} cannot be written ({obstacle}): name another file")

@@ -1,4 +1,4 @@
-"""Paced devices: the text `paced:...` to the least time of each forward pass, for accelerators this machine lacks."""
+"""Paced devices: `paced:...` sets the shortest time of each forward pass, to simulate accelerators."""
 
 import re
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ PACED = "paced"
 EXAMPLE = "paced:target=10.4ms@8,13.3ms@16;draft=1.9ms"
 SECONDS_OF = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 ENTRY = re.compile(r"(?P<number>[^@]*?)(?P<unit>ms|us|s)(@(?P<rows>.*))?")
-BARE_ROWS = 64  # rows that a time without @ROWS holds: passes so narrow mostly wait for the weights
+BARE_ROWS = 64  # rows of a time without @ROWS: the time of such narrow passes is mostly that of reading the weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The least time of a forward pass by its number of rows.
+    """The shortest time of a forward pass by its number of rows.
 
     Args:
         steps: (most rows, seconds) of each size of pass; rows rise, seconds do not fall.
@@ -37,7 +37,7 @@ class Pace:
             last_rows, last_s = rows, seconds
 
     def step_s(self, num_rows: int) -> float:
-        """Seconds of one pass: the smallest size that holds the rows, or as many of the largest as they fill."""
+        """Seconds of one pass, by the smallest size with enough rows, or by several passes of the largest size."""
         most_rows, longest_s = self.steps[-1]
         if num_rows > most_rows:
             return -(-num_rows // most_rows) * longest_s
@@ -46,7 +46,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the models really run, and the pace they are held to; None is as fast as they can."""
+    """The torch device of the models, and their paces; None: no pace."""
 
     torch_device: str
     target: Pace | None = None
@@ -58,13 +58,13 @@ class Placement:
 
 
 def read_device(text: str) -> Placement:
-    """What a device text means.
+    """Parse a device text.
 
     A torch device stands for itself. The paced form is `paced:SIDE=...;SIDE=...` in any order: target= and draft= take
     `TIME@ROWS,...` with times in s, ms or us, or a single TIME; on= takes the torch device, "cpu" when left out.
 
     Raises:
-        ConfigError: a text that begins like a paced device and is none.
+        ConfigError: the text begins with "paced" but is not valid.
     """
     kind, _, rest = text.partition(":")
     if kind != PACED:
@@ -86,7 +86,7 @@ def read_device(text: str) -> Placement:
 
 
 def read_pace(text: str) -> Pace:
-    """`TIME@ROWS,...` in any order, or one TIME alone, which holds BARE_ROWS."""
+    """Parse `TIME@ROWS,...` in any order, or a single TIME, which is for BARE_ROWS rows."""
     entries = [read_entry(entry.strip()) for entry in text.split(",")]
     if len(entries) == 1:
         ((rows, seconds),) = entries
@@ -110,5 +110,5 @@ def read_entry(text: str) -> tuple[int | None, float]:
 
 
 def refusal(seen: str) -> ConfigError:
-    """The error for a text or value that gives no pace."""
+    """The error for a text or value that is not a valid pace."""
     return ConfigError(f"{seen}: write it like {EXAMPLE}")

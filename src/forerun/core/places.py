@@ -1,4 +1,4 @@
-"""Where forerun keeps what it can make or fetch again."""
+"""The folder for files that forerun can create or download again."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 def cache_folder() -> Path:
     """FORERUN_CACHE, else forerun's folder in the user's cache.
 
-    A model's short name leads the API to what the command fetched, so these two variables are read outside cli/.
+    The API finds models by short name where the command downloaded them, so it reads these two variables outside cli/.
     """
     named = os.environ.get("FORERUN_CACHE")
     if named:

@@ -1,35 +1,34 @@
-"""A folder that gets its name once it is complete, and that goes on where an earlier run was cut off."""
+"""A folder that is renamed once it is complete, and that an interrupted run can resume."""
 
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
-from forerun.core.output_file import write_whole
+from forerun.core.locks import hold
+from forerun.core.output_file import synchronise, write_whole
 
-JOB_NAME: Final = "job.json"  # what an unfinished folder is made of
-SPARE_BYTES: Final = 2**24  # for headers and what the file system keeps for itself
+JOB_NAME: Final = "job.json"  # the job of an unfinished folder
+SPARE_BYTES: Final = 2**24  # for headers and the file system's own data
 
 
 @contextmanager
 def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Path]:
-    """An unfinished folder beside `out`, which becomes `out` where nothing is raised within.
+    """An unfinished folder beside `out`, which is renamed to `out` if the block raises nothing.
 
-    It holds what an earlier run of the same job finished; of another job everything is removed, and of the same one
-    what has a name that begins with a dot, as files have that are being written. One process at a time may be within.
+    It keeps the finished files of an earlier run of the same job. Files of another job are removed, and so are files of
+    the same job that were not finished, whose names begin with a dot. Only one process at a time may use it.
 
     Args:
-        job: what the folder's contents depend on, as values of JSON. None: it begins empty, and nothing stays of it
-            where something is raised.
+        job: the facts that the folder's contents depend on, as JSON values. None: the folder begins empty, and is
+            removed if the block raises.
 
     Raises:
-        ConfigError: `out` is there already, another process makes it, or it cannot be written.
+        ConfigError: `out` exists already, another process writes it, or it cannot be written.
     """
     unfinished = out.with_name(f".{out.name}.part")
     refuse_existing(out)
@@ -42,7 +41,8 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
         begin(unfinished, job)
         yield unfinished
         (unfinished / JOB_NAME).unlink()
-        synchronise(unfinished)
+        for path in (*unfinished.iterdir(), unfinished):
+            synchronise(path)
         unfinished.rename(out)
         synchronise(out.parent)
     except OSError as error:
@@ -62,7 +62,7 @@ def refuse_existing(out: Path) -> None:
 
 
 def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
-    """Leave in the folder what belongs to this job and is finished."""
+    """Remove everything from the folder except finished files of this job."""
     text, is_same = json.dumps(job, sort_keys=True), False
     with suppress(OSError, UnicodeDecodeError):
         is_same = job is not None and (unfinished / JOB_NAME).read_text(encoding="utf-8") == text
@@ -78,10 +78,10 @@ def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
 
 
 def require_room(folder: Path, num_bytes: int) -> None:
-    """Refuse to begin what will not fit.
+    """Refuse a disk with too little space.
 
     Raises:
-        ConfigError: the folder's disk has less room than that.
+        ConfigError: the folder's disk has less than `num_bytes` free.
     """
     free = shutil.disk_usage(folder).free
     if free < num_bytes + SPARE_BYTES:
@@ -89,14 +89,3 @@ def require_room(folder: Path, num_bytes: int) -> None:
             f"{folder} has room for {free / 1e9:.2f} GB and {(num_bytes + SPARE_BYTES) / 1e9:.2f} GB are needed: make "
             "room, or name another folder"
         )
-
-
-def synchronise(path: Path) -> None:
-    """Have the disk hold what was written to a file, or of a folder its names, where the system can be asked to."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

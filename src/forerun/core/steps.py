@@ -1,4 +1,4 @@
-"""What flows up from the decode loop: one vocabulary for the stream, the metrics and every report."""
+"""The results of the decode loop, used by the stream, the metrics and every report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ class FinishReason(StrEnum):
 
 
 class DrafterState(StrEnum):
-    """Ready; late: its proposals come too late and are not waited for; down: it is not there, and is brought back;
-    paused: a plain round was timed instead."""
+    """Ready; late: its proposals arrive too late, and the target does not wait for them; down: its process is lost, and
+    is restarted; paused: a plain round was timed instead."""
 
     READY = "ready"
     LATE = "late"
@@ -31,9 +31,9 @@ class DrafterState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillStep:
-    """How far the prompt has been read: `num_read` of `num_tokens`, of which `num_reused` were in the cache already.
+    """Progress of reading the prompt: `num_read` of `num_tokens`, of which `num_reused` were in the cache already.
 
-    The last token is no part of it: it belongs to the first round.
+    The last token is not counted, because the first round reads it.
     """
 
     num_read: int
@@ -43,7 +43,7 @@ class PrefillStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guessers:
-    """Who guessed the nodes of a tree: those of its chain of looked-up text, and the others, which a drafter grew."""
+    """The sources of a tree's nodes: of its chain of looked-up text, and of the other nodes, which a drafter grew."""
 
     grown: str
     chain: str
@@ -58,8 +58,8 @@ class DraftedTree:
 
     Args:
         path: indices of the accepted nodes from below the root down.
-        chain: the tokens of looked-up text that was hung below the root, of which the tree may hold the first ones.
-        guessers: who guessed the tokens of that chain, and the others.
+        chain: tokens of looked-up text below the root; the tree may hold only the first ones.
+        guessers: the sources of that chain, and of the other nodes.
     """
 
     token_ids: tuple[int, ...]
@@ -70,10 +70,10 @@ class DraftedTree:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Who guessed each node: "draft", "lookup", "recycled" or "prediction"; "" is the root's.
+        """The source of each node: "draft", "lookup", "recycled" or "prediction"; "" for the root.
 
-        What looked-up text and a draft both name counts as looked up: the text was there first. A drafter in another
-        process looks up the same text, so that what it found there is known here too.
+        A node guessed by both lookup and a draft counts as looked up, because lookup was first. A drafter in another
+        process looks up the same text, so its looked-up tokens are known here too.
         """
         found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
         here, left = 0, list(reversed(self.chain))
@@ -89,19 +89,19 @@ class StepStats:
     """One round in numbers.
 
     Args:
-        num_drafted: nodes of the proposal, root left out.
+        num_drafted: nodes of the proposal, without the root.
         num_verified: rows of the target's forward, root included.
-        num_accepted: nodes that the target chose too, without the bonus token.
-        num_near_ties: emitted tokens whose score led the next one by less than the numerical noise of this dtype.
-        draft_s: seconds until the proposal was there.
-        verify_s: seconds of the target's pass and of what is chosen from it.
-        was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
+        num_accepted: accepted nodes, without the bonus token.
+        num_near_ties: emitted tokens whose score exceeds the next one by less than the numerical noise of this dtype.
+        draft_s: seconds until the proposal was ready.
+        verify_s: seconds of the target's pass and of sampling.
+        was_hit: whether the bonus token was a node of the drafter's own tree, outside the proposal.
         wait_s: the part of draft_s in which this process waited for another one.
-        drafter: how the drafter was when it proposed.
-        spans: what target and drafter did in this round, as far as it is known by now.
-        tree: None where nothing was drafted, and where only a GPU knows the tree.
-        drafted_by: of several drafters the one that proposed, or "none"; "prediction" where the user's was followed;
-            else empty where the engine has only one drafter.
+        drafter: the drafter's state when it proposed.
+        spans: the work of target and drafter in this round, as far as it is known.
+        tree: None if nothing was drafted, or the tree exists only on a GPU.
+        drafted_by: with several drafters, the one that proposed, or "none"; "prediction" if the user's prediction was
+            followed; otherwise empty if the engine has only one drafter.
     """
 
     num_drafted: int
@@ -120,11 +120,11 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """How likely a written token was, by the target's own distribution: before logit_bias, penalties, temperature and
-    filters, as natural logarithms.
+    """The log-probability (natural logarithm) of a generated token in the target's own distribution, before logit_bias,
+    penalties, temperature and filters.
 
     Args:
-        top: the likeliest tokens at its place with their logarithms, likeliest first, as many as were asked for.
+        top: the requested number of likeliest tokens at its position with their log-probabilities, likeliest first.
     """
 
     token_id: int
@@ -136,13 +136,12 @@ class TokenLogprob:
 class DecodeStep:
     """One round's outcome: the first `stats.num_accepted` ids were drafted, the one after them is the bonus token.
 
-    A stop may cut the ids short, of which the statistics of the round know nothing.
+    A stop may cut the ids short; the statistics of the round do not reflect that.
 
     Args:
-        text: what these ids add to the text shown so far; text that may still turn out to be the start of a stop string
-            is held back.
-        finish: why the text ends with this step; None: it goes on.
-        logprobs: one for each id; empty where `SamplingParams.logprobs` is None.
+        text: the text that these ids add; text that may be the start of a stop string is held back.
+        finish: why the text ends with this step; None: it continues.
+        logprobs: one for each id; empty if `SamplingParams.logprobs` is None.
     """
 
     token_ids: tuple[int, ...]
@@ -154,11 +153,11 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
-    """How many times as fast as plain decoding a request was written: the time that plain decoding would have taken
-    for its tokens, over the time that they took.
+    """The speed-up of a request over plain decoding: the time that plain decoding would have taken for its tokens,
+    divided by the time that they took.
 
-    low, high: the scatter of the plain rounds leaves the value between these, 95 times of 100.
-    plain_token_s: seconds of a plain round, on all the cores that plain decoding would have.
+    low, high: 95 % confidence interval, from the variation of the plain rounds.
+    plain_token_s: seconds of a plain round, on all cores that plain decoding uses.
     num_plain_rounds: number of timed plain rounds, among the drafted ones and right after them.
     """
 
@@ -177,23 +176,24 @@ class GenerationStats:
         num_prompt_tokens: of the prompt.
         num_reused_tokens: those of them that were in the cache already.
         num_new_tokens: of the answer, the one that ends it included.
-        num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`.
+        num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`; without accepted tokens that the
+            end of the text cut off.
         tokens_per_s: new tokens over decode_s: the prefill is left out.
         tokens_per_round: new tokens over rounds; 1 is plain decoding.
         hit_rate: share of rounds whose bonus token the drafter had in its tree, see `StepStats.was_hit`.
         prefill_s: seconds for the prompt.
-        prompt_tokens_per_s: those that were not reused, over prefill_s; 0 where all were.
+        prompt_tokens_per_s: prompt tokens that were not reused, over prefill_s; 0 if all were reused.
         first_token_s: from the request to its first token.
         decode_s: seconds of all rounds.
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.
-        num_rounds_late, num_rounds_down: rounds in which the drafter was late, or not there; see `DrafterState`.
-        num_outside: new tokens that the draft could not propose, since its vocabulary lacks them.
-        num_predicted_accepted, num_predicted_rejected: tokens of the user's prediction that were drafted, and came true
-            or not.
-        rounds_by: rounds of each of several drafters, of "none" and of "prediction", most first; else empty where the
-            engine has only one drafter.
-        speedup: over plain decoding, with the bounds of its scatter; None where the engine does not measure it, where
-            nothing was drafted, and where too little was measured.
+        num_rounds_late, num_rounds_down: rounds in which the drafter was late or down; see `DrafterState`.
+        num_outside: new tokens that the draft could not propose, because its vocabulary lacks them.
+        num_predicted_accepted, num_predicted_rejected: drafted tokens of the user's prediction that were accepted or
+            rejected.
+        rounds_by: rounds of each of several drafters, of "none" and of "prediction", in descending order; otherwise
+            empty if the engine has only one drafter.
+        speedup: over plain decoding, with a confidence interval; None if the engine does not measure it, nothing was
+            drafted, or too few rounds were measured.
     """
 
     num_prompt_tokens: int
@@ -228,7 +228,7 @@ class Generation:
     """A finished text.
 
     Args:
-        token_ids: with the one that ends the text, which is not part of `text`.
+        token_ids: including the one that ends the text, which is not part of `text`.
         seed: reproduces the text under any drafter.
     """
 

@@ -1,4 +1,4 @@
-"""The parts of a model that a draft pass may leave out: attention and MLP of every layer, each for itself."""
+"""The sublayers of a model that a draft pass may skip: attention and MLP of every layer, separately."""
 
 from typing import Final, TypeAlias
 
@@ -19,7 +19,7 @@ def all_sublayers(num_layers: int) -> tuple[Sublayer, ...]:
 
 
 def skippable(num_layers: int) -> tuple[Sublayer, ...]:
-    """Those of all layers but the first and the last, which no draft can do without.
+    """The sublayers of all layers except the first and the last, which every draft needs.
 
     Source: SWIFT, arXiv 2410.06916, section 4.1.
     """
@@ -27,7 +27,7 @@ def skippable(num_layers: int) -> tuple[Sublayer, ...]:
 
 
 def every_other_layer(num_layers: int) -> SkipSet:
-    """SWIFT's start set: the odd layers, as far as they are skippable."""
+    """SWIFT's initial set: the skippable odd layers."""
     return frozenset(sublayer for sublayer in skippable(num_layers) if sublayer[0] % 2)
 
 
@@ -48,10 +48,10 @@ def write_skips(skipped: SkipSet) -> str:
 
 
 def read_skips(text: str) -> SkipSet:
-    """The set that `write_skips` wrote.
+    """Parse the text of `write_skips`.
 
     Raises:
-        ConfigError: the text is none.
+        ConfigError: the text is not a set.
     """
     try:
         parts = [part.partition(":") for part in text.split(";") if part]

@@ -1,4 +1,4 @@
-"""Who was at work when, on one clock."""
+"""Spans of work of target and drafter, on one clock."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 class Span:
     """One stretch of work. Times are `time.perf_counter` seconds, the same clock for all processes of a host.
 
-    lane: "target" or "draft", or "wait": time in which the target had nothing to verify, since it waited for the
-    drafter.
-    label: a word or two for a picture, such as rows, accepted tokens, "hit" or "miss".
+    lane: "target" or "draft", or "wait": time in which the target waited for the drafter and had nothing to verify.
+    label: a word or two for a plot, such as rows, accepted tokens, "hit" or "miss".
 
     May be built by position, for it is built several times a round.
     """

@@ -1,1 +1,1 @@
-"""Decoders of one request's rounds, and the host's loop."""
+"""Decoders, which play the rounds of one request, among them the host's loop."""

@@ -1,4 +1,4 @@
-"""The protocol of decoders: the host's loop, or a device that needs no host between the steps of a round."""
+"""The protocol of decoders: the host's loop, or a device that runs the steps of a round without the host."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -15,12 +15,12 @@ class Request:
     """One text to be continued.
 
     Args:
-        prompt_ids: at least one; the last of them is the first root.
-        noise: the target's sampling noise; None when greedy.
-        near_tie: choices with a smaller margin could be decided by rounding; they are counted.
-        prediction: what the answer probably resembles; it is drafted where it fits.
-        owner: whose text it is: its keys and values are never shared with another owner's.
-        num_written: tokens at the prompt's end that were written by another decoder, which could not go on.
+        prompt_ids: at least one; the last is the first root.
+        noise: the target's sampling noise; None for greedy decoding.
+        near_tie: choices with a smaller margin count as near-ties, which rounding could decide.
+        prediction: a text that the answer probably resembles; it is drafted where it fits.
+        owner: owner of the text; keys and values are never shared between owners.
+        num_written: tokens at the prompt's end that another decoder wrote before it had to stop.
     """
 
     prompt_ids: Sequence[int]
@@ -33,18 +33,18 @@ class Request:
 
     @property
     def own_prompt_ids(self) -> Sequence[int]:
-        """The prompt without what was written by another decoder."""
+        """The prompt without the tokens that another decoder wrote."""
         return self.prompt_ids[: len(self.prompt_ids) - self.num_written]
 
     @property
     def written_ids(self) -> Sequence[int]:
-        """What was written by another decoder."""
+        """The tokens that another decoder wrote."""
         return self.prompt_ids[len(self.prompt_ids) - self.num_written :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The tokens of one verified proposal, their log-probabilities where these were asked for, and its cost."""
+    """The tokens of one verified proposal, their log-probabilities if requested, and what the round cost."""
 
     token_ids: tuple[int, ...]
     stats: StepStats
@@ -55,7 +55,7 @@ Rounds: TypeAlias = Generator[PrefillStep | Round, None, None]
 
 
 class NothingToChooseError(Exception):
-    """A decoder met scores that permit no choice; the next decoder continues, or finds the cause.
+    """A decoder got scores from which no token can be chosen; the next decoder continues, or reports the cause.
 
     Args:
         token_ids: the text so far; the target's cache holds all but the last token.
@@ -67,9 +67,10 @@ class NothingToChooseError(Exception):
 
 
 class Decoder(Protocol):
-    """Plays the rounds of one request at a time. All decoders write the same text.
+    """Plays the rounds of one request at a time.
 
-    A token is a function of the text before it, of the parameters and of the seed, see `sampling.sample`.
+    All decoders write the same text, because a token depends only on the text before it, the parameters and the seed,
+    see `sampling.sample`.
     """
 
     def can_play(self, request: Request) -> bool:
@@ -86,7 +87,7 @@ class Decoder(Protocol):
         The last round may emit more.
 
         Raises:
-            NothingToChooseError: another decoder must go on.
+            NothingToChooseError: another decoder must continue.
             NumericalError: no decoder can choose a token.
         """
         ...
@@ -97,7 +98,7 @@ class Decoder(Protocol):
 
 
 def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
-    """The rounds of a request by the first decoder that can play it; where that fails, the next continues."""
+    """The rounds of a request, by the first decoder that can play it; if that one fails, the next continues."""
     num_prompt, is_read = len(request.prompt_ids), False
     for decoder in decoders:
         if not decoder.can_play(request):
@@ -111,7 +112,7 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
             return
         except NothingToChooseError as end:
             request = replace(request, prompt_ids=end.token_ids, num_written=len(end.token_ids) - num_prompt)
-            is_read = True  # the prompt is read once
+            is_read = True  # so that reading the prompt is reported only once
         finally:
             decoder.end()
     raise AssertionError("the host's loop plays every request")

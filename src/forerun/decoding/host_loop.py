@@ -1,4 +1,4 @@
-"""The decode loop, with the host between all steps of a round: propose, verify, walk, accept, commit."""
+"""The decode loop on the host, which runs every step of a round: propose, verify, walk, accept, commit."""
 
 import logging
 from collections.abc import Generator, Iterable, Sequence
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 class Verifier:
-    """Runs trees and chooses a token after each node.
+    """Runs the target on trees and chooses a token after each node.
 
-    The token after a prefix is a function of only the prefix, the parameters and the seed; see `sampling.sample`.
+    The chosen token depends only on the text before it, the parameters and the seed; see `sampling.sample`.
 
     Args:
-        written_ids: what follows the prompt already.
+        written_ids: tokens of the answer that another decoder wrote.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Verifier:
         if self._shaper.is_plain and self._num_top is None:
             seed = None if noise is None else noise.seed & MASK_64
             self._choice = TokenChoice(seed=seed, temperature=self._shaper.temperature_left)
-        self._logits: Tensor  # [N, V] of the tree that was run last, where log-probabilities are asked for
+        self._logits: Tensor  # [N, V] of the last tree, only if log-probabilities are requested
 
     @property
     def token_ids(self) -> list[int]:
@@ -63,10 +63,10 @@ class Verifier:
         return [*self._runner.cached_ids, self.root]
 
     def choose(self, tree: TokenTree, drafter: Drafter | None = None, *, is_repeated: bool = False) -> Choices:
-        """One forward over the tree, one row per node, and over the drafter's rows; the choice after each node.
+        """Run one pass over the tree, one row per node, and over the drafter's rows; choose a token after each node.
 
         Args:
-            is_repeated: after a fault, the reason of which is in whole logits.
+            is_repeated: the pass repeats one that failed, so the full logits are needed to find the cause.
         """
         needs_logits = is_repeated or (drafter is not None and (drafter.adds_rows or drafter.num_successors > 0))
         cache = self._runner.cache
@@ -101,7 +101,7 @@ class Verifier:
         return choices
 
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
-        """Of these rows; the logits of the drafter's rows go to the drafter only."""
+        """The output of these rows; the logits of rows that the drafter added go only to the drafter."""
         extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
         output, num_rows = self._runner.forward(extended), len(inputs.token_ids)
         if drafter is None or extended is inputs:
@@ -110,11 +110,11 @@ class Verifier:
         return ForwardOutput(logits=output.logits[:num_rows])
 
     def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
-        """The tree that was verified and its choices.
+        """The verified tree and its choices.
 
-        A drafted node, or a row that the drafter adds, must not end the request by making the target overflow: the root
-        is then run alone, as plain decoding would have done. If it fails alone, the cache or what is saved of its owner
-        may hold what caused it and is dropped.
+        If drafted nodes, or rows that the drafter added, make the target overflow, the root is run alone, as in plain
+        decoding, so that they cannot end the request. If that fails too, the cause may be in the cache or in the
+        owner's saved texts, and these are dropped.
         """
         try:
             return tree, self.choose(tree, drafter)
@@ -128,21 +128,23 @@ class Verifier:
             raise
 
     def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
-        """Of the tokens accepted of the last tree, where they are asked for; before the next pass, which may write its
-        logits over those of the last one."""
+        """Log-probabilities of the tokens of the last round; empty if not requested.
+
+        To be called before the next pass, which may overwrite the logits.
+        """
         if self._num_top is None:
             return ()
         return token_logprobs(self._logits[[0, *acceptance.path]], acceptance.tokens, self._num_top)
 
     def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
-        """Keep the rows of the root and of the accepted path."""
+        """Commit the rows of the root and of the accepted path."""
         self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
         self._shaper.commit(acceptance.tokens)
         self.root = acceptance.bonus_token
 
 
 class Stretches(Protocol):
-    """Plain rounds played among the drafted ones; see engine/speedup."""
+    """Stretches of plain rounds between drafted ones; see engine/speedup."""
 
     @property
     def is_due(self) -> bool:
@@ -154,12 +156,12 @@ class Stretches(Protocol):
         ...
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """Pause the drafter, play them, and restart the drafter on the request."""
+        """Pause the drafter, play a stretch, and restart the drafter on the request."""
         ...
 
 
 class PlainTiming(Protocol):
-    """Source of the stretches of plain rounds that are timed in drafted requests."""
+    """Creates the stretches of plain rounds that are timed within drafted requests."""
 
     def stretches(self, drafter: Drafter, request: Request) -> Stretches | None:
         """The stretches of a request, or None."""
@@ -170,8 +172,8 @@ class HostDecoder(Decoder):
     """Plays every request, with any drafter.
 
     Args:
-        timing: None: all rounds are drafted.
-        pace: the target's pass times, by which a prediction is followed; None: always as far as there is room.
+        timing: creates stretches of plain rounds to time; None: all rounds are drafted.
+        pace: the target's pass times, used to choose how much of a prediction to verify; None: as much as fits.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class HostDecoder(Decoder):
         return True
 
     def begin(self, request: Request) -> None:
-        self._request = request  # before the prompt is read: a drafter in another process reads it at the same time
+        self._request = request  # before reading the prompt, so that a drafter in another process reads it meanwhile
         self._playing = self._drafter
         if request.prediction and self._drafter.verify_width > 1:
             self._predicted.expect(request.prediction)
@@ -207,7 +209,7 @@ class HostDecoder(Decoder):
 
 
 def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
-    """The proposal, or only the root if it is malformed: a drafter can cost speed, never a token."""
+    """The proposal, or only the root if it is malformed: a faulty drafter costs speed but never changes a token."""
     fault = find_fault(tree, root=target.root, max_nodes=max_nodes, vocab_size=target.vocab_size)
     if fault is None:
         return tree
@@ -220,11 +222,11 @@ def decode(
 ) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
-    Both sides have begun the request: all prompt tokens but the last are in the target's cache, and the last one is the
-    first root.
+    Before the call, target and drafter have begun the request: all prompt tokens but the last are in the target's
+    cache, and the last one is the first root.
 
     Args:
-        near_tie: margins below this could be decided by rounding; they are counted.
+        near_tie: choices with a smaller margin count as near-ties, which rounding could decide.
         stretches: plain rounds to time; None: there are none.
     """
     try:
@@ -252,7 +254,7 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
     tree, choices = target.choose_safely(tree, drafter)
     acceptance = walk(tree, choices.token_ids)
     verified = perf_counter()
-    report = drafter.accept(acceptance)  # before our own commit: another process may be waiting for it
+    report = drafter.accept(acceptance)  # before our own commit, as a drafter in another process may be waiting for it
     target.commit(tree, acceptance)
     margins = [choices.margins[node] for node in (0, *acceptance.path)]
     return Round(
@@ -276,7 +278,7 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
 
 
 def drafted_tree(tree: TokenTree, acceptance: Acceptance, guessers: Guessers) -> DraftedTree | None:
-    """What became of the tree, for whoever shows it; None for a root alone."""
+    """The tree and its accepted path, for display; None for a root alone."""
     if len(tree) == 1:
         return None
     return DraftedTree(
@@ -291,7 +293,7 @@ def drafted_tree(tree: TokenTree, acceptance: Acceptance, guessers: Guessers) ->
 def spans_of_round(
     began: float, drafted: float, verified: float, report: DraftReport, *, num_accepted: int
 ) -> tuple[Span, ...]:
-    """Busy times by worker. A remote drafter reports them; a local one is waited for, or drafts itself."""
+    """Busy times of target and drafter. A remote drafter reports its own; of a local one the proposal is timed here."""
     verify = Span("target", drafted, verified, f"+{num_accepted + 1}")
     if report.wait_s:
         return (*report.spans, Span("wait", began, drafted), verify)

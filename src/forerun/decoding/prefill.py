@@ -1,4 +1,4 @@
-"""Reading a prompt, in wide passes without logits."""
+"""Reads a prompt in wide passes without logits."""
 
 from collections.abc import Generator
 
@@ -9,7 +9,7 @@ from forerun.model.runner import Runner
 
 
 def prefill(target: Runner, request: Request, drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
-    """Read all prompt tokens but the last, pass by pass; a local drafter reads them beside the target."""
+    """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
     prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
     target.recall(prompt_ids, request.owner)
     passes = target.read(prompt_ids)

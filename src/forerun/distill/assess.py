@@ -1,4 +1,4 @@
-"""What a draft brings: tokens per round, and the speed-up over plain decoding, on held-out openings."""
+"""Measure a draft on held-out openings: tokens per round, and the speed-up over plain decoding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 
 TEMPERATURES: Final = (0.0, 1.0)
-NEW_TOKENS: Final = 96  # of an answer
+NEW_TOKENS: Final = 96  # generated per answer
 MAX_PROMPTS, MIN_PROMPTS = 12, 4
-BASE_PROMPT: Final = 16  # tokens of a text that begins with no question
-TREE: Final = 16  # rows of the counted tree
+BASE_PROMPT: Final = 16  # prompt tokens taken from a text that does not begin with a question
+TREE: Final = 16  # rows of the tree with which tokens per round are counted
 COUNTED: Final = Policies(tree=TreePolicy(looks_up=False, min_mass=0.0))  # the draft alone, whatever a pass costs
 
 Prompts = Sequence[Sequence[int]]
@@ -26,13 +26,13 @@ Prompts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftWorth:
-    """At one temperature.
+    """The measurements of a draft at one temperature.
 
     Args:
-        tokens_per_round: with a tree of 16 of the draft's guesses alone.
-        lookup_tokens_per_round: of prompt lookup, for comparison.
-        speedup: over plain decoding, as the engine measures it with the draft; None: too little was measured.
-        num_texts, num_identical: texts written by each drafter, and those that are the same tokens as without any.
+        tokens_per_round: with trees of 16 rows from the draft alone.
+        lookup_tokens_per_round: with prompt lookup, for comparison.
+        speedup: over plain decoding, as the engine measures it with the draft; None: too few rounds were measured.
+        num_texts, num_identical: texts written with a drafter, and how many have the same tokens as without one.
     """
 
     temperature: float
@@ -49,8 +49,8 @@ def assess(
     """Answer the prompts plainly, with the draft, and with prompt lookup, at every temperature.
 
     Args:
-        draft: its folder.
-        max_s: seconds that plain decoding may take, after which no further prompt is answered.
+        draft: the draft's folder.
+        max_s: once plain decoding has taken so many seconds, no further prompt is answered.
         on_text: called after every text.
     """
     plain = _answer(engine, NoDrafter(), prompts, on_text, max_s)
@@ -67,7 +67,7 @@ def assess(
 
 
 def prompts_of(texts: Sequence[WrittenText], openings: Openings) -> list[list[int]]:
-    """What texts begin with: a question, up to where the answer begins, or some tokens of a text without one."""
+    """The beginnings of texts: the question up to where the answer begins, or the first tokens if there is none."""
     found = {tuple(prompt): None for prompt in (_prompt_of(text, openings) for text in texts) if prompt}
     fitting = [list(prompt) for prompt in found if len(prompt) <= openings.longest // 2]
     return fitting[:MAX_PROMPTS]
@@ -87,7 +87,7 @@ def _answer(
     config: EngineConfig, drafter: DrafterConfig, prompts: Prompts, on_text: Callable[[], None],
     max_s: float | None = None, policies: Policies | None = None,
 ) -> list[list[Generation]]:  # fmt: skip
-    """The answers at every temperature, of as many prompts as fit into the time."""
+    """The answers at every temperature to as many prompts as fit into `max_s`."""
     with Engine(replace(config, drafter=drafter), policies=policies) as engine:
         rows, began = [], perf_counter()
         for number, prompt in enumerate(prompts):
@@ -129,7 +129,7 @@ def _tokens_per_round(texts: Sequence[Generation]) -> float:
 
 
 def _speedup(texts: Sequence[Generation]) -> float | None:
-    """Of all texts together: the seconds that plain decoding would have taken, over those that they took."""
+    """Over all texts: the seconds that plain decoding would have taken, divided by the seconds taken."""
     measured = [(text.stats.speedup.value, text.stats.decode_s) for text in texts if text.stats.speedup is not None]
     plain_s, drafted_s = sum(value * seconds for value, seconds in measured), sum(seconds for _, seconds in measured)
     return plain_s / drafted_s if drafted_s else None

@@ -1,4 +1,4 @@
-"""What a user asks of a distillation."""
+"""The user's settings of a distillation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,17 @@ SAVE_EVERY_S: Final = 25.0  # a killed run loses no more than a minute, with roo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillConfig:
-    """What a draft is made from.
+    """The settings of a distillation.
 
     Args:
         engine: the target, and where it runs.
         out: the draft's folder.
-        time: seconds of writing and training, of all calls together.
+        time: seconds of writing and training, summed over all calls.
         text: files that the target also reads, see `read_given`.
-        questions: of users, which the target answers beside its own.
-        layers, hidden_size, vocab_size: of the draft; None: what suits the target.
-        other_devices: those on which further processes write texts; None: the other GPUs where the device is "cuda".
-        save_every_s: seconds that a killed run may lose.
+        questions: users' questions that the target answers in addition to questions it makes up.
+        layers, hidden_size, vocab_size: sizes of the draft; None: chosen to suit the target.
+        other_devices: devices on which further processes write texts; None: all other GPUs if the device is "cuda".
+        save_every_s: seconds between saves, the most that a killed run loses.
     """
 
     engine: EngineConfig
@@ -46,5 +46,5 @@ class DistillConfig:
 
     @property
     def run_folder(self) -> Path:
-        """Where the run itself lies, within the draft's folder."""
+        """The folder of the run's own files, inside the draft's folder."""
         return self.out / "distill"

@@ -1,4 +1,4 @@
-"""A trained draft as a folder that any engine opens: an ordinary Llama, its target's tokenizer, its vocabulary map."""
+"""Write a trained draft as a folder that any engine opens: a Llama, its target's tokenizer, and a vocabulary map."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.config import MAP_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
@@ -24,24 +24,41 @@ def write_draft(
     tokenizer: Tokenizer,
     stop_ids: Sequence[int],
 ) -> None:
-    """Write a draft; what was there is replaced, config.json last, so that a half-written folder opens nowhere.
+    """Write a draft in place of the one that is there.
+
+    Where a run goes on, only the weights are others, and those are one file. Where more is, config.json is gone
+    meanwhile, so that files of two drafts never open as one.
 
     Args:
-        weights: by the names of `tensor_plan`.
-        stop_ids: the target's, by its own ids.
+        weights: keyed by the names of `tensor_plan`.
+        stop_ids: the target's stop tokens, as ids of its own vocabulary.
     """
-    (folder / "config.json").unlink(missing_ok=True)
+    ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
+    is_part = len(vocabulary.target_ids) < len(vocabulary.draft_ids)
+    files = {
+        MAP_NAME: save({name: value.cpu().contiguous() for name, value in ids.items()}) if is_part else None,
+        "tokenizer.json": tokenizer.to_json().encode(),
+        "generation_config.json": to_text({"eos_token_id": list(stop_ids)}).encode(),
+        CONFIG_NAME: to_text(llama_config(spec)).encode(),
+    }
+    others = {name: raw for name, raw in files.items() if contents(folder / name) != raw}
+    if others:
+        (folder / CONFIG_NAME).unlink(missing_ok=True)
     write_whole(folder / "model.safetensors", save(stored_tensors(spec, weights), {"format": "pt"}), makes_folder=True)
-    if len(vocabulary.target_ids) < len(vocabulary.draft_ids):
-        ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
-        write_whole(folder / MAP_NAME, save({name: value.cpu().contiguous() for name, value in ids.items()}))
-    write_whole(folder / "tokenizer.json", tokenizer.to_json())
-    write_whole(folder / "generation_config.json", to_text({"eos_token_id": list(stop_ids)}))
-    write_whole(folder / "config.json", to_text(llama_config(spec)))
+    for name, raw in ({**others, CONFIG_NAME: files[CONFIG_NAME]} if others else {}).items():
+        if raw is None:
+            (folder / name).unlink()
+        else:
+            write_whole(folder / name, raw)
+
+
+def contents(path: Path) -> bytes | None:
+    """None where there is no file."""
+    return path.read_bytes() if path.exists() else None
 
 
 def stored_tensors(spec: ModelSpec, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its Hugging Face name, bfloat16."""
+    """Every tensor of a checkpoint in bfloat16, keyed by its Hugging Face name."""
     return {
         name: weights[place.name][place.row_start : place.row_start + place.shape[0]]
         .to("cpu", torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The target reads and writes until its time is over; what it said lies in the store."""
+"""The target reads and writes texts for a given time, and they are saved in the store."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -13,19 +13,19 @@ from forerun.distill.reader import read_texts
 from forerun.distill.text_store import TextStore
 from forerun.distill.writer import TextWriter, UnfinishedText, WrittenText
 
-READING_SHARE: Final = 0.5  # of the time at most, for texts that are given: they cost a third of what written ones do
+READING_SHARE: Final = 0.5  # most of the time that may go to given texts: reading one costs a third of writing one
 TEXTS_AT_ONCE: Final = 96  # a pass of 96 rows costs two cores as much per row as one of 200
 READ_AT_ONCE: Final = 16
 FEWEST_TEXTS: Final = 2  # one to learn from, one held out
 
 
 class Gathering:
-    """One target that fills a store.
+    """Fills a store with texts of one target.
 
     Args:
-        given: texts that others wrote.
-        store: what is found there was done before.
-        save_every_s: seconds after which what was written is kept.
+        given: texts that the target did not write.
+        store: may already hold texts of earlier runs.
+        save_every_s: seconds between saves.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Gathering:
 
     @property
     def seconds(self) -> float:
-        """Spent so far, earlier runs included."""
+        """Seconds spent so far, earlier runs included."""
         return self._store.seconds + perf_counter() - self._began
 
     def run(self, until_s: float, on_progress: Callable[[float, int], None]) -> None:
-        """Have texts for so many seconds in all. Those that are unfinished then are learnt from as far as they are.
+        """Gather texts until `until_s` seconds are spent in all. Texts that are unfinished then are used as they are.
 
         Args:
-            on_progress: is told the seconds and how many texts there are; a DistillStop of it ends the run after all
-                texts, also the unfinished ones, were kept.
+            on_progress: called with the seconds spent and the number of texts; if it raises DistillStop, the run ends
+                after all texts, unfinished ones too, are saved.
         """
         try:
             for texts in self._gathered(until_s):
@@ -67,7 +67,7 @@ class Gathering:
         self._keep()
 
     def _gathered(self, until_s: float) -> Iterator[list[WrittenText]]:
-        """Texts as they are finished: given ones while there are any and it is their time, then written ones."""
+        """Texts as they are finished: given texts until none are left or their time is over, then written texts."""
         known = set(self._store.known_ids()) if self._given else set()
         fresh = [text for text in self._given if tuple(text[0]) not in known]
         random.Random(self._seed).shuffle(fresh)
@@ -90,7 +90,7 @@ class Gathering:
             yield self._writer.step()
 
     def _has_enough(self) -> bool:
-        """There is a text to learn from and one to hold out, however short the time is."""
+        """Whether there is a text to learn from and one to hold out."""
         found = [*self._fresh, *(left.read for left in self._unfinished())]
         return self._store.num_texts + sum(text.num_rows > 0 for text in found) >= FEWEST_TEXTS
 

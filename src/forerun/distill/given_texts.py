@@ -1,4 +1,4 @@
-"""Texts that others wrote, from files: plain ones in pieces, conversations from JSON lines."""
+"""Texts that the target did not write, read from files: plain texts in pieces, conversations from JSON lines."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,19 +9,19 @@ from forerun.core.errors import ConfigError
 from forerun.text.chat_template import plain_message
 from forerun.text.tokenizer import Tokenizer
 
-PIECE: Final = 384  # tokens of a text that are read at once
-GivenText: TypeAlias = tuple[list[int], int]  # token ids, and how many of them open the text
+PIECE: Final = 384  # tokens of a piece
+GivenText: TypeAlias = tuple[list[int], int]  # token ids, and how many of them are the opening
 
 
 def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int], longest: int) -> list[GivenText]:
-    """The texts of a file: of a .jsonl file conversations, a line `{"messages": [{"role": ..., "content": ...}, ...]}`
-    each, whose last message is learnt from; of any other file its text, in pieces.
+    """The texts of a file. Each line of a .jsonl file is a conversation, `{"messages": [{"role": ..., "content": ...},
+    ...]}`, and only its last message is learnt from. The text of any other file is split into pieces.
 
     Args:
-        longest: tokens that the target can read; longer conversations are left out.
+        longest: the most tokens that the target can read; longer conversations are left out.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is no such conversation.
+        ConfigError: the file cannot be read, or a line is not such a conversation.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -1,7 +1,7 @@
-"""A draft's weights before training: its target's first layers where they have the draft's width, else random ones.
+"""A draft's weights before training: its target's first layers if they have the draft's width, else random ones.
 
-The first layers are the best to take: two of them guess 24 % of SmolLM2's next tokens right after 100,000 tokens of
-training, the first and a late one 12 % (docs/log.md).
+The first layers are the best choice: after 100,000 tokens of training, a draft from SmolLM2's first two layers guesses
+24 % of its next tokens right, a draft from the first and a late layer 12 % (docs/log.md).
 
 Legend: H the target's hidden size, h the draft's, W the draft's vocabulary.
 """
@@ -22,10 +22,10 @@ VOCABULARY: Final = ("embedding.weight", "head.weight")
 def initial_weights(
     target: ModelSpec, weights: Mapping[str, Tensor], draft: ModelSpec, vocabulary: VocabularyMap, seed: int
 ) -> dict[str, Tensor]:
-    """float32 weights of `draft` by the names of `tensor_plan`.
+    """float32 weights of `draft`, keyed by the names of `tensor_plan`.
 
     Args:
-        weights: the target's.
+        weights: the target's weights.
     """
     ids_W = vocabulary.target_ids.long()
     directions_Hh = main_directions(weights["embedding.weight"].float()[ids_W], draft.hidden_size)
@@ -41,12 +41,12 @@ def initial_weights(
 
 
 def shape_of_layer(spec: ModelSpec) -> tuple[int, ...]:
-    """What two models must share for one to take over a layer of the other."""
+    """The sizes that two models must share for one to copy a layer of the other."""
     return spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.intermediate_size
 
 
 def main_directions(embedding_WH: Tensor, num_directions: int) -> Tensor:
-    """[H, h] orthonormal: the directions in which tokens differ most; of all, the identity."""
+    """Orthonormal [H, h]: the directions in which tokens differ most; the identity if h equals H."""
     num_all = embedding_WH.shape[1]
     if num_directions == num_all:
         return torch.eye(num_all, device=embedding_WH.device)

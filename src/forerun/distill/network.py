@@ -1,4 +1,4 @@
-"""A Llama over many texts at once, with gradients: what the target writes with and what a draft is trained as.
+"""A Llama over many texts at once, with gradients. The target writes texts with it, and drafts are trained as one.
 
 Legend: B texts, T rows of each, S slots of its cache, Q query heads, K key/value heads, D head size, H hidden size,
 V vocabulary.
@@ -18,7 +18,7 @@ from forerun.model.weights import WeightSource
 from forerun.runtime.processor import has_fast_bfloat16
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
-LONGEST_HELD: Final = 1024  # tokens of texts whose attention scores are held at once
+LONGEST_HELD: Final = 1024  # longest texts, in tokens, whose attention scores are all held in memory
 
 
 class TextCache:
@@ -35,14 +35,14 @@ class TextCache:
         self._texts_B1 = torch.arange(num_texts, device=device)[:, None]
 
     def begin_pass(self, num_rows: int) -> Tensor:
-        """Make room for so many rows behind every text; return the slots that each row sees, bool [B, 1, T, S]."""
+        """Make room for `num_rows` rows after every text; return the slots that each row sees, bool [B, 1, T, S]."""
         device = self.lengths.device
         self._slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=device)
         self._end = int(self.lengths.max()) + num_rows
         return torch.arange(self._end, device=device) <= self._slots_BT[:, None, :, None]
 
     def append(self, layer: int, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Put a layer's rows of this pass behind every text; return the keys and values up to the longest one."""
+        """Append a layer's rows of this pass to every text; return keys and values up to the end of the longest."""
         keys, values = self.values[layer]
         keys[self._texts_B1, :, self._slots_BT] = k_BKTD.transpose(1, 2)
         values[self._texts_B1, :, self._slots_BT] = v_BKTD.transpose(1, 2)
@@ -60,11 +60,11 @@ class Network(nn.Module):
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Every weight by its name, without gradients."""
+        """Every weight, keyed by its name, without gradients."""
         return {name.replace("/", "."): value.detach() for name, value in self._weights.items()}
 
     def hidden(self, ids_BT: Tensor, cache: TextCache | None = None) -> Tensor:
-        """The normed residual stream [B, T, H] of the rows, behind the texts in `cache` if there is one."""
+        """The normed hidden states [B, T, H] of the rows, which follow the texts in `cache` if there is one."""
         begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
         seen_B1TS = None if cache is None else cache.begin_pass(ids_BT.shape[1])
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
@@ -128,14 +128,15 @@ class Network(nn.Module):
 
 
 def in_dict(name: str) -> str:
-    """A ParameterDict's keys hold no dots."""
+    """The key of a weight in a ParameterDict, whose keys must not contain dots."""
     return name.replace(".", "/")
 
 
 def attend_to_own_text(q_BQTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor:
     """Causal attention among the rows of whole texts.
 
-    On CPUs the scores of short texts are held: 2.2 times as fast as torch's kernel forwards, 3.3 times backwards.
+    On CPUs the scores of short texts are held in memory: the forward pass is 2.2 times as fast as with torch's kernel,
+    the backward pass 3.3 times.
     """
     num_texts, num_heads, num_rows, head_dim = q_BQTD.shape
     if q_BQTD.device.type != "cpu" or num_rows > LONGEST_HELD:
@@ -149,7 +150,7 @@ def attend_to_own_text(q_BQTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor
 
 
 def attend_in_groups(q_BQTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor) -> Tensor:
-    """Attention with the query heads of a key head as more rows of it: five times as fast as `enable_gqa` here."""
+    """Attention with the query heads of a key head stacked as rows, which is five times as fast as `enable_gqa`."""
     num_texts, num_heads, num_rows, head_dim = q_BQTD.shape
     num_kv_heads = k_BKSD.shape[1]
     grouped = q_BQTD.reshape(num_texts, num_kv_heads, -1, head_dim)
@@ -164,7 +165,7 @@ def rotate(x_BNTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def read_network(spec: ModelSpec, source: WeightSource) -> Network:
-    """A stored model, its codes as plain weights."""
+    """Read a stored model, with quantised weights converted to plain ones."""
     weights = {"embedding.weight": as_plain(source.table()), "final_norm.weight": source.vector("final_norm")}
     names = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in LINEAR]
     for name in names if spec.tied_embeddings else [*names, "head"]:
@@ -179,5 +180,5 @@ def read_network(spec: ModelSpec, source: WeightSource) -> Network:
 
 
 def fastest_dtype(device: str) -> torch.dtype:
-    """What the target is run in to write: bfloat16 where it is computed by hardware, else float32."""
+    """The dtype in which the target writes: bfloat16 if the hardware computes it, else float32."""
     return torch.float32 if torch.device(device).type == "cpu" and not has_fast_bfloat16() else torch.bfloat16

@@ -1,4 +1,4 @@
-"""How the texts begin that a target writes: with a user's turn that it makes up, a question of a file, or nothing."""
+"""The beginnings of the texts that a target writes: a user's turn that it makes up, a given question, or one token."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +9,13 @@ from forerun.core.errors import ConfigError, require
 from forerun.distill.writer import Opening
 from forerun.text.tokenizer import Tokenizer
 
-TEMPERATURES: Final = (0.0, 0.6, 1.0)  # of answers, a third of the texts each
+TEMPERATURES: Final = (0.0, 0.6, 1.0)  # of answers, each for a third of the texts
 ANSWER_TOKENS: Final = 224
-OWN_TURN_TOKENS: Final = 96  # about, of a turn that the target writes for the user
-QUESTION_TOKENS: Final = 512  # of a question at most; longer ones are left out
-OWN_SHARE: Final = 0.4  # of the texts begin with the target's own question where there are others
-BASE_TEMPERATURE: Final = 0.6  # at least, of texts that begin alike: at 0 they would be one text again and again
-MARK: Final = "\x01"  # in the place of a message: no template and no vocabulary has a word with it
+OWN_TURN_TOKENS: Final = 96  # approximate length of a turn that the target writes for the user
+QUESTION_TOKENS: Final = 512  # longest question; longer ones are left out
+OWN_SHARE: Final = 0.4  # share of texts that begin with the target's own question if questions are given
+BASE_TEMPERATURE: Final = 0.6  # lowest for texts that begin alike: at 0 they would all be the same text
+MARK: Final = "\x01"  # stands for a message: no template and no word of a vocabulary contains it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,14 @@ class TurnFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Openings:
-    """What texts of a target begin with.
+    """The beginnings of a target's texts.
 
     Args:
-        frame: of a turn that the target writes for the user; None: it writes none.
+        frame: the template around a turn that the target writes for the user; None: it writes no such turn.
         questions: token ids of users' questions in the chat template.
-        start: the token that a text without a chat template begins with; None: any of the vocabulary.
+        start: the first token of a text without a chat template; None: a random token.
         vocab_size: number of tokens.
-        longest: tokens of a text at most.
+        longest: most tokens of a text.
     """
 
     frame: TurnFrame | None
@@ -52,11 +52,11 @@ class Openings:
     def of(
         cls, tokenizer: Tokenizer, questions: Sequence[str], stop_ids: Sequence[int], *, vocab_size: int, longest: int
     ) -> "Openings":
-        """Those of a target.
+        """The openings of a target.
 
         Raises:
-            ConfigError: its chat template refuses a user's message, or changes it and there are no questions, or no
-                question is short enough.
+            ConfigError: its chat template refuses a user's message, or changes it and no questions are given, or every
+                question is too long.
         """
         frame = turn_frame(tokenizer) if tokenizer.has_chat_template else None
         if tokenizer.has_chat_template and frame is None and not questions:
@@ -74,7 +74,7 @@ class Openings:
 
     @property
     def given(self) -> tuple[tuple[int, ...], ...]:
-        """All that texts begin with, and what follows a user's turn."""
+        """Every token sequence that texts may begin with, and the one that follows a user's turn."""
         return self.questions if self.frame is None else (*self.questions, self.frame.before, self.frame.after)
 
     @property
@@ -91,7 +91,7 @@ class Openings:
         return self.frame.before[:num_alike]
 
     def draw(self, order: random.Random) -> Iterator[Opening]:
-        """Openings without end."""
+        """An endless stream of random openings."""
         while True:
             temperature = order.choice(TEMPERATURES)
             if self.questions and (self.frame is None or order.random() >= OWN_SHARE):
@@ -108,11 +108,11 @@ class Openings:
 
 
 def turn_frame(tokenizer: Tokenizer) -> TurnFrame | None:
-    """What the tokenizer's chat template puts around a user's message; None where it changes the message, or puts
-    nothing before or after it.
+    """The tokens that the chat template puts around a user's message; None if it changes the message, or puts
+    nothing before or nothing after it.
 
     Raises:
-        ConfigError: the template refuses such a message.
+        ConfigError: the template refuses the message.
     """
     ids = tokenizer.apply_chat_template([{"role": "user", "content": MARK}])
     mark = tokenizer.encode(MARK, add_special_tokens=False)[-1:]
@@ -130,10 +130,10 @@ def question_ids(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
 
 
 def require_known(texts: Iterable[Sequence[int]], vocab_size: int) -> None:
-    """Refuse texts with tokens that the target has no row for.
+    """Refuse texts with tokens that the target's embedding does not have.
 
     Raises:
-        ConfigError: which token, and which there are.
+        ConfigError: names such a token and the range of valid ids.
     """
     unknown = next((id_ for ids in texts for id_ in ids if id_ >= vocab_size), None)
     require(

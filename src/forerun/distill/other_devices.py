@@ -1,4 +1,4 @@
-"""Further devices: a process of its own writes texts on each while the first one trains."""
+"""On each further device a process writes texts while the first process trains."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -10,15 +10,15 @@ import torch
 
 from forerun.distill.config import DistillConfig
 
-END_S: Final = 10.0  # to end in, before a process is killed
+END_S: Final = 10.0  # time to end before a process is killed
 
 
 @contextmanager
 def writing_elsewhere(config: DistillConfig, write: Callable[[DistillConfig, str], None]) -> Iterator[None]:
-    """Texts come from the other devices meanwhile; the training takes them up at its next pass over the texts.
+    """Write texts on the other devices inside the `with` block; training adds them at its next pass over the texts.
 
     Args:
-        write: a module's function that writes texts under a name of their own while `is_wanted`.
+        write: a module-level function that writes texts while `is_wanted`; gets the config and a name for its files.
     """
     context = multiprocessing.get_context("spawn")
     processes = [
@@ -37,7 +37,7 @@ def writing_elsewhere(config: DistillConfig, write: Callable[[DistillConfig, str
 
 
 def others(config: DistillConfig) -> tuple[str, ...]:
-    """The devices beside the one that trains: those asked for, else every other GPU where the device is "cuda"."""
+    """The devices that do not train: those in the config, else every other GPU if the device is "cuda"."""
     if config.other_devices is not None:
         return config.other_devices
     count = torch.cuda.device_count() if config.engine.device == "cuda" else 1
@@ -45,11 +45,11 @@ def others(config: DistillConfig) -> tuple[str, ...]:
 
 
 def on_device(config: DistillConfig, device: str) -> DistillConfig:
-    """The same without the given texts, which the first process reads."""
+    """The config for another device, without the given texts, which the first process reads."""
     return replace(config, engine=replace(config.engine, device=device), text=())
 
 
 def is_wanted() -> bool:
-    """In a process that writes: the one that trains is still there."""
+    """Called in a writing process: whether the training process is still alive."""
     parent = multiprocessing.parent_process()
     return parent is not None and parent.is_alive()

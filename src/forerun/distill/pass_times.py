@@ -1,4 +1,4 @@
-"""What a pass of a target costs on this machine, and of drafts that do not exist yet."""
+"""The time of a forward pass on this machine, of a target and of drafts that do not exist yet."""
 
 from typing import Final
 
@@ -17,19 +17,19 @@ CONTEXT: Final = 256  # tokens before the measured row
 
 
 class PassTimes:
-    """Measures passes of one row, with the kernels that decode."""
+    """Measures forward passes of one row, with the kernels used for decoding."""
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig) -> None:
         self._checkpoint, self._config = checkpoint, config
 
     def of_target(self) -> float:
-        """Seconds."""
+        """Seconds of a pass."""
         return self._time(
             self._checkpoint.load(self._config, exactness="fast", capacity=2 * CONTEXT, pace=None, on_progress=None)
         )
 
     def of_draft(self, spec: ModelSpec) -> float:
-        """Seconds, with random weights."""
+        """Seconds of a pass, with random weights."""
         device, dtype = self._config.device, self._checkpoint.dtype
         shapes, random = fused_shapes(tensor_plan(spec)), torch.Generator().manual_seed(0)
         weights = {name: fresh_weight(name, shape, random).to(device, dtype) for name, shape in shapes.items()}

@@ -18,9 +18,9 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw loss and acceptance over the time of training, where matplotlib is installed.
 
     Args:
-        lines: what `RunLog` holds: {"kind": "step", "trained_s", "loss"} and
+        lines: the lines of `RunLog`: {"kind": "step", "trained_s", "loss"} and
             {"kind": "score", "trained_s", "loss", "overlap", "hits", "hits_of_several"}.
-        path: the file to write; its suffix names the format.
+        path: the file to write; its suffix is the format.
     """
     try:
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""How a distillation tells how far it is, and how it is stopped."""
+"""Progress reports of a distillation, and the exception that stops it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillProgress:
-    """How far a run is.
+    """The progress of a run.
 
     Args:
-        doing: what is being done.
-        seconds, total_s: spent, of all.
-        detail: what it brought so far, in words.
+        doing: the current step, in words.
+        seconds, total_s: seconds spent, and seconds planned in all.
+        detail: the results so far, in words.
     """
 
     doing: str
@@ -20,8 +20,8 @@ class DistillProgress:
     detail: str = ""
 
 
-class DistillStop(Exception):  # noqa: N818 - a wish, not an error
-    """Raised by what is told of the progress to end the run there; everything is kept first."""
+class DistillStop(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a progress callback to end the run; everything is saved first."""
 
 
 OnProgress = Callable[[DistillProgress], None]

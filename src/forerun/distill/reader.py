@@ -1,6 +1,6 @@
-"""The target reads texts that others wrote: what it would have said after each of their tokens.
+"""The target reads given texts, and its likeliest next tokens after each of their tokens are kept.
 
-Legend: B texts at once, T tokens of the longest, K scores kept of a row.
+Legend: B texts at once, T tokens of the longest, K scores kept for each row.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ ROWS_AT_ONCE = 256  # whose scores are in memory at once
 
 @torch.inference_mode()
 def read_texts(network: Network, texts: Sequence[tuple[Sequence[int], int]]) -> list[WrittenText]:
-    """One wide pass over some texts.
+    """Read some texts in one batched pass.
 
     Args:
-        texts: their token ids, and how many of them open the text and are not learnt from.
+        texts: token ids, and how many of them are the opening, which is not learnt from.
     """
     device = next(network.parameters()).device
     longest = max(len(ids) for ids, _ in texts)
@@ -34,7 +34,7 @@ def read_texts(network: Network, texts: Sequence[tuple[Sequence[int], int]]) -> 
 
 
 def _written(network: Network, ids: Sequence[int], num_given: int, hidden_TH: Tensor, num_kept: int) -> WrittenText:
-    """Scores of the rows to learn from; those of the others stay 0."""
+    """The text with the scores of the rows to learn from; the scores of other rows are 0."""
     first = max(num_given - 1, 0)
     parts = [
         top_scores(network.logits(rows).float().log_softmax(-1), num_kept)

@@ -1,4 +1,4 @@
-"""What a distillation made, for programs, and as the draft's model card."""
+"""The results of a distillation, as JSON and as the draft's model card."""
 
 import json
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from forerun.distill.trainer import Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillReport:
-    """A finished run.
+    """The results of a finished run.
 
     Args:
-        target: what the user called it.
-        identity: stands for that very model.
+        target: the target's name as the user gave it.
+        identity: a hash that identifies the target.
         writing_s, training_s: seconds.
-        num_texts, num_tokens: written or read by the target.
-        num_learnt_tokens: repetitions counted.
+        num_texts, num_tokens: texts and tokens written or read by the target.
+        num_learnt_tokens: tokens trained on, repetitions counted.
         score: on held-out texts.
-        worth: at every temperature; empty where no opening was held out.
+        worth: one entry per temperature; empty if no opening was held out.
     """
 
     target: str
@@ -39,7 +39,7 @@ class DistillReport:
     worth: Sequence[DraftWorth]
 
     def write(self, folder: Path) -> None:
-        """Write report.json for programs, and the card beside the draft."""
+        """Write report.json, and the model card beside the draft."""
         write_whole(folder / "distill" / "report.json", json.dumps({"forerun": __version__, **asdict(self)}, indent=2))
         write_whole(folder / "README.md", self.card(has_picture=(folder / "distill" / "curves.png").exists()))
 
@@ -72,7 +72,7 @@ target's licence holds for it too.
 {picture}"""
 
     def table(self) -> str:
-        """What the draft brings."""
+        """The table of measurements at every temperature."""
         if not self.worth:
             return "No text with a question was held out, so that what the draft brings was not measured."
         rows = [

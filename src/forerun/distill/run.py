@@ -1,7 +1,7 @@
-"""A distillation from beginning to end: the target writes, a draft is chosen and trained.
+"""A whole distillation: the target writes texts, then a draft is chosen and trained.
 
-All that a run has done lies in the folder `distill` of the draft's folder, so that the same call goes on after any end,
-and a call with more time goes on where a finished one stopped.
+The state of a run is saved in the folder `distill` of the draft's folder, so that the same call resumes an interrupted
+run, and a call with more time continues a finished one.
 """
 
 from contextlib import suppress
@@ -41,11 +41,11 @@ from forerun.engine.placement import CorePlacement
 from forerun.runtime.threads import on_threads
 
 WRITING_SHARE: Final = 0.45  # of the time; the rest is training
-LEAST_TRAINING: Final = 0.25  # of the time, however much longer the texts took than they should have
+LEAST_TRAINING: Final = 0.25  # least share of the time that goes to training, even if the texts took too long
 LONGEST: Final = 1024  # tokens of a text
-ASSESSED_SHARE: Final = 0.01  # of the time, for the plain texts that the draft's are compared with
+ASSESSED_SHARE: Final = 0.01  # of the time, for plain decoding, which the draft is compared with
 MIN_ASSESSED_S, MAX_ASSESSED_S = 3.0, 60.0
-DEFAULT_LAYERS: Final = 2  # where only a width is asked for
+DEFAULT_LAYERS: Final = 2  # if only a width is given
 
 
 class Distillation:
@@ -55,7 +55,7 @@ class Distillation:
         """Read and check everything that can be checked before the target's weights are needed.
 
         Args:
-            name: of a process that only writes texts.
+            name: the name of a process that only writes texts.
 
         Raises:
             CheckpointError, ConfigError: the target, a file or a setting cannot be used.
@@ -67,7 +67,7 @@ class Distillation:
         self._spec = spec = self._checkpoint.spec
         require_sizes(spec, config.hidden_size)
         self._tokenizer = tokenizer_of(self._source, config.engine)
-        self._stops = [id_ for id_ in self._source.stop_ids() if id_ < spec.vocab_size]  # a file may name any
+        self._stops = [id_ for id_ in self._source.stop_ids() if id_ < spec.vocab_size]  # a file may list unknown ids
         longest = min(LONGEST, spec.max_positions)
         self.openings = Openings.of(
             self._tokenizer, config.questions, self._stops, vocab_size=spec.vocab_size, longest=longest
@@ -81,11 +81,11 @@ class Distillation:
         self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
 
     def run(self, on_progress: OnProgress) -> DistillReport:
-        """Write, choose, train, leave the draft in its folder, and find out what it brings.
+        """Write texts, choose a draft, train it, write it to its folder, and measure it.
 
         Raises:
-            DistillStop: `on_progress` wanted to end here; everything is kept, and the next run goes on.
-            ConfigError: the folder is another run's.
+            DistillStop: `on_progress` stopped the run; everything is saved, and the next run resumes it.
+            ConfigError: the folder belongs to another run.
         """
         place = RunPlace(self._config, self._source.identity())
         try:
@@ -96,7 +96,7 @@ class Distillation:
             place.close()
 
     def write_on(self) -> None:
-        """Add texts to the store as long as they are wanted; another process holds the folder."""
+        """Add texts to the store while the training process, which holds the folder's lock, is alive."""
 
         def look(seconds: float, num_texts: int) -> None:
             if not is_wanted():
@@ -144,7 +144,7 @@ class Distillation:
         return PassTimes(self._checkpoint, self._config.engine)
 
     def _choose(self, store: TextStore, weights: dict[str, Tensor], target_s: float | None) -> None:
-        """The draft's tokens and sizes, and its weights before training."""
+        """Choose the draft's tokens, sizes and initial weights, and save them."""
         counts_V = count_tokens(store.read(), self._spec.vocab_size).to(self._device)
         frame = self.openings.frame
         always = [*self._stops, *(frame.after if frame is not None else ())]
@@ -162,7 +162,7 @@ class Distillation:
         return draft_spec(self._spec, vocab_size, num_layers=layers, hidden_size=config.hidden_size)
 
     def _train(self, store: TextStore, on_progress: OnProgress) -> tuple[Training, Texts]:
-        """Train until the time is over, and leave the draft in its folder."""
+        """Train until the time is over, and write the draft to its folder."""
         config, texts = self._config, Texts(store)
         training = Training(self._saved, self._log, texts, device=self._device, seed=config.seed)
 
@@ -181,7 +181,7 @@ class Distillation:
         on_progress(DistillProgress(doing=doing, seconds=seconds, total_s=self._config.time, detail=detail))
 
     def _report(self, training: Training, texts: Texts, on_progress: OnProgress) -> DistillReport:
-        """Measure what the draft brings, and write the report and the card."""
+        """Measure the draft, and write the report and the model card."""
         config, prompts = self._config, prompts_of(texts.held_out, self.openings)
         doing = partial(self._tell, on_progress, "what the draft brings is measured", config.time, "")
         max_s = min(max(ASSESSED_SHARE * config.time, MIN_ASSESSED_S), MAX_ASSESSED_S)
@@ -204,6 +204,6 @@ class Distillation:
 
 
 def write_texts(config: DistillConfig, device: str) -> None:
-    """Write texts in a process of its own, whose number in the files' names keeps them apart from all others."""
+    """Write texts in a process of its own; its process id in the file names keeps them distinct."""
     with suppress(DistillStop):
         Distillation(config, name=f"{device}-{getpid()}").write_on()

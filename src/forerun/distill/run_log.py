@@ -1,4 +1,4 @@
-"""What happened in a run, a line of JSON each: the curves are drawn from it."""
+"""The log of a run, one JSON object per line; the curves are drawn from it."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ class RunLog:
         """Append a line.
 
         Raises:
-            ConfigError: the disk is full, say.
+            ConfigError: the line cannot be written, for example because the disk is full.
         """
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -29,14 +29,14 @@ class RunLog:
             ) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """Every whole line."""
+        """Every complete line."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def forget_after(self, trained_s: float) -> None:
-        """Leave out what a killed run wrote after it was last saved, half a line at the end too."""
+        """Remove the lines that a killed run wrote after its last save, and a partial line at the end."""
         if self._path.exists():
             kept = [line for line in self.read() if line["trained_s"] <= trained_s]
             write_whole(self._path, "".join(json.dumps(line) + "\n" for line in kept))

@@ -1,4 +1,4 @@
-"""The folder of a distillation: whose it is, one process at a time, and what a killed one left half-written."""
+"""The folder of a distillation: check which run it belongs to, lock it, and remove a killed run's partial files."""
 
 import json
 import os
@@ -7,36 +7,39 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.distill.config import DistillConfig
 
 SETTINGS_NAME: Final = "settings.json"
 MIB: Final = 2**20
-TEXT_BYTES_PER_S: Final = 0.3 * MIB  # of writing: 1,500 tokens/s, twice what two cores write with 135M parameters
-STATE_BYTES: Final = 20  # of a parameter: twice its training's state while that is replaced, and the draft itself
+TEXT_BYTES_PER_S: Final = 0.3 * MIB  # for 1,500 tokens/s, twice what two cores write with 135M parameters
+STATE_BYTES: Final = 20  # per parameter: the training state twice while it is replaced, and the draft
 
 
 class RunPlace:
-    """A run's folder, held until `close`."""
+    """A run's folder, locked until `close`."""
 
     def __init__(self, config: DistillConfig, identity: str) -> None:
-        """Make the folder, or go on with it.
+        """Create the folder, or resume the run in it.
 
         Raises:
-            ConfigError: it holds something else, another target's draft or one with other settings, or another process
-                writes there.
+            ConfigError: the folder holds other files, a draft of another target or a run with other settings, or
+                another process writes there.
         """
         self._out, self._file = config.out, config.run_folder / SETTINGS_NAME
         settings = settings_of(config, identity)
-        found = self._read()
-        if found is not None:
-            self._require_same(found, settings)
+        self._require_own(settings)  # before a folder is made in somebody else's
         self._lock = hold(config.run_folder)
-        remove_leftovers(config.out)
-        if found is None:
-            write_whole(self._file, json.dumps(settings, indent=2) + "\n")
+        try:
+            is_new = not self._require_own(settings)  # another process may have begun meanwhile
+            remove_leftovers(config.out)
+            if is_new:
+                write_whole(self._file, json.dumps(settings, indent=2) + "\n")
+        except ConfigError:
+            self.close()
+            raise
 
     def close(self) -> None:
         if self._lock is not None:
@@ -44,7 +47,7 @@ class RunPlace:
             self._lock = None
 
     def _read(self) -> dict[str, Any] | None:
-        """The settings of the run that is there; None where there is none yet."""
+        """The settings of the run in the folder; None if there is no run yet."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -57,6 +60,13 @@ class RunPlace:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self._file} cannot be read ({error}): give another folder to --out") from error
         return found if isinstance(found, dict) else {}
+
+    def _require_own(self, settings: dict[str, Any]) -> bool:
+        """Whether this run is there already; any other is refused."""
+        found = self._read()
+        if found is not None:
+            self._require_same(found, settings)
+        return found is not None
 
     def _require_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         differing = [name for name, value in wanted.items() if found.get(name) != value and name != "target"]
@@ -74,7 +84,7 @@ class RunPlace:
 
 
 def settings_of(config: DistillConfig, identity: str) -> dict[str, Any]:
-    """What must be the same when a run goes on."""
+    """The settings that must be the same when a run is resumed."""
     return {
         "target": config.engine.target,
         "identity": identity,
@@ -86,17 +96,26 @@ def settings_of(config: DistillConfig, identity: str) -> dict[str, Any]:
     }
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove files that a killed process had begun to write; only the one that holds the folder may do this."""
-    for path in folder.rglob(".*.part"):
-        path.unlink(missing_ok=True)
+def remove_leftovers(out: Path) -> None:
+    """Remove files that a killed process had begun to write; only the one that holds the folder may do this.
+
+    Folders with such a name are other commands', which may be at work.
+    """
+    for where, folders, names in os.walk(out):
+        folders[:] = [name for name in folders if not is_part(name)]
+        for name in filter(is_part, names):
+            Path(where, name).unlink(missing_ok=True)
+
+
+def is_part(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".part")
 
 
 def require_room(config: DistillConfig, spec: ModelSpec) -> None:
-    """Refuse a disk without room for the texts of the whole time and for a draft of a third of the target's size.
+    """Refuse a disk without room for the texts of the whole run and for a draft a third of the target's size.
 
     Raises:
-        ConfigError: how much is needed, and how much is free.
+        ConfigError: names the space needed and the space free.
     """
     needed = TEXT_BYTES_PER_S * config.time + STATE_BYTES * spec.num_parameters / 3
     place = next(path for path in (config.out.absolute(), *config.out.absolute().parents) if path.exists())

@@ -1,4 +1,4 @@
-"""A draft in training on disk, replaced as a whole."""
+"""The file of a draft in training, which is replaced atomically."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ MAP_IDS: Final = ("target_ids", "draft_ids")
 
 
 class SavedDraft:
-    """The file."""
+    """The file of a draft in training."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,16 +32,16 @@ class SavedDraft:
         return self._path.exists()
 
     def create(self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
-        """A draft before its training."""
+        """Write a draft that is not yet trained."""
         self._write(spec, vocabulary, weights, {}, {"trained_s": 0.0, "num_tokens": 0})
 
     def keep(self, trainer: Trainer, trained_s: float) -> None:
-        """The state of a training after so many seconds."""
+        """Write the state of a training after `trained_s` seconds."""
         network, notes = trainer.network, {"trained_s": trained_s, "num_tokens": trainer.num_tokens}
         self._write(network.spec, trainer.vocabulary, network.weights, trainer.state(), notes)
 
     def open(self, device: str) -> tuple[Trainer, float]:
-        """The training, and how long it took so far.
+        """The trainer, and the seconds it has trained so far.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -49,7 +49,7 @@ class SavedDraft:
         try:
             with safe_open(self._path, "pt", device=device) as file:
                 notes = json.loads((file.metadata() or {})["notes"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             spec = ModelSpec(**{**notes["spec"], "rope": RopeSpec(**notes["spec"]["rope"])})
             vocabulary = VocabularyMap(**{name: tensors.pop(name) for name in MAP_IDS})
             weights = {

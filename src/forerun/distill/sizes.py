@@ -1,4 +1,4 @@
-"""How large a draft may be: as large as a pass of it costs at most a tenth of its target's."""
+"""The size of a draft: the largest whose forward pass costs at most a tenth of its target's."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -7,12 +7,12 @@ from typing import Final
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
-COST_SHARE: Final = 0.1  # of a target's pass of one row
+COST_SHARE: Final = 0.1  # of the target's pass of one row
 MAX_LAYERS, MIN_LAYERS = 4, 2
 WIDTH_SHARES: Final = (0.75, 0.5, 0.375, 0.25)  # of the target's hidden size
-MLP_RATIO: Final = 8 / 3  # of an MLP's size to the hidden size, as Llamas have it
+MLP_RATIO: Final = 8 / 3  # MLP size over hidden size, as in Llamas
 MIN_WIDTH: Final = 64
-HEAD_SIZE: Final = 64  # of a narrow draft at most: attention costs it little, and few heads see little
+HEAD_SIZE: Final = 64  # largest head of a narrow draft, so that it has enough heads
 
 
 def choose_sizes(
@@ -21,8 +21,8 @@ def choose_sizes(
     """The largest of the candidates whose pass costs at most `COST_SHARE` of the target's; else the smallest.
 
     Args:
-        pass_s: measures a pass of such a draft, in seconds.
-        target_s: a pass of the target.
+        pass_s: measures a pass of a draft with these sizes, in seconds.
+        target_s: seconds of a pass of the target.
     """
     candidates = list(candidate_drafts(target, vocab_size))
     for draft in candidates:
@@ -32,7 +32,7 @@ def choose_sizes(
 
 
 def candidate_drafts(target: ModelSpec, vocab_size: int) -> Iterator[ModelSpec]:
-    """Drafts from large to small: the target's width first, since its layers can then be taken over."""
+    """Drafts from large to small. The target's width comes first, because its layers can then be copied."""
     for num_layers in range(min(MAX_LAYERS, target.num_layers - 1), MIN_LAYERS - 1, -1):
         yield draft_spec(target, vocab_size, num_layers=num_layers)
     for share in WIDTH_SHARES:
@@ -40,7 +40,7 @@ def candidate_drafts(target: ModelSpec, vocab_size: int) -> Iterator[ModelSpec]:
 
 
 def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_size: int | None = None) -> ModelSpec:
-    """A Llama with the shape of its target, or a narrower one with heads of the same size where they fit."""
+    """A Llama with the target's layer shape, or a narrower one with heads of `head_size`."""
     alike = replace(
         target,
         family="llama",
@@ -70,15 +70,15 @@ def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_si
 
 
 def head_size(target: ModelSpec) -> int:
-    """Of the heads of a draft that is narrower than its target."""
+    """The head size of a draft that is narrower than its target."""
     return min(target.head_dim, HEAD_SIZE)
 
 
 def require_sizes(target: ModelSpec, hidden_size: int | None) -> None:
-    """Refuse a width that no draft of this target has.
+    """Refuse a width that no draft of this target can have.
 
     Raises:
-        ConfigError: which widths there are.
+        ConfigError: names the allowed widths.
     """
     if hidden_size is None or hidden_size == target.hidden_size:
         return

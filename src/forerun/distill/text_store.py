@@ -1,36 +1,37 @@
-"""Written texts on disk, in files that are never changed: what a killed run leaves is whole.
+"""Written texts on disk. Files are never changed after they are written, so a killed run leaves no partial file.
 
-Legend: T tokens of all texts of a file, K scores kept of a row.
+Legend: T tokens of all texts of a file, K scores kept for each row.
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from forerun.core.errors import CheckpointError
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import remove, write_whole
 from forerun.distill.writer import Opening, UnfinishedText, WrittenText
 
 TEXTS, UNFINISHED = "texts_", "unfinished_"
-MAIN: Final = "main"  # what the process that trains calls its files by
+MAIN: Final = "main"  # the training process's name in file names
 
 
 class TextStore:
-    """The texts in a folder, to which several processes may add, each under a name of its own.
+    """The texts in a folder, to which several processes may add, each under its own name.
 
-    Beside the newest file of the main one lie the texts that were unfinished then, so that a resumed run goes on with
-    them.
+    Texts that were unfinished when a process wrote its newest file are saved beside it, so that a resumed run
+    continues them.
 
     Attributes:
-        seconds: that the main process has written.
-        num_files: of this process's name, those included that somebody deleted: their numbers are not used again.
+        seconds: the time that files under this name took to write.
+        num_files: files under this name, deleted ones included, because their numbers are not used again.
     """
 
     def __init__(self, folder: Path, name: str = MAIN) -> None:
@@ -41,21 +42,21 @@ class TextStore:
         self.find_new()
 
     def find_new(self) -> Sequence[Path]:
-        """Files that were added since, by whomever."""
+        """Add the files that any process has written since the last call, and return them."""
         found = [path for path in sorted(self._folder.glob(f"{TEXTS}*.safetensors")) if path not in set(self._files)]
         for path in found:
             seconds, num_texts = _notes(path)
-            is_own = path.stem.endswith(self._name)
-            self.seconds += seconds * is_own
+            number, name = _number_and_name(path)
             self.num_texts += num_texts
-            if is_own:
-                self.num_files = max(self.num_files, _number(path) + 1)
+            if name == self._name:
+                self.seconds += seconds
+                self.num_files = max(self.num_files, number + 1)
         self._files += found
         return found
 
     def add(self, texts: Sequence[WrittenText], seconds: float, unfinished: Sequence[UnfinishedText] = ()) -> None:
-        """Keep texts, which took so long to write, in a file of their own; those without a row to learn from are left
-        out. Where this is killed halfway, the state before it holds."""
+        """Save texts in a new file, except texts without a row to learn from. `seconds` is how long they took to write.
+        If the process is killed during the call, the previous state remains valid."""
         kept = [text for text in texts if text.num_rows]
         notes = {"seconds": str(seconds), "num_texts": str(len(kept))}
         place, before = self._unfinished(self.num_files), self._unfinished(self.num_files - 1)
@@ -65,10 +66,10 @@ class TextStore:
             ]
             write_whole(place, save(_tensors([left.read for left in unfinished]), {"slots": json.dumps(slots)}))
         else:
-            place.unlink(missing_ok=True)  # of a run that was killed before it wrote the texts of this number
+            remove(place)  # of a run that was killed before it wrote the texts of this number
         path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
         write_whole(path, save(_tensors(kept), notes))
-        before.unlink(missing_ok=True)
+        remove(before)
         self.find_new()
 
     def unfinished(self) -> list[UnfinishedText]:
@@ -78,20 +79,20 @@ class TextStore:
             return []
         with _opened(path) as file:
             slots = json.loads((file.metadata() or {})["slots"])
-        return [
-            UnfinishedText(
-                read=text,
-                opening=Opening(
-                    **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
-                ),
-                ids=tuple(slot["ids"]),
-                is_users=slot["is_users"],
-            )
-            for text, slot in zip(_texts(path), slots, strict=True)
-        ]
+            return [
+                UnfinishedText(
+                    read=text,
+                    opening=Opening(
+                        **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
+                    ),
+                    ids=tuple(slot["ids"]),
+                    is_users=slot["is_users"],
+                )
+                for text, slot in zip(_texts(path), slots, strict=True)
+            ]
 
     def read(self, files: Sequence[Path] | None = None) -> list[WrittenText]:
-        """The texts of these files, or of all."""
+        """The texts of these files, or of all files."""
         return [text for path in (self._files if files is None else files) for text in _texts(path)]
 
     def known_ids(self) -> Iterator[tuple[int, ...]]:
@@ -106,7 +107,7 @@ class TextStore:
 
 
 def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
-    """All texts one behind another."""
+    """The tensors of all texts, concatenated."""
     if not texts:
         rows = torch.zeros(0, 0)
         return {
@@ -125,30 +126,37 @@ def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
     }
 
 
-def _opened(path: Path) -> "safe_open":
+@contextmanager
+def _opened(path: Path) -> Iterator["safe_open"]:
     try:
-        return safe_open(path, "pt")
-    except (OSError, SafetensorError) as error:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): delete it, and the run goes on without it") from error
 
 
-def _number(path: Path) -> int:
-    return int(path.stem.split("_")[1])
+def _number_and_name(path: Path) -> tuple[int, str]:
+    """The number of a file, and whose it is."""
+    match path.stem.split("_"):
+        case [_, number, name] if number.isdecimal():
+            return int(number), name
+    raise CheckpointError(f"{path} is no file of this run, whose names are such as texts_00000_main: move it away")
 
 
 def _notes(path: Path) -> tuple[float, int]:
-    """Seconds that the texts of a file took, and how many they are."""
+    """Seconds that the texts of a file took, and their number."""
     with _opened(path) as file:
         notes = file.metadata() or {}
     return float(notes.get("seconds", 0)), int(notes.get("num_texts", 0))
 
 
 def _texts(path: Path) -> list[WrittenText]:
-    tensors = load_file(path)
-    lengths = tensors["lengths"].tolist()
-    parts = [torch.split(tensors[name], lengths) for name in ("token_ids", "top_ids", "top_log_probs")]
+    with _opened(path) as file:
+        lengths, given = (file.get_tensor(name).tolist() for name in ("lengths", "num_given"))
+        tensors = (file.get_tensor(name) for name in ("token_ids", "top_ids", "top_log_probs"))
+        parts = [torch.split(tensor, lengths) for tensor in tensors]
     return [
         WrittenText(token_ids=ids, num_given=given, top_ids=top_ids, top_log_probs=top)
-        for ids, top_ids, top, given in zip(*parts, tensors["num_given"].tolist(), strict=False)
+        for ids, top_ids, top, given in zip(*parts, given, strict=False)
         if lengths
     ]

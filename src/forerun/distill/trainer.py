@@ -1,4 +1,4 @@
-"""Training a draft on what its target said.
+"""Training a draft on its target's next-token probabilities.
 
 Legend: B texts at once, T tokens of the longest, N rows to learn from, H hidden size, W the draft's vocabulary.
 """
@@ -19,17 +19,17 @@ from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 
 TOKENS_PER_STEP: Final = 4096
-MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peaks of the learning rates: Muon's for matrices inside layers, AdamW's
-WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise over the first, and fall to 0 over the last
+MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
+WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise during WARM_UP, and fall to 0 during DECAY
 NUM_GUESSES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How a draft does on texts that it has not learnt from.
+    """The quality of a draft on texts that it has not learnt from.
 
     Args:
-        loss: nats of a row.
+        loss: mean cross entropy, nats per row.
         overlap: chance that one guess sampled at temperature 1 is accepted.
         hits, hits_of_several: share of rows whose likeliest token is the draft's first guess, or among its first four.
     """
@@ -41,10 +41,10 @@ class Score:
 
 
 class Trainer:
-    """A draft, its optimizers, and how far its training is.
+    """A draft, its optimizers, and the state of its training.
 
     Attributes:
-        num_tokens: of the texts it has learnt from, repetitions counted.
+        num_tokens: tokens trained on, repetitions counted.
     """
 
     def __init__(self, network: Network, vocabulary: VocabularyMap, *, device: str) -> None:
@@ -59,10 +59,10 @@ class Trainer:
         ]
 
     def step(self, texts: Sequence[WrittenText], progress: float) -> float:
-        """Learn from these texts; returns their cross entropy.
+        """Take a training step on these texts; returns their mean cross entropy.
 
         Args:
-            progress: share of the training that is done, which sets the learning rates and what is made small.
+            progress: share of the training that is done, which determines the learning rates and the loss.
         """
         log_probs, lesson = self._recall(texts)
         surprise_N = cross_entropy(log_probs, lesson)
@@ -77,7 +77,7 @@ class Trainer:
 
     @torch.no_grad()
     def score(self, texts: Sequence[WrittenText]) -> Score:
-        """How well the draft does on texts."""
+        """Measure the draft on texts."""
         sums, num_rows = torch.zeros(4, dtype=torch.float64), 0
         for batch in batches(texts, random.Random(0)):
             log_probs, lesson = self._recall(batch)
@@ -93,7 +93,7 @@ class Trainer:
         return Score(loss=loss, overlap=accepted, hits=hits, hits_of_several=hits_of_several)
 
     def state(self) -> dict[str, Tensor]:
-        """What the optimizers need beside the weights to go on, by names."""
+        """The optimizers' state, keyed by name."""
         return {
             f"optimizer/{number}/{place}/{name}": torch.as_tensor(value)
             for number, optimizer in enumerate(self._optimizers)
@@ -102,7 +102,7 @@ class Trainer:
         }
 
     def restore(self, state: Mapping[str, Tensor], num_tokens: int) -> None:
-        """Go on where `state` was taken."""
+        """Restore what `state` returned."""
         self.num_tokens = num_tokens
         for number, optimizer in enumerate(self._optimizers):
             found: dict[int, dict[str, Tensor]] = {}
@@ -113,7 +113,7 @@ class Trainer:
             optimizer.load_state_dict({"state": found, "param_groups": optimizer.state_dict()["param_groups"]})
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
-        """The draft's log-probabilities [N, W] of the rows to learn from, and what the target said there."""
+        """The draft's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
         ids_BT, is_learnt_BT = self._pad(texts)
         dtype = fastest_dtype(self._device)
         with torch.autocast(torch.device(self._device).type, torch.bfloat16, enabled=dtype is torch.bfloat16):
@@ -124,7 +124,7 @@ class Trainer:
         return logits_NW.float().log_softmax(-1), lesson
 
     def _pad(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
-        """What the draft reads of the texts [B, T], and which rows are to be learnt from."""
+        """The padded draft token ids [B, T], and a mask of the rows to learn from, bool [B, T]."""
         longest = max(len(text.token_ids) for text in texts)
         ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
         is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
@@ -135,7 +135,7 @@ class Trainer:
 
 
 def rate(progress: float) -> float:
-    """The learning rates' factor."""
+    """The factor on the peak learning rates."""
     return max(1e-3, min(1.0, progress / WARM_UP, (1.0 - progress) / DECAY))
 
 
@@ -155,7 +155,7 @@ def require_optimizer() -> None:
     """Refuse a torch without Muon.
 
     Raises:
-        ConfigError: which torch is needed.
+        ConfigError: names the version needed.
     """
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError(f"forerun distill needs torch 2.9 or later and this is {torch.__version__}: upgrade torch")

@@ -1,4 +1,4 @@
-"""A draft learns from the texts of a store until its time is over."""
+"""Train a draft on the texts of a store until its time is over."""
 
 import random
 from collections.abc import Callable
@@ -15,15 +15,16 @@ from forerun.distill.trainer import Score, batches
 from forerun.distill.writer import WrittenText
 
 SCORE_EVERY: Final = 0.05  # of the training
-HELD_OUT: Final = 25  # one text in so many is not learnt from
+HELD_OUT: Final = 25  # one text in so many is held out
 MAX_HELD_OUT: Final = 64
 
 
 class Texts:
-    """What is learnt from, and what is held out: the same texts in every run, whatever was added since.
+    """The texts to learn from and the held-out texts. A hash of each text decides, so the split is the same in every
+    run.
 
     Attributes:
-        all: both together.
+        all: the texts of both groups.
     """
 
     def __init__(self, store: TextStore) -> None:
@@ -31,18 +32,18 @@ class Texts:
         self.all = store.read()
 
     def find_new(self) -> None:
-        """Take up what other processes have added."""
+        """Add the texts that other processes have written since."""
         self.all += self._store.read(self._store.find_new())
 
     @property
     def seconds(self) -> float:
-        """That they took."""
+        """Seconds that the main process took to write its texts."""
         return self._store.seconds
 
     @property
     def held_out(self) -> list[WrittenText]:
         chosen = sorted((text for text in self.all if _mark(text) % HELD_OUT == 0), key=_mark)
-        most = min(MAX_HELD_OUT, len(self.all) - 1)  # one is left to learn from
+        most = min(MAX_HELD_OUT, len(self.all) - 1)  # leave at least one to learn from
         return chosen[:most] or sorted(self.all, key=_mark)[:1]
 
     @property
@@ -52,10 +53,10 @@ class Texts:
 
 
 class Training:
-    """The training that lies in a file.
+    """The training of a draft whose state is saved in a file.
 
     Attributes:
-        score: the newest one of the draft.
+        score: the draft's latest score.
     """
 
     def __init__(self, saved: SavedDraft, log: RunLog, texts: Texts, *, device: str, seed: int) -> None:
@@ -67,15 +68,15 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """Spent so far, earlier runs included."""
+        """Seconds spent so far, earlier runs included."""
         return self._saved_s + perf_counter() - self._began
 
     def run(self, total_s: float, save_every_s: float, on_progress: Callable[[float, float, Score], None]) -> None:
-        """Train until so many seconds are spent in all.
+        """Train until `total_s` seconds are spent in all.
 
         Args:
-            on_progress: is told the seconds, the loss and the newest score; a DistillStop of it ends the run after all
-                was kept.
+            on_progress: called with the seconds, the loss and the latest score; if it raises DistillStop, the run ends
+                after everything is saved.
         """
         scored_s = self._score()
         order = random.Random(f"{self._seed} {self.trainer.num_tokens}")
@@ -100,7 +101,7 @@ class Training:
         self._keep()
 
     def _score(self) -> float:
-        """Score the draft; returns when."""
+        """Score the draft; returns the seconds spent so far."""
         self.score = self.trainer.score(self._texts.held_out)
         self._scored_tokens = self.trainer.num_tokens
         self._note("score", **asdict(self.score))
@@ -116,5 +117,5 @@ class Training:
 
 
 def _mark(text: WrittenText) -> int:
-    """A number that stands for a text, at random and always the same."""
+    """A hash of a text."""
     return crc32(text.token_ids.numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Which of the target's tokens a draft has.
+"""Choose which of the target's tokens a draft has.
 
 Legend: V the target's vocabulary, W the draft's, H hidden size.
 """
@@ -14,12 +14,12 @@ from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 
 CHUNK: Final = 4096  # unknown tokens compared at once
-COVERED: Final = 0.985  # of what the target says, by a draft's tokens
-STEP: Final = 1024  # vocabularies are multiples of it
+COVERED: Final = 0.985  # share of the target's output that the draft's tokens cover
+STEP: Final = 1024  # vocabulary sizes are multiples of this
 
 
 def count_tokens(texts: Iterable[WrittenText], vocab_size: int) -> Tensor:
-    """float64 [V]: how often the target would say each token after the rows of its texts, by its own chances."""
+    """float64 [V]: the expected count of each token, summed from the target's probabilities over all rows."""
     counts_V = torch.zeros(vocab_size, dtype=torch.float64)
     for text in texts:
         ids, chances = text.top_ids[text.first_row :], text.top_log_probs[text.first_row :].double().exp()
@@ -28,17 +28,17 @@ def count_tokens(texts: Iterable[WrittenText], vocab_size: int) -> Tensor:
 
 
 def enough_tokens(counts_V: Tensor) -> int:
-    """How many of the most frequent tokens make up `COVERED` of all."""
+    """How many of the most frequent tokens make up the share `COVERED` of all counts."""
     shares_V = counts_V.sort(descending=True).values.cumsum(0) / counts_V.sum()
     num_tokens = int((shares_V < COVERED).sum()) + 1
     return min(-(-num_tokens // STEP) * STEP, len(counts_V))
 
 
 def choose_vocabulary(counts_V: Tensor, num_tokens: int, always: Sequence[int], embedding_VH: Tensor) -> VocabularyMap:
-    """The `num_tokens` most frequent tokens and those of `always`; the others are read as the most similar of them.
+    """The `num_tokens` most frequent tokens, those of `always` included; other tokens map to the most similar of them.
 
     Args:
-        embedding_VH: the target's, by whose angles tokens are compared.
+        embedding_VH: the target's embedding; similarity is the cosine of its rows.
     """
     ranked_V = counts_V.clone()
     ranked_V[list(always)] = torch.inf

@@ -1,6 +1,6 @@
-"""The target writes many texts at once, and what it thought of every next token is kept.
+"""The target writes many texts at once, and its likeliest next tokens at every position are kept.
 
-Legend: B texts at once, V vocabulary, K scores kept of a row, T tokens of a text.
+Legend: B texts at once, V vocabulary, K scores kept for each row, T tokens of a text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,22 +13,22 @@ from torch import Tensor
 from forerun.distill.network import Network, TextCache
 from forerun.distill.top_scores import top_scores
 
-NUM_KEPT: Final = 32  # likeliest next tokens kept of every row: over 0.97 of the chance in a chat's answers
+NUM_KEPT: Final = 32  # likeliest next tokens kept for every row: over 0.97 of the probability in chat answers
 MAX_TURN: Final = 96  # tokens of a turn that the model writes for the user
-TURN_TEMPERATURE: Final = 0.8  # of a turn written for the user: at 1 a small model loses its thread
-ROWS_AT_ONCE: Final = 64  # of each text, where texts are read again
+TURN_TEMPERATURE: Final = 0.8  # of a turn written for the user: at 1 a small model becomes incoherent
+ROWS_AT_ONCE: Final = 64  # tokens of each text per pass when texts are read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How a text begins.
+    """The beginning of a text.
 
     Args:
         token_ids: given to the model.
-        turn: said after a turn that the model writes for the user, from the token on that ends it; empty: it writes no
-            such turn.
-        temperature: of what the model answers; a user's turn is written at TURN_TEMPERATURE.
-        length: tokens of the text at most.
+        turn: tokens added after a turn that the model writes for the user; the first one ends that turn. Empty: the
+            model writes no such turn.
+        temperature: of the model's answer; a user's turn is written at TURN_TEMPERATURE.
+        length: most tokens of the text.
     """
 
     token_ids: tuple[int, ...]
@@ -43,7 +43,7 @@ class WrittenText:
 
     Args:
         token_ids: [T] int32.
-        num_given: how many of them open the text.
+        num_given: how many of them are the opening.
         top_ids, top_log_probs: [T, K] int32 and float16.
     """
 
@@ -54,23 +54,23 @@ class WrittenText:
 
     @property
     def first_row(self) -> int:
-        """The first row to learn from: it says what follows the given tokens."""
+        """The first row to learn from, which predicts the token after the opening."""
         return max(self.num_given - 1, 0)
 
     @property
     def num_rows(self) -> int:
-        """Rows to learn from; 0 where a text was left before it said anything."""
+        """Number of rows to learn from; 0 if the text was interrupted within its opening."""
         return max(len(self.token_ids) - self.first_row, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnfinishedText:
-    """A text that was left while it was written.
+    """A text that was interrupted while it was written.
 
     Args:
-        read: as far as the model has read it.
-        ids: all its tokens, those included that it has still to read.
-        is_users: the model is writing the user's turn.
+        read: the part that the model has read.
+        ids: all its tokens, including those the model has not read yet.
+        is_users: whether the model is writing the user's turn.
     """
 
     read: WrittenText
@@ -92,7 +92,7 @@ class _Slot:
         return TURN_TEMPERATURE if self.is_users else self.opening.temperature
 
     def go_on(self, token: int) -> None:
-        """The model said this; a user's turn that it ends is followed by what opens the answer."""
+        """Append the model's token; if it ends a user's turn, append the tokens that open the answer instead."""
         if self.is_users and (token == self.opening.turn[0] or len(self.ids) + 1 >= self.turn_end):
             self.ids += self.opening.turn
             self.is_users = False
@@ -101,7 +101,7 @@ class _Slot:
 
 
 class TextWriter:
-    """Writes `num_texts` texts at once; where one has ended, the next opening takes its place.
+    """Writes `num_texts` texts at once; when one ends, the next opening takes its place.
 
     Args:
         stop_ids: tokens that end a text.
@@ -122,14 +122,14 @@ class TextWriter:
         self._top_ids = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.int32)
         self._top_log_probs = torch.zeros(num_texts, num_slots, num_kept, dtype=torch.float16)
         self._random = torch.Generator(device=like.device).manual_seed(seed)
-        self._prefix = tuple(prefix[:-1])  # the scores after its last token are wanted in each text
+        self._prefix = tuple(prefix[:-1])  # every text reads the last token itself, to get the scores after it
         self._read_prefix()
         self._slots = [self._begin(number) for number in range(num_texts)]
         self._resume(unfinished[:num_texts])
 
     @torch.inference_mode()
     def step(self) -> list[WrittenText]:
-        """One pass: every text goes on by a token. Returns the texts that ended with it."""
+        """Run one pass, which reads one token of every text. Returns the texts that ended."""
         cache, lengths = self._cache, self._cache.lengths.tolist()
         read = [slot.ids[length] for slot, length in zip(self._slots, lengths, strict=True)]
         ids_B1 = torch.tensor(read, device=cache.lengths.device)[:, None]
@@ -149,7 +149,7 @@ class TextWriter:
         return ended
 
     def unfinished(self) -> list[UnfinishedText]:
-        """Every text that has not ended, as far as it is."""
+        """Every text that has not ended."""
         return [
             UnfinishedText(
                 read=self._text(number, slot), opening=slot.opening, ids=tuple(slot.ids), is_users=slot.is_users
@@ -158,7 +158,7 @@ class TextWriter:
         ]
 
     def _choose(self, scores_BV: Tensor, top: Tensor, top_ids: Tensor) -> Tensor:
-        """A token of every row at its text's temperature; below 1, of those kept only."""
+        """Sample a token for every row at its text's temperature; below 1, only from the kept tokens."""
         temperatures = torch.tensor([slot.temperature for slot in self._slots], device=top.device)[:, None]
         kept = (top / temperatures.clamp(min=1e-3)).softmax(-1)
         chosen = top_ids.gather(1, kept.multinomial(1, generator=self._random))[:, 0]
@@ -173,7 +173,7 @@ class TextWriter:
         return torch.where(temperatures[:, 0] > 0, chosen, top_ids[:, 0])
 
     def _begin(self, number: int) -> _Slot:
-        """The next text, which has read the prefix if it begins with it."""
+        """Begin the next text; if it begins with the prefix, copy the prefix's keys and values."""
         slot, num_read = _Slot(next(self._openings)), len(self._prefix)
         begins_alike = num_read > 0 and slot.opening.token_ids[:num_read] == self._prefix
         if begins_alike:
@@ -193,7 +193,7 @@ class TextWriter:
 
     @torch.inference_mode()
     def _resume(self, unfinished: Sequence[UnfinishedText]) -> None:
-        """Go on with texts that were left: what was read of them is read again in wide passes."""
+        """Continue interrupted texts; their tokens are read again, ROWS_AT_ONCE of each text in a pass."""
         if not unfinished:
             return
         lengths = self._cache.lengths.tolist()
@@ -214,7 +214,7 @@ class TextWriter:
         self._cache.lengths.copy_(torch.tensor(lengths))
 
     def _text(self, number: int, slot: _Slot) -> WrittenText:
-        """The text as far as it was read."""
+        """The part of the text that the model has read."""
         num_read = int(self._cache.lengths[number])
         return WrittenText(
             token_ids=torch.tensor(slot.ids[:num_read], dtype=torch.int32),

@@ -1,4 +1,4 @@
-"""Measured times of passes on this machine: a profile for the planner."""
+"""Measure the times of passes on this machine, as a profile for the planner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ from forerun.speculation.economy.widths import WidthRule
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 CONTEXT: Final = 256
-ROOM: Final = 256  # cache rows behind the context
+ROOM: Final = 256  # cache rows after the context
 BUDGET_S: Final = 2.0  # per model and number of cores
 NUM_EXPANSIONS: Final = 60
 MOST_ANSWERS: Final = 8  # limit on retries until the process has drafted
@@ -45,13 +45,13 @@ OnStep = Callable[[str], None]
 
 
 def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
-    """Measure both models on every number of cores, and what rounds and expansions take beside their passes.
+    """Measure both models on every number of cores, and the overheads of rounds and expansions.
 
-    On another device than the CPU there is one unit, the device itself.
+    On other devices than the CPU there is one unit, the device itself.
 
     Args:
-        config: target, dtype, device and the most threads; its drafter and its pace do not matter.
-        on_step: called with what is being measured.
+        config: target, dtype, device and the most threads; its drafter and its pace are not used.
+        on_step: called with the name of each measurement.
     """
     most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most)
@@ -64,7 +64,7 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
     on_step("rounds and expansions")
     round_s = round_overhead_s(config, target_pace)
     expansion_s = expansion_overhead_s(load(config, draft_model), target_pace, draft_pace)
-    has_worker = len(units) > 1  # else there is nothing to divide, and nothing to run a process on
+    has_worker = len(units) > 1  # with one core there is no core for a drafter's process
     return Profile(
         source="measured",
         unit="core" if device == "cpu" else "GPU",
@@ -100,12 +100,13 @@ def measure_units(
 
 
 def load(config: EngineConfig, checkpoint: Checkpoint) -> Runner:
-    """A model with room for the context and all that is measured behind it."""
+    """Load a model with room for the context and all rows that are measured after it."""
     return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
 
 
 def context_of(runner: Runner) -> int:
-    """Tokens before what is measured: as everywhere here, so that times can be subtracted; less for a short model."""
+    """Tokens before the measured rows, the same in all measurements so that times can be subtracted; fewer if the model
+    has few positions."""
     return min(CONTEXT, runner.spec.max_positions // 2)
 
 
@@ -138,16 +139,16 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
 
 
 def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
-    """The same of a drafter's process at work for a target that leaves it a core.
+    """The median time of an expansion beyond its pass in a drafter's process that has a core of its own.
 
-    It does not report the nodes per expansion; most expansions have the maximum.
+    The process does not report the nodes per expansion; most expansions have the maximum.
     """
     shape = DraftModel(model=draft)
     config = replace(config, drafter=Parallel(draft=shape), num_threads=max(1, (config.num_threads or 1) - 1))
     policies = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False, is_traced=True))
     with Engine(config, policies=policies) as engine:
         times_s: list[float] = []
-        for _ in range(MOST_ANSWERS):  # a busy machine may leave the process no time during one
+        for _ in range(MOST_ANSWERS):  # on a busy machine the process may get no CPU time during one answer
             spans = [span for step in engine.stream(*question(engine)) for span in step.stats.spans]
             times_s += [span.end_s - span.start_s for span in spans if span.lane == "draft"]
             if times_s:
@@ -161,7 +162,7 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
 
 
 def round_overhead_s(config: EngineConfig, pace: Pace) -> float:
-    """The median time of a plain round beyond its pass: choosing, committing, text."""
+    """The median time of a plain round beyond its pass: sampling, committing, decoding text."""
     with Engine(replace(config, drafter=NoDrafter())) as engine:
         times_s = []
         began = perf_counter()
@@ -172,7 +173,7 @@ def round_overhead_s(config: EngineConfig, pace: Pace) -> float:
 
 
 def question(engine: Engine) -> tuple[tuple[int, ...], SamplingParams]:
-    """A prompt as long as the context of what is measured, and a short answer."""
+    """A prompt as long as the measured context, and parameters for a short answer."""
     num_ids = min(CONTEXT, engine.max_length // 2)
     num_new = min(NUM_TOKENS, engine.max_length - num_ids)
     return (0,) * num_ids, SamplingParams(max_new_tokens=num_new, ignore_eos=True)

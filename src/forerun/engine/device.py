@@ -1,4 +1,4 @@
-"""What device "auto" stands for on this machine."""
+"""Choose the device for "auto" on this machine."""
 
 import logging
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from forerun.engine.rank_weights import stored_bytes
 from forerun.model.block_types import BLOCKS
 from forerun.sharding.plan import plan_shards
 
-DRIVER: Final = Path("/proc/driver/nvidia/version")  # there where the system runs an NVIDIA GPU, whatever torch can do
-HALF: Final = 2  # bytes of a number in bfloat16, which GPUs compute in
+DRIVER: Final = Path("/proc/driver/nvidia/version")  # exists if the system has an NVIDIA driver
+HALF: Final = 2  # bytes of a bfloat16 number, the dtype on GPUs
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as torch sees it. `fault` is what a first operation on it failed with, None where it works."""
+    """A GPU that torch sees. `fault` is the error of a first operation on it, None if it works."""
 
     name: str
     free_bytes: int
@@ -44,7 +44,7 @@ class Gpu:
 
 
 def settle_device(config: EngineConfig) -> EngineConfig:
-    """The same with a device in place of "auto"; a GPU that is there and is not taken is told of once."""
+    """The config with a device in place of "auto"; logs once why a GPU is not used."""
     if config.device != AUTO_DEVICE:
         hint_at_gpu(config.device)
         return config
@@ -65,10 +65,10 @@ def settle_device(config: EngineConfig) -> EngineConfig:
 
 
 def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfig) -> int:
-    """About what weights take on the config's device while the model is opened.
+    """Approximate bytes of the weights on the config's device while the model is opened.
 
-    Only Triton's kernels multiply weights of 8 or 4 bits; each is rounded as it is read, so that one plain weight is
-    there besides. Torch's kernels hold every weight in a plain dtype.
+    Only Triton's kernels multiply 8-bit or 4-bit weights; each is rounded as it is read, so one plain weight is in
+    memory too. Torch's kernels hold every weight in a plain dtype.
     """
     formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
     is_quantised = weight_format != "plain" or not formats.keys() <= ITEM_BYTES.keys() | BLOCKS.keys()
@@ -96,10 +96,10 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
 
     Args:
         needed_bytes: of weights, cache and saved texts.
-        is_unseen: the system has a GPU, and this torch was made without it.
+        is_unseen: whether the system has a GPU that this build of torch does not support.
 
     Returns:
-        The device, and why it is no GPU though there is one.
+        The device, and if a GPU exists but is not used, the reason.
     """
     if not gpus:
         return "cpu", "this torch was made without CUDA, which the GPU of this machine needs" if is_unseen else None
@@ -118,7 +118,7 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
 
 
 def gpus_of_torch() -> list[Gpu]:
-    """Every GPU that torch sees, tried."""
+    """Every GPU that torch sees, each tested with an operation."""
     if not torch.cuda.is_available():
         return []
     return [_tried(number) for number in range(torch.cuda.device_count())]
@@ -130,11 +130,11 @@ def _tried(number: int) -> Gpu:
         name = torch.cuda.get_device_name(number)
         torch.ones(1, device=f"cuda:{number}").add_(1.0).item()
         return Gpu(name=name, free_bytes=torch.cuda.mem_get_info(number)[0])
-    except RuntimeError as error:  # a driver too old, a GPU too old for this torch, memory that others have taken
+    except RuntimeError as error:  # an old driver, a GPU too old for this torch, or no free memory
         return Gpu(name=name, free_bytes=0, fault=str(error).partition("\n")[0])
 
 
 @cache
 def tell_once(message: str) -> None:
-    """Log a warning, the first time only."""
+    """Log a warning only the first time."""
     logger.warning("%s", message)

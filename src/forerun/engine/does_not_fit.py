@@ -1,4 +1,4 @@
-"""A model that does not fit a device: said in words for its user."""
+"""Turn the errors of a model that does not fit a device into messages for the user."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from forerun.backends.choose import kernel_fault
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 
-ADVICE_OF_TORCH = " If reserved"  # What follows is about the settings of torch's allocator.
+ADVICE_OF_TORCH = " If reserved"  # The rest of the message is about the settings of torch's allocator.
 
 
 @contextmanager
 def naming_what_does_not_fit(config: EngineConfig) -> Iterator[None]:
-    """Within, a device without the memory, or a GPU that cannot take a kernel, is a ConfigError."""
+    """Inside the block, raise ConfigError if the device is out of memory, or a GPU cannot run a kernel."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""A drafter's process from the inside: load the draft model, then serve targets."""
+"""The main program of a drafter's process: load the draft model, then serve targets."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ from forerun.wires.channel import Channel
 from forerun.wires.endpoint import Address, listen
 from forerun.wires.forkserver import die_with_parent, run_forkserver
 
-TREE_ROWS = 256  # rows of the draft cache behind the committed text
+TREE_ROWS = 256  # rows of the draft cache after the committed text
 HANDSHAKE_S = 5.0
 LOADING_S = 600.0  # after which a process that loads its model counts as hanging
 
@@ -46,9 +46,9 @@ class DrafterProcess:
 
     Args:
         config: the draft model as the target of this process; its device may be paced.
-        max_length: tokens of text the target may reach; None: what the draft model itself allows.
-        cores: CPU cores to stay on; empty: any.
-        unused: sublayers of the model to leave out for good.
+        max_length: most tokens of the target's text; None: as many as the draft model allows.
+        cores: CPU cores to run on; empty: any.
+        unused: sublayers of the model that are never loaded.
     """
 
     config: EngineConfig
@@ -64,17 +64,17 @@ class DrafterProcess:
         """
         if parent:
             die_with_parent(parent)
-        torch.set_num_threads(1)  # a pool of threads does not survive the fork
+        torch.set_num_threads(1)  # a thread pool does not survive a fork
         control = socket.socket(fileno=descriptor)
         if read_device(self.config.device).torch_device == "cpu" and self.config.target_ranks == 1:
             run_forkserver(control, self._load, self._serve)
-        else:  # a device's context does not survive it either, and other ranks follow one leader only
+        else:  # a GPU's context does not survive a fork either, and other ranks follow only one leader
             run_forkserver(control, lambda: None, lambda channel, _: self._load_and_serve(channel))
 
     def listen(self, address: Address, key: bytes | None, on_ready: Callable[[Address], None]) -> None:
         """Serve targets that connect, one after another, until interrupted; `on_ready` gets the address."""
         with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
-            self._stay_on_cores()  # before other ranks are started, which stay there too
+            self._stay_on_cores()  # before other ranks are started, which inherit these cores
             draft = self._load()
             server, port = listener.getsockname()[:2]
             on_ready(Address(server=server, port=port))
@@ -111,7 +111,7 @@ class DrafterProcess:
         checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
         placement = read_device(config.device)
-        # Rounding in the draft can change no token, so it always uses the fast kernels.
+        # Rounding in the draft changes no token, so it always uses the fast kernels.
         capacity = max_length + TREE_ROWS
         if config.target_ranks > 1:
             choice = checkpoint.choose_backend(config, "fast")
@@ -141,7 +141,7 @@ class DrafterProcess:
 
 
 def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
-    """What `load` gives; meanwhile the target hears that this process is alive, or would replace it."""
+    """Return what `load` returns; meanwhile send heartbeats, so that the target does not replace this process."""
     end, deadline = Event(), monotonic() + LOADING_S
 
     def beat() -> None:
@@ -158,13 +158,13 @@ def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
 
 
 def grow_with(runner: Runner, setup: Setup, vocabulary: VocabularyMap | None = None) -> DraftTree:
-    """The tree that a target asked for, on this runner, whose ids stand for the tokens that `vocabulary` says."""
+    """The tree for a target's setup, on this runner; `vocabulary` maps its ids to the target's."""
     rows, num_target = OwnRows(runner, TREE_ROWS), setup.target_vocab_size
     return DraftTree(guesses_ahead(setup), rows, target_vocab_size=num_target, vocabulary=vocabulary)
 
 
 def guesses_ahead(setup: Setup) -> GuessedTree:
-    """The policies of that tree."""
+    """The guessed tree for a target's setup, with its policies."""
     return GuessedTree(
         replace(setup.tree, min_mass=0.0),  # expansions run in idle time, so each is worth its cost
         verify_width=setup.verify_width,

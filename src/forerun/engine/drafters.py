@@ -1,4 +1,4 @@
-"""The drafter of an engine: load what it needs, in this process or in a separate one."""
+"""Load the drafter of an engine, in this process or in a separate one."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ from forerun.wires.endpoint import Address, read_key
 from forerun.wires.remote_worker import RemoteSupply
 from forerun.wires.supervisor import LocalSupply
 
-LEAST_RATIO: Final = 4  # parameters of a target to those of its draft: below it a draft pass costs what it can bring
+LEAST_RATIO: Final = 4  # target parameters over draft parameters; below it drafting costs as much as it gains
 
 ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
 
@@ -56,15 +56,15 @@ class DrafterLoader:
     ) -> None:  # fmt: skip
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
         self._policies, self._cores, self._learnt = policies, cores, learnt
-        self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and why it does not fit
+        self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and its fault
 
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
     ) -> tuple[Drafter, Runner]:
-        """A drafter that is ready, and the target.
+        """Load the drafter and the target.
 
         Args:
-            load_target: called with the number of cache rows needed behind the text.
+            load_target: called with the number of cache rows needed after the text.
 
         Raises:
             CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
@@ -87,7 +87,7 @@ class DrafterLoader:
         return built, load_target(rows_behind(built.verify_width))
 
     def _load_several(self, on_progress: Progress | None) -> Drafter:
-        """The draft model that is known to belong to the target, and recycling: what costs little to have ready."""
+        """The package's draft model for the target, if there is one, and recycling, which are both cheap to load."""
         among: dict[str, Drafter] = {}
         known = self._known_draft()
         if known is not None:
@@ -99,10 +99,10 @@ class DrafterLoader:
         return built
 
     def _known_draft(self) -> Checkpoint | None:
-        """The package's own draft for the target's vocabulary, if the target is large enough to gain by it.
+        """The package's own draft for the target's vocabulary, if the target is large enough to benefit.
 
-        The draft's tokens are not compared again: its tokenizer takes a tenth of a second to read. A target may still
-        have more or fewer ids than its tokenizer, and then the draft's map is not of them.
+        The draft's tokens are not compared again, because reading its tokenizer takes a tenth of a second. The draft's
+        map is still checked, because a target may have more or fewer ids than its tokenizer.
         """
         name = draft_of(Vocabulary.of(self._tokenizer))
         if name is None:
@@ -114,7 +114,7 @@ class DrafterLoader:
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
-        # Rounding in the draft can change no token, so it always uses the fast kernels and inputs of 8 bits.
+        # Rounding in the draft changes no token, so it always uses the fast kernels and 8-bit inputs.
         runner = draft.load(
             replace(self._config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
@@ -144,7 +144,7 @@ class DrafterLoader:
         return build_drafter(drafter, self._policies, target=self._target, supply=supply, check=self._find_fault)
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
-        """The draft model's settings for the process. Errors are raised here, where the user sees them."""
+        """The draft model's command-line flags for the process. Errors are raised here, where the user sees them."""
         match draft:
             case DraftModel():
                 checkpoint = self._open(draft.model)
@@ -175,11 +175,11 @@ class DrafterLoader:
         ]  # fmt: skip
 
     def _cache_bytes_of(self, draft: ModelSpec) -> int:
-        """What a draft needs to save as many tokens as the target, in the same dtype."""
+        """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
         return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self._target.kv_bytes_per_token(1)
 
     def _open_alone(self, name: str) -> Checkpoint:
-        """A draft of this process, whoever shares the target."""
+        """Open a draft that is not divided among ranks, even if the target is."""
         return Checkpoint.open_draft(open_source(name), replace(self._config, **ALONE))
 
     def _open(self, name: str) -> Checkpoint:
@@ -194,7 +194,7 @@ class DrafterLoader:
         return draft
 
     def _judge(self, draft: Vocabulary, name: str) -> str | None:
-        """Why a draft with this vocabulary does not fit, or None. The last result is cached, and logged once."""
+        """The reason why a draft with this vocabulary does not fit, or None. The last result is cached, logged once."""
         marks = draft.to_bytes()
         if self._judged is None or self._judged[0] != marks:
             target = Vocabulary.of(self._tokenizer)
@@ -202,11 +202,11 @@ class DrafterLoader:
         return self._judged[1]
 
     def _judge_map(self, num_ids: int, name: str) -> str | None:
-        """Why a draft whose map is of that many ids does not fit, or None."""
+        """The reason why a draft with a map of `num_ids` ids does not fit, or None."""
         return find_map_fault(num_ids, self._target.vocab_size, target_name=self._config.target, draft_name=name)
 
     def _find_fault(self, hello: Hello) -> str | None:
-        """Why a process cannot draft for this target, or None."""
+        """The reason why a process cannot draft for this target, or None."""
         name = "the model of its process"
         fault = self._judge(Vocabulary.from_bytes(hello.vocabulary), name)
         if fault is None and hello.known:
@@ -222,7 +222,7 @@ class DrafterLoader:
 
 
 def draft_device(drafter: Parallel, config: EngineConfig) -> str:
-    """The first device of a drafter's process: the target's, or the one behind its last where ranks need several."""
+    """The first device of a drafter's process: the target's, or with several ranks the one after the target's last."""
     is_shared = config.target_ranks > 1 or drafter.ranks > 1
     if drafter.device is not None or not is_shared or read_device(config.device).is_paced:
         return drafter.device or config.device
@@ -230,6 +230,6 @@ def draft_device(drafter: Parallel, config: EngineConfig) -> str:
 
 
 def rows_behind(verify_width: int) -> int:
-    """Rows of a cache behind the text: a round's, those of a round launched before the previous one has ended, and a
-    scratch row that is never read."""
+    """Cache rows after the text: for a round, for another round launched before the first has ended, and a scratch row
+    that is never read."""
     return 2 * verify_width + 1

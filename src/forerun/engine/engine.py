@@ -31,23 +31,24 @@ DEFAULT_NEW_TOKENS: Final = 256
 
 
 class Engine:
-    """One target, one drafter, one request at a time, for one thread at a time (another one gets an EngineBusyError).
+    """One target and one drafter. It serves one request and one thread at a time; another thread gets an
+    EngineBusyError.
 
-    A new request ends the one before it. Keys and values of the texts so far are kept, within `cache_bytes`, so that a
-    prompt that begins as one of them did, such as a chat's next turn, is computed from where it differs.
+    A new request ends the previous one. Keys and values of earlier texts are kept, within `cache_bytes`, so that a
+    prompt with the same beginning, such as a chat's next turn, is computed only from the first difference.
 
-    Its `config`, `spec` (the model's sizes), `max_length`, `tokenizer` and `default_sampling` (what the model's authors
-    recommend) may be read.
+    The attributes `config`, `spec` (the model's sizes), `max_length`, `tokenizer` and `default_sampling` (recommended
+    by the model's authors) are public.
     """
 
     def __init__(
         self, config: EngineConfig, on_progress: Progress | None = None, *, policies: Policies | None = None
     ) -> None:
-        """Open it.
+        """Open the engine.
 
         Args:
             on_progress: called while the weights are read.
-            policies: for experiments, in place of those that suit the drafter.
+            policies: for experiments, instead of the drafter's default policies.
         """
         require_config(config)
         config = settle_device(config)
@@ -74,7 +75,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the running request, another thread's after its round, and drop the text. No request is served after."""
+        """End the running request (if it is another thread's, after its round), and refuse all further requests."""
         if self._running is not None:
             self._running.cancel()
             self._running = None
@@ -93,7 +94,7 @@ class Engine:
         prediction: str | Sequence[int] | None = None,
         owner: str = "",
     ) -> Generation:
-        """Write the whole text. See `stream`."""
+        """Generate the whole text. See `stream`."""
         return self.stream(
             prompt, params, chat_template_kwargs=chat_template_kwargs, drafter=drafter, prediction=prediction,
             owner=owner,
@@ -109,18 +110,18 @@ class Engine:
         prediction: str | Sequence[int] | None = None,
         owner: str = "",
     ) -> GenerationStream:
-        """Start writing; iterate the result for its steps.
+        """Start generating; iterate over the result for its steps.
 
         Args:
             prompt: a text, token ids, or chat messages for the checkpoint's own template.
-            params: greedy when left out; `default_sampling` is what the model's authors recommend.
+            params: default is greedy; `default_sampling` has the recommendation of the model's authors.
             chat_template_kwargs: see `encode`.
-            drafter: who drafts this text: "none", which is plain decoding, or, where the engine's drafter is `auto`,
-                one of those that it holds, by name; None: the engine's own.
-            prediction: a text, or its ids, that the answer probably resembles, such as a file that is to be edited. It
-                is drafted where the answer follows it, with any drafter but "none", and changes no token.
-            owner: whose text it is. Texts of different owners never share cached keys and values, so that nobody can
-                tell from the time of an answer what another one's texts begin with.
+            drafter: the drafter for this text: "none" for plain decoding, or, if the engine's drafter is `auto`, one of
+                the drafters that it holds, by name; None: the engine's own.
+            prediction: a text, or its ids, that the answer probably resembles, such as a file to edit. Where the answer
+                follows it, its tokens are drafted, with any drafter but "none". It changes no token.
+            owner: the user of the text. Texts of different owners never share cached keys and values, so that no user
+                can infer from response times how another user's texts begin.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -151,16 +152,16 @@ class Engine:
         return stream
 
     def forget(self) -> None:
-        """End the running request and empty all caches, the drafter's too: the next prompt is computed whole."""
+        """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full."""
         with self._exclusive, inference():
             self._end_running()
             forget_text(self._target, self._drafter)
 
     def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
-        """The margin of the token chosen after these ids over the next best one, in the units of `near_tie`.
+        """The margin of the token chosen after these ids over the second best, in the units of `near_tie`.
 
-        Where two texts differ, it shows whether rounding can be the cause. Penalties treat all ids as the prompt's.
-        The target's cache is empty afterwards.
+        At the first difference of two texts, it shows whether rounding can be the cause. Penalties treat all ids as
+        prompt. The target's cache is empty afterwards.
         """
         with self._exclusive, inference():
             self._end_running()
@@ -198,17 +199,17 @@ class Engine:
 
     @property
     def drafter_pid(self) -> int | None:
-        """Pid of the drafter's process; None if that is this process, on another host, or not running."""
+        """Pid of the drafter's process; None if it is this process, on another host, or not running."""
         return self._drafter.process_id
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """What `stream` takes as `drafter`, beside None."""
+        """The names that `stream` accepts as `drafter`, besides None."""
         return tuple(self._named)
 
     @property
     def drafter(self) -> Drafter:
-        """The drafter, for tools that inspect its learnt state."""
+        """The drafter, for tools that inspect its learned state."""
         return self._drafter
 
     def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
@@ -239,18 +240,18 @@ class Engine:
         return self._named[drafter]
 
     def _predicted(self, prediction: str | Sequence[int] | None, drafter: str | None) -> Sequence[int]:
-        """What is drafted of a prediction: nothing where nothing is drafted."""
+        """The token ids of a prediction; empty if this text is not drafted."""
         vocab_size, model = self.spec.vocab_size, self.config.target
         token_ids = encode_prediction(prediction, self.tokenizer, vocab_size=vocab_size, model=model)
         return token_ids if drafter != PLAIN and self._drafter.verify_width > 1 else ()
 
     def _cores_of(self, drafter: str | None) -> CorePlacement:
-        """Plain decoding leaves no core to a drafter's process, unless the number of threads could change the text."""
+        """Plain decoding uses all cores, unless the number of threads could change the text."""
         is_safe = self._target.backend.thread_exact
         return self.cores.of_plain_decoding() if drafter == PLAIN and is_safe else self.cores
 
     def _end_running(self) -> None:
-        """End the running request and drop what is behind its text: a drafter may have run ahead of its end."""
+        """End the running request and drop cached rows after its text; a drafter may have run ahead of its end."""
         if self._running is not None:
             self._running.discard()
             if num_tokens := self._running.num_tokens:
@@ -277,10 +278,9 @@ class Engine:
 
 
 def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
-    """A request from its first pass to its last round.
+    """Run a request from its first pass to its last round.
 
-    Only the caches outlive it: state that an interrupt leaves half done elsewhere is rebuilt when the next request
-    begins.
+    Only the caches outlive it; other state that an interrupt leaves incomplete is rebuilt when the next request begins.
     """
     cores.place_pool()
     yield from play(decoders, request, num_tokens)

@@ -1,4 +1,4 @@
-"""One thread at a time."""
+"""A lock that lets only one thread use an engine at a time."""
 
 import sys
 from threading import get_ident
@@ -12,10 +12,10 @@ LOOKS_EVERY_S: Final = 1e-3  # polling interval for the end of another thread's 
 
 
 class ExclusiveUse:
-    """A lock that an engine holds while it works. A caller meanwhile, or after the end, gets an error at once.
+    """A lock that an engine holds while it works. Other callers, and callers after `end`, get an error immediately.
 
-    It is held by a stack frame and lasts as long as that frame is on its thread's stack. An interrupt can prevent
-    `__exit__`, for example at its first instruction; the lock is released all the same.
+    A stack frame holds the lock while it is on its thread's stack. So the lock is released even if an interrupt
+    prevents `__exit__`, for example at its first instruction.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class ExclusiveUse:
         self._is_over = False
 
     def end(self) -> None:
-        """Refuse new callers, and return when no other thread is at work."""
+        """Refuse new callers, and return when no other thread holds the lock."""
         self._is_over = True
         while any(thread != get_ident() and is_at_work(call, thread) for call, thread in list(self._calls.items())):
             sleep(LOOKS_EVERY_S)
 
     def __enter__(self) -> None:
         caller = sys._getframe(1)
-        self._calls[caller] = get_ident()  # atomic under the GIL, so two threads get an order
+        self._calls[caller] = get_ident()  # atomic under the GIL, so one of two threads is first
         if self._is_over:  # checked after the insert: either `end` sees this call, or this call sees the end
             del self._calls[caller]
             raise EngineBusyError("this engine was closed: open a new one")
@@ -52,7 +52,7 @@ class ExclusiveUse:
 
 
 def is_at_work(call: FrameType, thread: int) -> bool:
-    """True while a call has not returned, nor ended with an exception."""
+    """True until a call returns or raises an exception."""
     frame = sys._current_frames().get(thread)
     while frame is not None and frame is not call:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""A rank that follows a leader, which has started it on its own host, or which it has joined from another one."""
+"""The main program of a rank that follows a leader, which is on the same host or on another one."""
 
 import json
 import os
@@ -37,14 +37,14 @@ MAX_OPENING_BYTES: Final = 1 << 16
 
 
 def run_started(config: EngineConfig, descriptor: int, parent: int) -> None:
-    """Be a rank of a leader on this host, which holds the other end of the control socket `descriptor`."""
+    """Run as a rank of a leader on this host, which holds the other end of the control socket `descriptor`."""
     if parent:
         die_with_parent(parent)
     run_rank(config, socket.socket(fileno=descriptor))
 
 
 def run_joining(config: EngineConfig, address: Address, key: bytes | None) -> None:
-    """Be a rank of a leader on another host, once it is there."""
+    """Run as a rank of a leader on another host, once it listens."""
     run_rank(config, join_leader(address, key))
 
 
@@ -55,17 +55,17 @@ def run_rank(config: EngineConfig, control: socket.socket) -> None:
         opening = read_opening(control)
         follow_leader(control, open_follower(opening.config(config), opening, control))
     except RankLostError:
-        with suppress(OSError):  # the leader may be the one that was lost
+        with suppress(OSError):  # the leader itself may be lost
             control.sendall(GAVE_UP)
         raise SystemExit(1) from None
     except Exception:
-        with suppress(OSError):  # what it joined may be gone, or no leader
+        with suppress(OSError):  # the other side may have ended, or may not be a leader
             control.sendall(traceback.format_exc()[-4000:].encode())
         raise
 
 
 def end_without_leader(group: RankGroup) -> None:
-    """Have the pass under way end, and this process with it; one that waits in torch for a stopped rank does not."""
+    """End the running pass, then this process, because a pass may hang in torch waiting for a stopped rank."""
     group.lose()
     sleep(END_S)
     os._exit(1)
@@ -75,8 +75,8 @@ def read_opening(control: socket.socket) -> GroupOpening:
     """The leader's first message.
 
     Raises:
-        RankLostError: it hung up.
-        ConfigError: it is no leader, or one of another version.
+        RankLostError: the leader hung up.
+        ConfigError: the other side is not a leader, or has another version.
     """
     with control.makefile("rb", buffering=0) as stream:
         (num_bytes,) = HEADER.unpack(read_whole(stream, HEADER.size))
@@ -98,7 +98,7 @@ def read_whole(stream: Any, num_bytes: int) -> bytes:
 
 
 def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.socket) -> Follower:
-    """This rank's part of the model, once all ranks have met."""
+    """Load this rank's part of the model, and connect with the other ranks."""
     device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
     kind, ours = torch.device(device).type, checkpoint.source.identity()
@@ -117,7 +117,7 @@ def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.s
     address = control.getsockname()[0] if control.family in INTERNET else opening.address
     group = open_group(opening, store, backend, device, address, lambda: None)
     if opening.memory is not None:
-        os.close(opening.memory)  # it is mapped
+        os.close(opening.memory)  # the memory is mapped
     call_at_end([control], partial(end_without_leader, group))
     with inference():
         executor = SharedExecutor(spec, weights, cache, backend=backend, plan=plan, group=group)

@@ -1,4 +1,4 @@
-"""The package's own draft models, by the vocabulary that they draft for."""
+"""The package's own draft models, found by the target's vocabulary."""
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.open import builtin_folder, open_source
@@ -8,13 +8,13 @@ from forerun.text.vocabulary import Vocabulary
 
 
 def draft_of(vocabulary: Vocabulary) -> str | None:
-    """The name of the draft for these tokens; None: the package has none."""
+    """The name of the draft for this vocabulary; None if the package has none."""
     name = KNOWN_DRAFTS.get(vocabulary.fingerprint)
     return name if name is not None and (builtin_folder(name) / CONFIG_NAME).is_file() else None
 
 
 def known_draft(target: str) -> str | None:
-    """The same by the target's name. None for one that cannot be read too: whoever opens it says why."""
+    """The name of the draft for a target; None also if the target cannot be read, which opening it will report."""
     try:
         return draft_of(Vocabulary.of(open_source(target).tokenizer()))
     except CheckpointError:
@@ -22,7 +22,7 @@ def known_draft(target: str) -> str | None:
 
 
 def draft_for(target: str, draft: str | None) -> str:
-    """The draft that was named, else the known one.
+    """The given draft, else the package's own for the target.
 
     Raises:
         ConfigError: there is neither.

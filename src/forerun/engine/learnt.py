@@ -1,13 +1,13 @@
-"""What an engine finds out about a model on this machine, kept for its next start.
+"""Measurements of a model on this machine, saved for the next start of an engine.
 
-A file of its own for each model, machine and version of forerun:
+There is one file for each model, machine and version of forerun:
 
     {"version": 2, "about": {"model": identity, "cpu": ..., "threads": 2, ...}, "context_s": 1.2e-7,
      "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}},
      "saved_s": {"recycling": 0.02}}
 
-Beside it lies what the drafter has learnt, in its own form. All this can cost speed, never a token: nothing
-in it is believed that would matter for the text.
+The drafter's learned state is saved beside it, in its own format. Wrong contents can only cost speed; they never change
+a token.
 """
 
 import json
@@ -33,23 +33,23 @@ logger = logging.getLogger(__name__)
 
 About: TypeAlias = Mapping[str, str | int]
 VERSION: Final = 2
-OLD_VERSION: Final = 1  # its speeds were of other rounds, so that nothing of it is used
-MAX_BYTES: Final = 1 << 16  # some dozen numbers are in it
-MAX_STATE_BYTES: Final = 1 << 26  # a hundred bytes for each of the tokens of any vocabulary so far
+OLD_VERSION: Final = 1  # its speeds were measured with other rounds, so the file is ignored
+MAX_BYTES: Final = 1 << 16  # the file holds a few dozen numbers
+MAX_STATE_BYTES: Final = 1 << 26  # over a hundred bytes for each token of the largest vocabularies
 DIGEST_BYTES: Final = 8
 ONE_ROW: Final = (1,)  # the pass that every start measures
-DRIFT: Final = 1.5  # times faster or slower than it was at which a pass is measured anew: a busy machine varies by less
-MAX_SPEED: Final = 1e3  # tokens in the time of a plain round: no tree has so many levels
+DRIFT: Final = 1.5  # a pass that is faster or slower by this factor is measured again; a busy machine varies by less
+MAX_SPEED: Final = 1e3  # tokens in the time of a plain round; trees have fewer levels
 
 
 @dataclass(slots=True, kw_only=True)
 class Learnt:
-    """Pass times, and the drafters' speeds in tokens in the time of a plain round.
+    """Pass times, and the drafters' speeds in tokens per time of a plain round.
 
     Args:
         paces: of the target, by the numbers of rows that were measured.
-        context_s: added seconds of a pass per token of context; None: not measured.
-        saved_s: seconds that each drafter may be watched for, left from earlier texts.
+        context_s: additional seconds of a pass per token of context; None: not measured.
+        saved_s: seconds left from earlier texts for which each drafter may be measured.
     """
 
     paces: dict[tuple[int, ...], Pace] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Learnt:
 
 
 class LearntFile:
-    """The file for one model on one machine, and what is in it.
+    """The file for one model on one machine, and its contents.
 
     Args:
-        folder: where such files are; None: nothing is kept.
-        about: what the contents depend on. A file about anything else is left aside.
+        folder: the folder of these files; None: nothing is saved.
+        about: the facts that the contents depend on. A file with other facts is ignored.
     """
 
     def __init__(self, folder: str | None, about: About) -> None:
@@ -74,7 +74,7 @@ class LearntFile:
         self.learnt = Learnt() if self._path is None else read_learnt(self._path, self._about)
 
     def measure(self, target: Runner, widths: Sequence[int], *, budget_s: float = 0.3) -> Pace:
-        """Seconds of a pass of the target by its rows: as they were, or measured now. Empties the cache."""
+        """Seconds of a pass of the target by its rows, saved or measured now. Empties the cache."""
         wanted = set(widths)
         for known in self.learnt.paces.values():
             steps = tuple(step for step in known.steps if step[0] in wanted)
@@ -84,18 +84,18 @@ class LearntFile:
         return measured
 
     def pace(self, num_rows: int) -> Pace | None:
-        """Seconds of passes of up to so many rows, as finely as they were measured; None: they were not."""
+        """The most detailed saved pass times that include `num_rows` rows; None if there are none."""
         known = [pace for pace in self.learnt.paces.values() if pace.steps[-1][0] >= num_rows]
         return max(known, key=lambda pace: len(pace.steps), default=None)
 
     def context_cost(self, target: Runner) -> float:
-        """Added seconds of a pass per token of context: as it was, or measured now. Empties the cache."""
+        """Additional seconds of a pass per token of context, saved or measured now. Empties the cache."""
         if self.learnt.context_s is None:
             self.learnt.context_s = context_cost(target)
         return self.learnt.context_s
 
     def forget_if_outdated(self, target: Runner) -> None:
-        """Drop the pass times where a pass takes another time than it did. Empties the cache."""
+        """Drop the saved pass times if a pass now takes a different time. Empties the cache."""
         if self._path is None:
             return
         known, newest = self.learnt.paces.get(ONE_ROW), measure_pace(target, ONE_ROW, budget_s=0.0)
@@ -105,7 +105,7 @@ class LearntFile:
         self.learnt.context_s = None
 
     def restore(self, drafter: Drafter) -> None:
-        """Give the drafter back what it had learnt; what is damaged is left aside, and said."""
+        """Restore the drafter's learned state; a damaged file is ignored, with a warning."""
         path = self._state_path
         try:
             if path is None or not path.exists():
@@ -116,7 +116,7 @@ class LearntFile:
             logger.warning("what the drafter had learnt is left aside: %s", error)
 
     def keep(self, drafter: Drafter) -> None:
-        """Write what is known by now, atomically; a place that takes no file is said, and costs the next start."""
+        """Save everything atomically; if that fails, log a warning, and the next start measures again."""
         if self._path is None or self._state_path is None:
             return
         if isinstance(drafter, AutomaticDrafter):
@@ -140,7 +140,7 @@ class LearntFile:
 
 
 def read_learnt(path: Path, about: About) -> Learnt:
-    """What a file says; nothing where there is none, or none that can be used, which is said."""
+    """The contents of a file; empty if there is none, or if it cannot be used, which is logged."""
     try:
         return _parse(JsonFile.read(path, max_bytes=MAX_BYTES), about) if path.exists() else Learnt()
     except (OSError, CheckpointError, ConfigError) as error:
@@ -149,7 +149,7 @@ def read_learnt(path: Path, about: About) -> Learnt:
 
 
 def _parse(file: JsonFile, about: About) -> Learnt:
-    """The contents of a foreign file, every value checked."""
+    """Parse an untrusted file, checking every value."""
     version = file.values.get("version")
     if type(version) is int and version == OLD_VERSION:
         return Learnt()

@@ -1,4 +1,4 @@
-"""`load`: an engine in one call."""
+"""`load` opens an engine in one call."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from forerun.engine.engine import Engine
 
 
 def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any) -> Engine:
-    """An engine for `target` with `draft` as draft model, else the default drafter (see `automatic_drafter`).
+    """Open an engine for `target` with `draft` as draft model, or with the default drafter (see `automatic_drafter`).
 
     Args:
         target: checkpoint folder, hub name, or the built-in target.

@@ -1,4 +1,4 @@
-"""Load a stored model into a runner: read, pack."""
+"""Load a stored model into a runner: read the weights and pack them."""
 
 import logging
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Reading(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model whose config has been read and checked, before its weights are.
+    """A model whose config has been read and checked, but not its weights.
 
     Args:
         dtype: of activations, cache and all weights that are not quantised.
@@ -62,11 +62,11 @@ class Checkpoint:
 
         Raises:
             CheckpointError: the model is not supported.
-            ConfigError: the device is not there.
+            ConfigError: the device does not exist.
         """
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
-        spec = source.spec()  # first: what is refused by its config alone needs no weights to be looked at
+        spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
         name = compute_dtype(
             config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
             conditions=conditions_of(config),
@@ -75,13 +75,13 @@ class Checkpoint:
 
     @classmethod
     def open_draft(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
-        """The same of a model that drafts: as its rounding changes no token, the CPU's own kernels hold it in 8 bits.
+        """Open a draft model. The native CPU kernels hold it in 8 bits, because its rounding changes no token.
 
-        A pass of a 12M draft takes 0.13 to 0.26 ms then in place of 0.21 to 0.33 (1 to 8 rows, two Zen 5 cores), and 4
-        bits save nothing more from 3 rows on.
+        In 8 bits a pass of a 12M draft takes 0.13 to 0.26 ms instead of 0.21 to 0.33 (1 to 8 rows, two Zen 5 cores);
+        4 bits are not faster from 3 rows on.
         """
         plain = cls.open(source, config)
-        is_prepared = isinstance(source, PreparedFolder)  # in the format that it has to have
+        is_prepared = isinstance(source, PreparedFolder)  # already in its final format
         is_plain = config.weights == "stored" and not (plain.has_codes or is_prepared)
         if is_plain and plain.runs_native(config):
             return cls.open(source, replace(config, weights="int8"))
@@ -89,8 +89,8 @@ class Checkpoint:
 
     @property
     def dtype_name(self) -> str:
-        """Its name in the user interface: the format of quantised weights, else the dtype; of a file's own codes their
-        types, those of most bytes first, and the dtype that they are multiplied with."""
+        """The name shown to users: the format of quantised weights, else the dtype. For a file's own codes, their
+        types, with the most bytes first, and the dtype that they are multiplied with."""
         if self.weight_format != "plain":
             return self.weight_format
         name, stored = str(self.dtype).removeprefix("torch."), self.source.stored_formats()
@@ -99,17 +99,17 @@ class Checkpoint:
 
     @property
     def has_codes(self) -> bool:
-        """Whether weights stay the file's own codes."""
+        """Whether the weights are kept as the file's own codes."""
         return self.weight_format == "plain" and not self.source.stored_formats().keys() <= ITEM_BYTES.keys()
 
     def weight_bytes(self, shape: tuple[int, int]) -> float:
-        """Bytes of a linear layer's weight; of a file's own codes, what it takes on the average of all its weights."""
+        """Bytes of a linear layer's weight; for a file's own codes, by the average size of all its weights."""
         if not self.has_codes:
             return weight_bytes(shape, self.weight_format, self.dtype.itemsize)
         return prod(shape) * sum(self.source.stored_formats().values()) / self.spec.num_parameters
 
     def choose_backend(self, config: EngineConfig, exactness: Exactness) -> BackendChoice:
-        """What the model runs on.
+        """Choose the backend of the model.
 
         Raises:
             ConfigError: the requested kernels cannot run.
@@ -125,7 +125,7 @@ class Checkpoint:
         )
 
     def runs_native(self, config: EngineConfig) -> bool:
-        """True if the C library runs it."""
+        """Whether the native C++ kernels run the model."""
         name = str(self.dtype).removeprefix("torch.")
         return runs_native(name, read_device(config.device).torch_device, conditions_of(config))
 
@@ -134,7 +134,7 @@ class Checkpoint:
         return self.source.weights(**self.reading(config, on_progress))
 
     def reading(self, config: EngineConfig, on_progress: Progress | None) -> Reading:
-        """How the weights are read."""
+        """The keyword arguments for reading the weights."""
 
         def report(done: int, total: int) -> None:
             if on_progress is not None:
@@ -174,7 +174,7 @@ class Checkpoint:
         )
 
     def _kept(self, *, is_whole: bool) -> KeptWeights:
-        """Where packed codes are kept: for these very files, as nothing of them is read again that is packed."""
+        """The cache of packed codes for exactly these files, because packed weights are not read from them again."""
         files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
         return KeptWeights(
             folder=cache_folder() / "packed",
@@ -214,7 +214,7 @@ def hint_at_gpu(device: str) -> None:
 
 
 def conditions_of(config: EngineConfig) -> Conditions:
-    """What a config says that decides on kernels."""
+    """The settings of a config that determine the kernels."""
     return Conditions(
         kernels=config.kernels,
         is_shared=config.target_ranks > 1,
@@ -224,7 +224,7 @@ def conditions_of(config: EngineConfig) -> Conditions:
 
 
 def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Raise ConfigError where inputs of 8 bits are asked for and nothing would be multiplied with them."""
+    """Raise ConfigError if 8-bit inputs are set but no weights would be multiplied with them."""
     if config.inputs == "int16":
         return
     if not checkpoint.has_codes:
@@ -248,7 +248,7 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
     """Limit on the tokens of prompt and answer together.
 
     Raises:
-        ConfigError: the configuration asks for more than the model was made for.
+        ConfigError: the configured length is more than the model's positions.
     """
     if config.max_length is None:
         return min(spec.max_positions, DEFAULT_MAX_LENGTH)

@@ -1,4 +1,4 @@
-"""Opening an engine, part by part."""
+"""Open the parts of an engine."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,16 +42,16 @@ from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Margins below which rounding may decide a choice where rows are not exact (torch's kernels in the fast mode): over
+# Margins below which rounding may decide a choice if rows are not exact (torch's kernels in the fast mode): more than
 # twice the largest difference measured between a one-row and an eight-row pass in each dtype, see docs/benchmarks.md.
 NEAR_TIE: Final = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 START_S: Final = 120.0  # wait for the draft model to load; a slower one joins a request later
 WARM_UP_TOKENS: Final = 4
-WARM_UP_S: Final = 0.1  # of a large model on a CPU, where the first round does nearly all that is done only once
-WIDE_PROMPT: Final = 64  # Tokens: more rows than a tree has, so that the kernels of long prompts run too.
+WARM_UP_S: Final = 0.1  # of a large model on a CPU, where the first round does nearly all one-time work
+WIDE_PROMPT: Final = 64  # Tokens: more than the rows of a tree, so that the kernels of long prompts run too.
 EARLY_TOKENS: Final = 512
 SAMPLED: Final = SamplingParams(temperature=1.0)
-# A GPU has separate kernels for sampled rounds, and for scores that are shaped.
+# A GPU has separate kernels for sampled rounds, and for logits with filters or penalties.
 KINDS_OF_ROUNDS: Final = (SamplingParams(), SAMPLED, SamplingParams(presence_penalty=1.0), replace(SAMPLED, top_p=0.9))
 
 
@@ -63,10 +63,10 @@ class EngineParts:
         dtype_name: name of the target's dtype or weight format in the user interface.
         max_length: tokens of prompt and answer together.
         decoders: the fastest first; the host's loop last.
-        named: those of requests that say who drafts: "none", or one of several drafters that this engine holds.
+        named: the decoders of requests that name a drafter: "none", or one of several that this engine holds.
         baseline: times plain rounds; None if there is no comparison.
-        near_tie: the margin of two scores below which rounding may decide; 0 where rows are exact.
-        learnt: what is kept for the next start.
+        near_tie: the margin of two scores below which rounding may decide; 0 if rows are exact.
+        learnt: measurements that are saved for the next start.
     """
 
     spec: ModelSpec
@@ -139,7 +139,7 @@ def load_target(
     checkpoint: Checkpoint, config: EngineConfig, choice: BackendChoice, cores: CorePlacement, capacity: int,
     on_progress: Progress | None,
 ) -> Runner:  # fmt: skip
-    """The target, or this process's part of it."""
+    """Load the target, or this process's part of it."""
     pace = read_device(config.device).target
     if config.target_ranks > 1:
         return load_shared(
@@ -160,7 +160,7 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
 def open_learnt(
     config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice, cores: CorePlacement
 ) -> LearntFile:
-    """What was learnt at earlier starts, if that is kept, and what that depends on."""
+    """Open the file with the measurements of earlier starts, if they are saved."""
     folder = config.drafter.learnt if isinstance(config.drafter, Automatic) else None
     if folder is None:
         return LearntFile(None, {})
@@ -181,7 +181,7 @@ def open_learnt(
 def named_decoders(
     target: Runner, drafter: Drafter, plain: Sequence[Decoder], *, baseline: PlainBaseline | None, pace: Pace | None
 ) -> Mapping[str, Sequence[Decoder]]:
-    """The decoders of requests that say who drafts."""
+    """The decoders of requests that name a drafter."""
     held = drafter.each_alone() if isinstance(drafter, AutomaticDrafter) else {}
     return {PLAIN: plain, **{name: (HostDecoder(target, single, baseline, pace),) for name, single in held.items()}}
 
@@ -189,7 +189,7 @@ def named_decoders(
 def plain_decoders(
     target: Runner, drafter: Drafter, choice: BackendChoice, drafted: Sequence[Decoder]
 ) -> Sequence[Decoder]:
-    """The decoders of plain decoding: the backend's where it decodes drafted rounds too, and the host's loop."""
+    """The decoders of plain decoding: the backend's, if it also decodes drafted rounds, and the host's loop."""
     if isinstance(drafter, NoneDrafter):
         return (*drafted, HostDecoder(target, drafter))
     none = NoneDrafter()
@@ -197,7 +197,7 @@ def plain_decoders(
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:
-    """Log one line where the device's own kernels could not run."""
+    """Log one line if the device's own kernels cannot run."""
     if choice.missing is not None and not choice.backend.row_exact:
         logger.warning(
             "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
@@ -207,7 +207,7 @@ def warn_of_missing_kernels(choice: BackendChoice) -> None:
 
 
 def require_exact_bits(target: Runner, name: str) -> None:
-    """Raise NumericalError where the bits of a row depend on others."""
+    """Raise NumericalError if the bits of a row depend on other rows."""
     fault = find_bit_fault(target)
     if fault is not None:
         raise NumericalError(
@@ -223,7 +223,7 @@ def rehearse(
     """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one.
 
     Returns:
-        seconds of the target's passes by their rows, where the drafter had them measured.
+        seconds of the target's passes by their rows, if the drafter had them measured.
     """
     drafter.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
@@ -245,7 +245,7 @@ def warm_up(
 
     Args:
         num_prompt: tokens of the prompt; a GPU has separate kernels for passes of many rows.
-        until: when to end after the round that is played.
+        until: deadline, after which the current round is the last.
     """
     for params in KINDS_OF_ROUNDS if len(decoders) > 1 else KINDS_OF_ROUNDS[:1]:
         request = own_text(target, params, num_prompt)
@@ -265,7 +265,7 @@ def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_len
 
 
 def own_text(target: Runner, params: SamplingParams, num_prompt: int = 1) -> Request:
-    """A request whose prompt is so many times token 0."""
+    """A request whose prompt is `num_prompt` times token 0."""
     noise = None if params.is_greedy else KeyedNoise(0, target.spec.vocab_size, device=target.device)
     return Request(prompt_ids=(0,) * num_prompt, params=params, noise=noise)
 
@@ -289,6 +289,6 @@ def write(
 def forget_text(target: Runner, drafter: Drafter) -> None:
     """Empty all caches, the drafter's too."""
     drafter.forget()
-    drafter.begin((0,), SamplingParams(), None)  # one without a prefix, for a drafter that has begun another text
+    drafter.begin((0,), SamplingParams(), None)  # an unrelated prompt, for a drafter that has begun another text
     drafter.end()
     target.forget()

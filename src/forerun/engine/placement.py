@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorePlacement:
-    """An engine's threads and, beside a drafter's process, disjoint cores; else no thread is pinned. Ranks of a model
-    have the same cores.
+    """An engine's threads. With a drafter's process, target and draft get disjoint cores; otherwise no thread is
+    pinned. All ranks of a model have the same cores.
 
-    One thread more than free cores makes a pass several times slower: the others wait for it at every step.
+    One thread more than free cores makes a pass several times slower, because the others wait for it at every step.
 
     Args:
         num_threads: threads of the target's passes and torch calls, and of each other rank that shares it.
-        plain_threads: threads that plain decoding would use on `every` core.
-        every: the cores of both together, which plain decoding would use.
+        plain_threads: threads that plain decoding uses, on the cores `every`.
+        every: the cores of target and draft together, which plain decoding uses.
         place: pins the threads of the target's backend, see `ModelBackend.place_threads`.
     """
 
@@ -68,7 +68,7 @@ class CorePlacement:
         )
 
     def of_plain_decoding(self) -> "CorePlacement":
-        """Every core for the target, as plain decoding would have them."""
+        """All cores for the target, as in plain decoding."""
         return replace(self, num_threads=self.plain_threads, target=self.every)
 
     def place_pool(self) -> None:
@@ -98,7 +98,7 @@ def allowed_threads(wanted: int | None, most: int) -> int:
 
 
 def require_own(wanted: Sequence[int], own: Sequence[int]) -> None:
-    """Raise ConfigError for cores that a drafter's process cannot use: it would end at every start."""
+    """Raise ConfigError for cores that a drafter's process cannot use, because it would end at every start."""
     foreign = [core for core in wanted if core not in own]
     if foreign:
         raise ConfigError(f"cores {wanted}: core {foreign[0]} is not among those this process may use, {own}")

@@ -1,4 +1,4 @@
-"""What a forward pass costs on a machine: seconds by model, units given to it and rows."""
+"""The time of a forward pass on a machine, in seconds, by model, number of units and rows."""
 
 import json
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ class Profile:
 
     Args:
         source: origin of the numbers; only "measured" ones describe a real machine.
-        unit: resource that target and draft divide: "GPU" or "core".
+        unit: the resource divided between target and draft: "GPU" or "core".
         target: maps the number of units to the time of a target pass by its rows.
         draft: the same for a draft pass; empty without a draft.
         serial_overhead_s: a serial round's time beyond its passes.
         parallel_overhead_s: a parallel round's time beyond the longer side.
         expansion_overhead_s: a serial drafter's time per expansion beyond its draft pass.
-        worker_expansion_overhead_s: the same in a separate process, with colder caches and a larger tree.
+        worker_expansion_overhead_s: the same in a separate process, where caches are colder and the tree is larger.
         about: free text by key: models, dtype, machine, versions.
     """
 
@@ -78,10 +78,10 @@ class Profile:
 
     @classmethod
     def read(cls, path: Path) -> "Profile":
-        """The profile in a file.
+        """Read the profile in a file.
 
         Raises:
-            ConfigError: there is none, or it is not one.
+            ConfigError: the file does not exist, or is not a profile.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ class Profile:
 
 
 def read_paces(values: Mapping[str, list[tuple[int, float]]]) -> dict[int, Pace]:
-    """Units to pace, out of JSON."""
+    """Paces by number of units, from JSON."""
     return {
         int(units): Pace(steps=tuple((int(rows), float(seconds)) for rows, seconds in steps))
         for units, steps in values.items()

@@ -1,4 +1,4 @@
-"""Which part of a checkpoint each of several ranks has, and its weights: of a prepared folder its own file."""
+"""Each rank's part of a checkpoint, and its weights; in a prepared folder every rank has its own file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +25,7 @@ def shard_plans(checkpoint: Checkpoint, num_ranks: int) -> Sequence[ShardPlan]:
 
 
 def shared_group_size(checkpoint: Checkpoint) -> int:
-    """Features of the MLP that stay on one rank: of weights in groups whole groups, as far as that is possible."""
+    """MLP features are divided in multiples of this number, so that groups of weights stay whole where possible."""
     num_features = checkpoint.spec.intermediate_size
     if checkpoint.has_codes:
         return 32 if num_features % 256 else 256
@@ -35,10 +35,10 @@ def shared_group_size(checkpoint: Checkpoint) -> int:
 def rank_weights(
     checkpoint: Checkpoint, config: EngineConfig, plan: ShardPlan, on_progress: Progress | None = None
 ) -> WeightSource:
-    """A rank's part of the weights, of which no more is read.
+    """A rank's part of the weights; only this part is read.
 
     Raises:
-        CheckpointError: the files do not hold them.
+        CheckpointError: the files lack a weight.
     """
     if isinstance(checkpoint.source, PreparedFolder):
         return checkpoint.source.rank_weights(plan, **checkpoint.reading(config, on_progress))
@@ -46,7 +46,7 @@ def rank_weights(
 
 
 def stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> int:
-    """About how many bytes a rank's part takes in a file."""
+    """Approximate bytes of a rank's part in a file."""
     return sum(_stored_bytes(checkpoint, plan))
 
 

@@ -21,7 +21,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
     """The drafter, without measured pass times yet.
 
     Raises:
-        CheckpointError, ConfigError: the configured file of sets cannot be read, or is another model's.
+        CheckpointError, ConfigError: the configured file of sets cannot be read, or belongs to another model.
     """
     known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
@@ -29,7 +29,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
-    """The sets of the configured file, else of the one beside the model."""
+    """The sets in the configured file, else in the file beside the model."""
     num_layers = checkpoint.spec.num_layers
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())

@@ -34,15 +34,15 @@ from forerun.wires.endpoint import Address, read_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOpening:
-    """What a leader tells a follower first.
+    """A leader's first message to a follower.
 
     Args:
-        version: of the leader's program.
-        model: identity of the leader's.
-        device: kind of the leader's, which all ranks' are.
-        memory: descriptor of the memory through which ranks exchange what they computed, see `Backend.group_memory`.
-        address: of the leader's interface on which ranks without such memory find each other.
-        port: there.
+        version: of the leader's forerun.
+        model: identity of the leader's model.
+        device: kind of device, the same on all ranks.
+        memory: descriptor of the shared memory through which ranks exchange tensors, see `Backend.group_memory`.
+        address: of the leader's interface at which ranks without shared memory connect.
+        port: the port at that address.
         capacity: slots of the cache.
     """
 
@@ -66,7 +66,7 @@ class GroupOpening:
         return framed((), json.dumps(asdict(self)).encode())
 
     def config(self, own: EngineConfig) -> EngineConfig:
-        """What a follower computes in: as its leader, on a device of its own."""
+        """A follower's config: the leader's settings, on its own device."""
         return replace(
             own, target_ranks=self.num_ranks, dtype=cast(DTypeName, self.dtype), weights=self.weights,
             inputs=self.inputs, kernels=self.kernels, cache_bytes=self.cache_bytes,
@@ -86,14 +86,14 @@ def load_shared(
     cores: Sequence[int] = (),
     on_progress: Progress | None = None,
 ) -> Runner:
-    """Start the other ranks, which end with the runner, and load this one's part.
+    """Start the other ranks, which end with the runner, and load this rank's part.
 
     Args:
-        config: `target` is the model, and `target_ranks` its ranks.
-        cores: that its ranks on this host stay on; none: any.
+        config: `target` is the model, and `target_ranks` its number of ranks.
+        cores: cores of the ranks on this host; empty: any.
 
     Raises:
-        ConfigError: there are not as many devices.
+        ConfigError: there are too few devices.
         RankLostError: another rank could not be made ready.
     """
     plan, followers = shard_plans(checkpoint, config.target_ranks)[0], Followers(role)
@@ -121,14 +121,14 @@ def load_shared(
         raise
     finally:
         if memory is not None:
-            os.close(memory)  # it is mapped, and the others have it
+            os.close(memory)  # it is mapped, and the others have their own descriptors
 
 
 def opening_of(
     checkpoint: Checkpoint, config: EngineConfig, followers: Followers, memory: int | None, store: Any, *,
     capacity: int, exactness: Exactness,
 ) -> GroupOpening:  # fmt: skip
-    """What the ranks of a model have to agree on, as the leader's own rank has it."""
+    """The leader's settings, which all ranks must share."""
     return GroupOpening(
         model=checkpoint.source.identity(),
         device=torch.device(read_device(config.device).torch_device).type,
@@ -148,7 +148,7 @@ def opening_of(
 
 
 def gather(followers: Followers, config: EngineConfig, memory: int | None, num_threads: int) -> None:
-    """All other ranks: those of this host, if every rank has a device, then those of others."""
+    """Start the other ranks on this host, if every rank has a device, then wait for those of other hosts."""
     num_here, device = config.target_ranks - config.remote_ranks, read_device(config.device).torch_device
     require_devices(device, num_here)
     for rank in range(1, num_here):
@@ -175,7 +175,7 @@ def require_devices(first: str, num_ranks: int) -> None:
 
 
 def device_of(first: str, rank: int) -> str:
-    """The device of a rank: GPUs are taken in order from the first rank's on."""
+    """The device of a rank: GPUs in order, starting at the first rank's."""
     device = torch.device(first)
     return "cpu" if device.type == "cpu" else f"{device.type}:{(device.index or 0) + rank}"
 
@@ -183,7 +183,7 @@ def device_of(first: str, rank: int) -> str:
 def open_group(
     opening: GroupOpening, store: Any, backend: Backend, device: str, address: str, blame: Callable[[], str | None]
 ) -> RankGroup:
-    """A rank's end of the group, once all are ready.
+    """Open a rank's end of the group; called once all ranks are ready.
 
     Args:
         address: of the interface by which the rank reaches the others.

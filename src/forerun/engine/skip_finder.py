@@ -21,7 +21,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]
-FEWEST_ROWS: Final = 32.0  # rows scored for a set worth keeping
+FEWEST_ROWS: Final = 32.0  # a set is saved if at least so many rows were scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Findings:
         chance: probability that a guess of the best set is right.
         speedup: expected tokens per second with it over plain decoding, from the pass times measured here.
         num_evaluations: sets scored over 32 tokens each, or the equivalent in smaller portions.
-        has_settled: the search found nothing better for long.
+        has_settled: whether the search found nothing better for a long time.
     """
 
     sets: tuple[NamedSet, ...]
@@ -85,7 +85,7 @@ def find_skip_sets(
 
 
 def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | None = None) -> Path:
-    """Where to write sets: `out`, else where an engine for this model reads them, beside it, or in a cache folder.
+    """The path to write sets to: `out`, else where an engine reads them: beside the model, or in a cache folder.
 
     Raises:
         ConfigError: none of these is writable.

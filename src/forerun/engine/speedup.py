@@ -1,7 +1,7 @@
 """Timed plain rounds within drafted requests, the baseline of the speed-up.
 
-They use the same loop as drafted rounds, on the request's own text, at about the same time, on all the cores that plain
-decoding would use.
+They use the same loop as drafted rounds, on the request's own text, at about the same time, on all cores that plain
+decoding uses.
 """
 
 from collections.abc import Generator, Sequence
@@ -25,7 +25,7 @@ from forerun.model.runner import Runner
 from forerun.speculation.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
 
 FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
-LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of the time that stretches may take, whichever is more
+LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of time allowed for stretches, whichever is larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +46,29 @@ class PlainBaseline:
     def of(
         cls, target: Runner, decoders: Sequence[Decoder], cores: CorePlacement, max_length: int, context_s: float
     ) -> "PlainBaseline":
-        """The baseline of a target whose passes take so much longer for every token of context."""
+        """The baseline of a target; `context_s` is the additional time of a pass per token of context."""
         return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=PlainTimes(context_s))
 
     def stretches(self, drafter: Drafter, request: Request) -> "PlainStretches | None":
         """The timed plain rounds among the drafted ones of a request.
 
-        None where the text's bits could depend on the number of threads, which plain rounds have more of; and under
-        penalties on the answer only: a restarted drafter treats the text so far as prompt, does not count it, and
-        guesses worse to the end.
+        None if the text's bits could depend on the number of threads, because plain rounds have more threads. None also
+        with penalties on the answer only: a restarted drafter treats the text so far as prompt, does not count it, and
+        guesses worse until the end.
         """
         is_safe = self.target.backend.thread_exact or not self.cores.every
         is_counted = request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0
         return PlainStretches(self, drafter, request) if is_safe and not is_counted else None
 
     def compare(self, request: Request) -> Compare:
-        """The function that gives a request's speed-up; it may also time plain rounds after the text."""
+        """A function that returns a request's speed-up; it may time plain rounds after the text."""
         began, prompt_ids = perf_counter(), request.prompt_ids
 
         def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float, times_plain: bool) -> Speedup | None:
             text = [*prompt_ids, *token_ids]
             room = self.max_length - len(text)
             if times_plain and room > 0 and not self.times.has_enough(began):
-                self.target.sync(self.target.cached_ids[: len(text) - 1])  # the last round may have gone further
+                self.target.sync(self.target.cached_ids[: len(text) - 1])  # the last round may have cached more tokens
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
                 with suppress(NumericalError, ContextOverflowError):
                     rounds = play(self.decoders, replace(request, prompt_ids=text), room)
@@ -79,7 +79,7 @@ class PlainBaseline:
         return compare
 
     def _time(self, rounds: Rounds, context: int, request_began: float, until: float) -> None:
-        """Time these rounds until the request has enough samples, at most until the deadline."""
+        """Time these rounds until the request has enough samples, or until the deadline."""
         stretch, began = Stretch(self.times), perf_counter()
         for played in rounds:
             if isinstance(played, Round):
@@ -93,7 +93,7 @@ class PlainBaseline:
 
 
 class PlainStretches:
-    """Short runs of plain rounds among a request's drafted ones, as their share of the time allows."""
+    """Short runs of plain rounds among a request's drafted ones, within their share of the time."""
 
     def __init__(self, baseline: PlainBaseline, drafter: Drafter, request: Request) -> None:
         self._baseline, self._times = baseline, baseline.times
@@ -109,7 +109,7 @@ class PlainStretches:
         self._times.pass_by(seconds)
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """One stretch, the drafter paused. Its tokens are part of the text."""
+        """Run one stretch while the drafter is paused. Its tokens are part of the text."""
         began, stretch, plain = perf_counter(), Stretch(self._times), NoneDrafter()
         params, noise = self._request.params, self._request.noise
         self._drafter.end()
@@ -125,7 +125,7 @@ class PlainStretches:
 
 
 def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> tuple[Round, float]:
-    """A round, and the seconds that it took."""
+    """Run a round; returns it and its seconds."""
     began = perf_counter()
     done = play_round(target, drafter, near_tie)
     return done, perf_counter() - began
@@ -133,8 +133,8 @@ def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> tuple[Ro
 
 @torch.inference_mode()
 def context_cost(runner: Runner) -> float:
-    """Added seconds of a one-row pass per token of context. 0 where passes are slow: the weights dominate then, and
-    measuring it would take long. Empties the cache.
+    """Additional seconds of a one-row pass per token of context. 0 for slow passes, in which the weights dominate and
+    which would take long to measure. Empties the cache.
     """
     if time_pass(runner, 1) > SLOW_PASS_S:
         return 0.0

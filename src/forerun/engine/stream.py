@@ -29,13 +29,13 @@ Compare = Callable[[Sequence[int], int, float, bool], Speedup | None]
 
 
 class GenerationStream:
-    """Iterate for the steps; `result()` for the whole. Closing early cancels and leaves nothing behind.
+    """Iterate for the steps, or call `result()` for the whole text. Leaving a `with` block early cancels it.
 
-    Nothing is computed before the first step is requested. The prompt is read first, in one go, or pass by pass to
+    Nothing is computed before the first step is requested. The prompt is read first, all at once, or pass by pass to
     show progress: `for part in stream.prefill(): print(part.num_read)`.
 
-    Invariant: every id in a step is final. The steps' texts joined are the result's text, except that the result of a
-    cancelled stream also has the text that was still held back.
+    Every id in a step is final. The steps' texts joined are the result's text, except that the result of a cancelled
+    stream also includes text that was still held back.
 
     Args:
         request: the passes that read the prompt, then the rounds.
@@ -58,9 +58,10 @@ class GenerationStream:
         self._seed, self._num_prompt = seed, num_prompt
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
+        self._num_accepted = 0  # drafted tokens that are in the text
         self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted, and right of them
         self._prefill_s = self._decode_s = 0.0
-        self._is_torn = False  # a step was interrupted: its effect is unknown, so no step can follow
+        self._is_torn = False  # a step was interrupted, so its effect is unknown and no step can follow
         self._error: BaseException | None = None
         self._compare, self._num_outside = compare, num_outside
         self._speedup: Speedup | None = None
@@ -69,7 +70,7 @@ class GenerationStream:
         return self
 
     def prefill(self) -> Iterator[PrefillStep]:
-        """Read the prompt pass by pass; no passes if that was done before."""
+        """Read the prompt pass by pass; no passes if it was already read."""
         while self._is_reading and isinstance(played := self._play(), PrefillStep):
             yield played
 
@@ -83,7 +84,7 @@ class GenerationStream:
 
     @property
     def num_tokens(self) -> int:
-        """Of the prompt and of the answer so far, the last of which is in no cache; 0 before the prompt was read."""
+        """Tokens of prompt and answer so far; the last one is not cached yet. 0 before the prompt was read."""
         return 0 if self._read is None else self._num_prompt + len(self._assembly.token_ids)
 
     @property
@@ -105,7 +106,7 @@ class GenerationStream:
             self._error = error
             self.cancel()
             raise
-        except BaseException:  # an interrupt: the text was cancelled, which is no error
+        except BaseException:  # an interrupt cancels the text, which is not an error
             self.cancel()
             raise
 
@@ -129,9 +130,11 @@ class GenerationStream:
         self._decode_s += elapsed
         self._stats.append(played.stats)
         token_ids, text = self._assembly.add(played.token_ids)
+        num_accepted = min(played.stats.num_accepted, len(token_ids))
+        self._num_accepted += num_accepted
         if played.stats.drafted_by == PREDICTION:
             self._num_predicted += played.stats.num_drafted
-            self._num_foretold += min(played.stats.num_accepted, len(token_ids))
+            self._num_foretold += num_accepted
         if self._assembly.finish is not None:
             self._request.close()
         return DecodeStep(
@@ -151,13 +154,13 @@ class GenerationStream:
         self.cancel()
 
     def cancel(self) -> None:
-        """End the text where it stands; without effect once it has ended."""
+        """End the text now; no effect if it has ended."""
         self._end()
-        with suppress(EngineBusyError), self._exclusive:  # another thread's round runs to its end
+        with suppress(EngineBusyError), self._exclusive:  # another thread finishes its round
             self._request.close()
 
     def discard(self) -> None:
-        """The same for the engine, which holds the lock: the caches belong to another text from now on."""
+        """Cancel for the engine, which holds the lock; from now on the caches belong to another text."""
         self._compare = None
         self._end()
         self._request.close()
@@ -170,8 +173,8 @@ class GenerationStream:
         """Run to the end and return the whole text with its statistics; re-raise the error that ended it early.
 
         Args:
-            times_plain: where the speed-up needs more plain rounds than were timed so far, time them now, which takes a
-                moment; else it may be None.
+            times_plain: if the speed-up needs more timed plain rounds, time them now, which takes a moment; otherwise
+                the speed-up may be None.
         """
         for _ in self:
             pass
@@ -198,7 +201,6 @@ class GenerationStream:
 
     def _summary(self) -> GenerationStats:
         num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
-        num_accepted = sum(item.num_accepted for item in self._stats)
         num_reused = 0 if self._read is None else self._read.num_reused
         num_read = max(0, self._num_prompt - 1 - num_reused)  # the last one is read with the first round
         return GenerationStats(
@@ -207,11 +209,11 @@ class GenerationStream:
             num_new_tokens=num_new,
             num_rounds=num_rounds,
             num_drafted=sum(item.num_drafted for item in self._stats),
-            num_accepted=num_accepted,
+            num_accepted=self._num_accepted,
             num_near_ties=sum(item.num_near_ties for item in self._stats),
             tokens_per_s=num_new / self._decode_s if self._decode_s else 0.0,
             tokens_per_round=num_new / num_rounds if num_rounds else 0.0,
-            accepted_per_round=num_accepted / num_rounds if num_rounds else 0.0,
+            accepted_per_round=self._num_accepted / num_rounds if num_rounds else 0.0,
             hit_rate=sum(item.was_hit for item in self._stats) / num_rounds if num_rounds else 0.0,
             prefill_s=self._prefill_s,
             prompt_tokens_per_s=num_read / self._prefill_s if self._prefill_s else 0.0,

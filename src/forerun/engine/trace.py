@@ -1,4 +1,4 @@
-"""A draft's guesses at every position of an answer: the planner's data on a pair of models."""
+"""A draft's guesses at every position of an answer, as the planner's data on a pair of models."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import write_whole
 
 FIELDS: Final = ("prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed")
 DIGITS: Final = 5  # decimals of a log-probability in a file
@@ -20,9 +21,9 @@ class AnswerTrace:
     Args:
         prompt_ids: at least one token.
         token_ids: the answer.
-        children: for each answer token the ids the draft would have tried, as the drafter ranks them: likeliest first,
-            at a temperature above 0 with the target's own noise.
-        log_probs: their log-probabilities, none above 0, falling.
+        children: for each answer token the ids the draft would have tried, in the drafter's order: likeliest first, at
+            a temperature above 0 with the target's own noise.
+        log_probs: their log-probabilities, none above 0, in descending order.
         temperature: the answer's temperature.
         seed: seed of the answer's noise; None when greedy.
     """
@@ -50,7 +51,7 @@ class AnswerTrace:
                 )
 
     def to_json(self) -> str:
-        """One line."""
+        """The trace as one line of JSON."""
         return json.dumps({
             "prompt_ids": self.prompt_ids,
             "token_ids": self.token_ids,
@@ -62,28 +63,28 @@ class AnswerTrace:
 
 
 def falls(values: tuple[float, ...]) -> bool:
-    """True for log-probabilities in order, likeliest first."""
+    """Whether log-probabilities are in descending order."""
     limits = (1e-3, *values)  # rounding may leave a value slightly above zero
     return all(not isnan(value) and value <= before for before, value in zip(limits, values, strict=False))
 
 
 def write_traces(path: Path, traces: Iterable[AnswerTrace]) -> int:
-    """Write one trace a line, as they come; return how many.
+    """Write one trace a line once all of them are there; return how many.
+
+    Where they break off, those so far are kept if there was no file.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    num_written = 0
+    lines = list[str]()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            for trace in traces:
-                file.write(trace.to_json() + "\n")
-                file.flush()
-                num_written += 1
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from error
-    return num_written
+        lines.extend(trace.to_json() + "\n" for trace in traces)
+    except BaseException:
+        if lines and not path.exists():
+            write_whole(path, "".join(lines), makes_folder=True)
+        raise
+    write_whole(path, "".join(lines), makes_folder=True)
+    return len(lines)
 
 
 def read_traces(path: Path) -> list[AnswerTrace]:
@@ -116,7 +117,7 @@ def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
 
 
 def parse_trace(values: dict[str, Any]) -> AnswerTrace:
-    """A trace out of JSON; unknown keys are errors."""
+    """Parse a trace from JSON; unknown keys are errors."""
     unknown = sorted(set(values) - set(FIELDS))
     if unknown:
         raise ValueError(f"unknown keys {', '.join(unknown)}")
@@ -134,7 +135,7 @@ def parse_trace(values: dict[str, Any]) -> AnswerTrace:
 
 
 def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Token ids out of JSON.
+    """Token ids from JSON.
 
     Raises:
         ValueError: an element is not a token id.

@@ -20,12 +20,12 @@ from forerun.sampling.truncation import filter_scores
 class ModelBackend(Protocol):
     """One machine's way to run passes, to sample from their logits, and to move cache rows.
 
-    A backend without kernels for all but passes inherits torch's calls.
+    The default methods call torch; a backend overrides those for which it has kernels.
 
     Args:
-        name: what a user reads: native, triton, fused or reference.
-        row_exact: the bits of a row depend on nothing but that row's own text, and maybe the number of threads.
-        thread_exact: the number of threads changes no bit either.
+        name: shown to the user: native, triton, fused or reference.
+        row_exact: a row's result, to the bit, depends only on its own text, and perhaps on the number of threads.
+        thread_exact: a row's result does not depend on the number of threads either.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ModelBackend(Protocol):
         """The model's program without the sublayers `unused`, bound to weights and a cache.
 
         Args:
-            group: the ranks that share the model, of which this one has the given part; None: it is whole.
+            group: the ranks that share the model; None: this process has the whole model.
         """
         ...
 
@@ -52,7 +52,7 @@ class ModelBackend(Protocol):
         return Choices.of(self.best_tokens(scores_TV, noise, temperature=temperature))
 
     def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:
-        """See `sampling.sample`; the columns may be a part of the vocabulary, whose noise it then is."""
+        """See `sampling.sample`; the columns may be a part of the vocabulary, and `noise` is then that part's."""
         return best_tokens(scores_TV, noise, temperature=temperature)
 
     def topk(
@@ -68,13 +68,13 @@ class ModelBackend(Protocol):
         return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
 
     def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
-        """See `sampling.truncation.filter_scores`; what stays in a row depends on that row alone."""
+        """See `sampling.truncation.filter_scores`; which tokens survive in a row depends only on that row."""
         return filter_scores(scores_TV, params)
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
-        """Copy slots `sources` to start, start + 1, ... in all layers, as if all were read before any is written."""
+        """Copy slots `sources` to start, start + 1, ... in all layers, as if all reads came before all writes."""
         move_slots_by_index(storage_2LSKD, sources, start)
 
     def place_threads(self, cores: Sequence[int]) -> None:
-        """Keep the backend's own threads on these cores from now on; none: on any that this process may use."""
+        """Pin the backend's own threads to these cores; if empty, to all cores that this process may use."""
         return

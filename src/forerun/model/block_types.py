@@ -1,4 +1,4 @@
-"""The kinds of blocks of codes that GGUF files hold, by their sizes. Source: ggml-common.h of llama.cpp."""
+"""Types of quantised blocks in GGUF files, with their sizes. Source: ggml-common.h of llama.cpp."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
@@ -7,7 +7,7 @@ BlockType = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_
 
 
 class BlockShape(NamedTuple):
-    """Elements of a block, and the bytes they take."""
+    """Number of elements of a block, and its size in bytes."""
 
     num_elements: int
     num_bytes: int

@@ -1,7 +1,7 @@
-"""Blocks of codes as GGUF files hold them, and the weights they stand for.
+"""Dequantises the blocks of GGUF files.
 
-A value is scale * code + minimum. Scales and minima belong to groups of 32 inputs (16 in Q6_K). The K types keep them
-as small integers, which two float16 of each block of 256 multiply. Source: ggml-quants.c of llama.cpp.
+A value is scale * code + minimum. Each group of 32 inputs (16 in Q6_K) has its own scale and minimum. The K types store
+them as small integers, to be multiplied by two float16 of each block of 256. Source: ggml-quants.c of llama.cpp.
 
 Legend: N blocks, E elements of a block, G groups of a block, O output features, I input features.
 """
@@ -16,7 +16,7 @@ from forerun.model.block_types import BLOCKS, BlockType
 
 
 def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
-    """float32 [O, I], with ggml's own order of rounding.
+    """The weight, float32 [O, I], rounded in the same order as ggml does.
 
     Args:
         blocks_OB: uint8 [O, bytes of a row].
@@ -61,7 +61,8 @@ def values_of_q5_k(blocks: Tensor) -> Tensor:
 
 
 def values_of_q6_k(blocks: Tensor) -> Tensor:
-    """Two halves of 128 elements: their low four bits as in two times 64 nibbles, their high two in fours of a byte."""
+    """A block has two halves of 128 elements. The low four bits of a half are two runs of 64 nibbles; its high two bits
+    are packed four to a byte."""
     low_NG32 = halves_of_64(blocks[:, :128], width=64).reshape(len(blocks), 8, 32)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
     high_NG32 = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(len(blocks), 8, 32)
@@ -71,30 +72,30 @@ def values_of_q6_k(blocks: Tensor) -> Tensor:
 
 
 def floats(blocks: Tensor, begin: int) -> Tensor:
-    """The float16 at this byte of each block as float32 [N, 1]."""
+    """The float16 at byte `begin` of each block, as float32 [N, 1]."""
     return blocks[:, begin : begin + 2].contiguous().view(torch.float16).float()
 
 
 def halves(codes: Tensor) -> Tensor:
-    """[N, 16] bytes to 32 nibbles: all low ones, then all high ones."""
+    """Split [N, 16] bytes into [N, 32] nibbles: all low ones, then all high ones."""
     return torch.cat((codes & 15, codes >> 4), 1)
 
 
 def halves_of_64(codes: Tensor, *, width: int = 32) -> Tensor:
-    """Nibbles [N, G, width]: of each `width` bytes all low ones, then all high ones."""
+    """Nibbles [N, G, width]: for each `width` bytes all low ones, then all high ones."""
     grouped = codes.reshape(len(codes), -1, width)
     return torch.stack((grouped & 15, grouped >> 4), 2).flatten(1, 2)
 
 
 def fifth_bits(bits: Tensor) -> Tensor:
-    """Bit i of four bytes as 16 or 0 of element i, [N, 32]."""
+    """[N, 32]: 16 for element i where bit i of the four bytes is set, else 0."""
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
     return ((bits[:, :, None] >> places) & 1).flatten(1) << 4
 
 
 def scaled(blocks: Tensor, codes_NGE: Tensor) -> Tensor:
-    """Codes of Q4_K or Q5_K to values: twelve bytes behind the two floats hold scales and minima of eight groups, six
-    bits each."""
+    """Values of Q4_K or Q5_K codes. Twelve bytes after the two floats hold scales and minima of eight groups, six bits
+    each."""
     first_N4, second_N4, third_N4 = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales_NG = torch.cat((first_N4 & 63, third_N4 & 15 | (first_N4 >> 2) & 48), 1)
     minima_NG = torch.cat((second_N4 & 63, third_N4 >> 4 | (second_N4 >> 2) & 48), 1)

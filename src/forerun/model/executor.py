@@ -1,4 +1,4 @@
-"""What runs a model's program."""
+"""The interface of executors, which run a model's program."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -16,5 +16,5 @@ class Executor(Protocol):
     """A program bound to weights and a cache."""
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass; `observe` sees each op and the buffer it wrote."""
+        """Run one pass; `observe` is called with each op and the buffer it wrote."""
         ...

@@ -1,4 +1,4 @@
-"""The only way data enters a model."""
+"""The input of a forward pass."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from forerun.core.sublayers import NOTHING, SkipSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenChoice:
-    """The token with the largest logit / temperature + noise, see `sampling.sample`.
+    """Choose the token with the largest logit / temperature + noise, see `sampling.sample`.
 
     Args:
-        seed: of the noise, 64 bits; None: none is added.
+        seed: seed of the noise, 64 bits; None: no noise.
     """
 
     seed: int | None
@@ -28,15 +28,15 @@ class ForwardInput:
         token_ids: T ids.
         positions: T places in the text; independent of the slots.
         first_slot: the rows' keys and values go to slots first_slot .. first_slot + T - 1.
-        prefix_len: slots that every row sees.
-        ancestry: [T, W] bool, which rows see which slots from prefix_len to the last new one; None means causal.
+        prefix_len: number of slots, from the first, that every row attends to.
+        ancestry: [T, W] bool, which rows attend to which slots from prefix_len to the last new one; None means causal.
         num_logit_rows: number of rows at the end with logits.
         skipped: sublayers left out of this pass (self-speculation).
-        row_skips: [T, S] bool, sublayers in the order of `all_sublayers` that a row leaves out on its own: its residual
-            stream passes them unchanged. Its keys and values are written all the same. None: every row runs them all.
-        choice: how a token after each row with logits will be chosen, where nothing else is asked of the logits; ranks
-            that share a model choose then in `ForwardOutput.best`, instead of joining their logits.
-        taps: layers, ascending, behind which the residual stream is copied into `ForwardOutput.features`.
+        row_skips: [T, S] bool, the sublayers, in the order of `all_sublayers`, that this row alone leaves out: they do
+            not change its residual stream, but its keys and values are still written. None: every row runs them all.
+        choice: how the caller will choose a token after each row with logits, if it uses the logits for nothing else;
+            ranks that share a model then return the tokens in `ForwardOutput.best` instead of joining their logits.
+        taps: layers, ascending, after which the residual stream is copied into `ForwardOutput.features`.
     """
 
     token_ids: list[int]
@@ -64,5 +64,5 @@ class ForwardInput:
 
     @property
     def num_slots(self) -> int:
-        """Slots filled after this pass."""
+        """Number of slots filled after this pass."""
         return self.first_slot + len(self.token_ids)

@@ -1,4 +1,4 @@
-"""What a pass of a model costs by its rows, measured."""
+"""Measures how long a forward pass takes by its number of rows."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,21 +21,19 @@ from forerun.model.tree_cache import TreeCache
 MOST_REPEATS: Final = 8
 LEAST_REPEATS: Final = 2
 MOST_PASSES: Final = 8
-SETTLED_S: Final = 0.012  # of passes of one width; of short ones the first is slower: code and buffers are another's
-# To be measured, in rows. Of a GGUF file's codes three rows cost what one does, four 7 % more; five or seven gain 0.
+SETTLED_S: Final = 0.012  # of repeats of one width: the first short pass is slower, as the CPU's caches are cold
+# Widths to measure, in rows. With GGUF weights three rows cost as much as one, four 7 % more; 5 and 7 gain nothing.
 WIDTHS: Final = (1, 2, 3, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))
 
 
 @torch.inference_mode()
 def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 64, budget_s: float = 0.3) -> Pace:
-    """Seconds of a pass by its rows, passes of all widths taken in turn. Empties the cache.
-
-    The times are then made not to fall.
+    """Seconds of a pass for each number of rows, never falling as rows are added. Empties the cache.
 
     Args:
-        widths: numbers of rows, ascending.
-        context: tokens before them, as far as the cache has room.
-        budget_s: no further repeat once this has passed.
+        widths: numbers of rows, ascending; they are measured in turn.
+        context: number of tokens before the rows, fewer if the cache has less room.
+        budget_s: no repeat is started after this time.
     """
     stand_in(empty_cache(runner), max(0, min(context, runner.cache.capacity - widths[-1])))
     seconds = least_times([partial(time_pass, runner, width) for width in widths], budget_s)
@@ -52,9 +50,10 @@ def empty_cache(runner: DraftRunner) -> TreeCache:
 
 
 def least_times(runs: Sequence[Callable[[], float]], budget_s: float) -> list[float]:
-    """The least of each run's seconds, all run in turn, the last first: other load on the machine only adds time.
+    """The shortest time of each run, in seconds; the minimum, because other load on the machine only adds time.
 
-    A short pass takes up to 1.5 times as long for 10 ms after a wide one, so wide ones come first.
+    The runs take turns, the widest pass first. Each repeats until its times settle, since a short pass takes up to 1.5
+    times as long for 10 ms after a wide one.
     """
     times: list[list[float]] = [[] for _ in runs]
     began = perf_counter()
@@ -69,22 +68,22 @@ def least_times(runs: Sequence[Callable[[], float]], budget_s: float) -> list[fl
 
 
 def widths_up_to(most: int) -> list[int]:
-    """Numbers of rows worth measuring: few, so that each is measured often; the most of them last."""
+    """Numbers of rows to measure, ascending, with `most` as the last: few, so that each is measured often."""
     return [*(width for width in WIDTHS if width < most), most]
 
 
 def stand_in(cache: TreeCache, num_tokens: int) -> None:
-    """Treat the slots' arbitrary contents as a text: reading it takes as long as any text."""
+    """Treat the arbitrary contents of the slots as a text: attending to it takes as long as to a real one."""
     cache.move(CacheMove(length=0, num_adopted=num_tokens))
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """The values made not to fall: none is larger than one after it, since only disturbances add time."""
+    """Lower each value to the least of those after it: a larger one is due to other load on the machine."""
     return [*accumulate(reversed(values), min)][::-1]
 
 
 def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) -> float:
-    """Seconds of one pass, its logits read."""
+    """Seconds of one pass, including reading a logit."""
     cache = runner.cache
     start = cache.committed_len
     began = perf_counter()
@@ -99,14 +98,14 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
             skipped=skipped,
         )
     )
-    output.logits[-1, 0].item()  # a device has finished only when its result is here
+    output.logits[-1, 0].item()  # waits until the device has finished
     elapsed = perf_counter() - began
     cache.truncate(start)
     return elapsed
 
 
 def star(num_rows: int) -> NDArray[np.bool_]:
-    """The ancestry of a root and its children: a mask's cost does not depend on the tree."""
+    """The ancestry of a root and its children; the mask costs the same for every tree."""
     ancestry = np.eye(num_rows, dtype=np.bool_)
     ancestry[:, 0] = True
     return ancestry

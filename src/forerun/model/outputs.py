@@ -1,4 +1,4 @@
-"""What a forward pass gives."""
+"""The output of a forward pass."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from forerun.sampling.sample import BestTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardOutput:
-    """Of T rows, with vocabulary V and hidden size H.
+    """The output of a pass of T rows, with vocabulary size V and hidden size H.
 
     Args:
         logits: [num_logit_rows, V], of the last rows, in the dtype of the backend's scores.
-        features: [T, len(taps), H], the residual stream of every row behind each tapped layer, in the dtype of the
-            backend's activations; None where nothing was tapped.
-        best: what `ForwardInput.choice` asked for, where it was done; there are no logits then, [0, V].
+        features: [T, len(taps), H], the residual stream of every row after each tapped layer, in the dtype of the
+            backend's activations; None without taps.
+        best: the tokens chosen by `ForwardInput.choice`, if the pass chose them; `logits` is then empty, [0, V].
     """
 
     logits: Tensor

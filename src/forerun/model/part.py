@@ -1,4 +1,4 @@
-"""What is wanted of a linear layer's weight: some of its outputs, or some of its inputs, with padding."""
+"""A part of a linear layer's weight: some of its outputs, or some of its inputs, with padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Elements `start` to `stop` - 1 of a dimension, and `padding` zeros behind them."""
+    """Elements `start` to `stop` - 1 of a dimension, followed by `padding` zeros."""
 
     start: int
     stop: int
@@ -15,16 +15,16 @@ class Piece:
 
     @property
     def num_real(self) -> int:
-        """Elements without the padding."""
+        """Number of elements without the padding."""
         return self.stop - self.start
 
     @property
     def size(self) -> int:
-        """Elements, padding included."""
+        """Number of elements with the padding."""
         return self.num_real + self.padding
 
     def scaled(self, factor: int, offset: int = 0) -> "Piece":
-        """The same of elements that are `factor` each, the first one at `offset`."""
+        """The same piece in smaller elements, `factor` for each of these, counted from `offset`."""
         return Piece(
             start=offset + factor * self.start, stop=offset + factor * self.stop, padding=factor * self.padding
         )
@@ -32,11 +32,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is wanted of a linear layer's weight; by default all of it.
+    """A part of a linear layer's weight; by default all of it.
 
     Args:
-        rows: outputs, by the stored weights that make up the layer's, queries, keys and values say: the pieces of each,
-            counted from the first output of all. None: all outputs.
+        rows: outputs: a list of pieces for each stored weight that the layer is made of (for example queries, keys and
+            values), counted from the layer's first output. None: all outputs.
         columns: inputs; None: all.
     """
 

@@ -1,8 +1,8 @@
 """A forward pass as a fixed program of named ops over named buffers.
 
-The program is data: an executor decides how to run it (op by op here; one native call or one CUDA graph later), and
-two executors can be compared buffer by buffer. Skipped sublayers, taps, row gates and tree masks are data of a run, not
-other programs.
+The program is data: an executor decides how to run it (op by op, in one native call, or as a CUDA graph), and two
+executors can be compared buffer by buffer. Skipped sublayers, taps, row skips and tree masks are inputs of a pass and
+do not change the program.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Op:
     """One step: reads buffers, writes one buffer, with the weights named `weights` (plus ".weight", ".bias").
 
     Args:
-        sublayer: left out with it.
-        tapped: for a tap, the layer whose output it copies, only in passes that request it.
+        sublayer: the sublayer that the op belongs to, if any; a pass that skips the sublayer skips the op.
+        tapped: for a tap, the layer whose output it copies in passes that request it.
     """
 
     kind: OpKind
@@ -41,7 +41,7 @@ class Op:
 
     @property
     def layer(self) -> int:
-        """-1 where it belongs to none."""
+        """The op's layer, or -1 if it belongs to none."""
         if self.tapped is not None:
             return self.tapped
         return -1 if self.sublayer is None else self.sublayer[0]
@@ -51,7 +51,8 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
     """The ops of one forward pass, in order, without the sublayers `unused`.
 
     Args:
-        is_shared: several ranks have a part of each sublayer; their last products are added up before the residual is.
+        is_shared: each rank has a part of every sublayer; the last product of a sublayer is summed over the ranks
+            before the residual is added.
     """
     ops = [
         Op(kind="mask", reads=("ancestry",), writes="mask"),
@@ -93,7 +94,7 @@ def mlp_ops(layer: int) -> list[Op]:
 
 
 def split_linear_add(op: Op) -> tuple[Op, Op]:
-    """A product and its addition to the residual as two ops, for the ranks to add up between them."""
+    """Split an op into the product and the addition to the residual, so that the ranks' products can be summed."""
     reads, residual = op.reads
     return (
         Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),

@@ -1,7 +1,7 @@
-"""Weights of linear layers in 8 or 4 bits, and back.
+"""Quantises weights of linear layers to 8 or 4 bits, and dequantises them.
 
-Only what is stored is fixed here. A kernel may round the inputs of such a weight as well, as long as it does the same
-to every row.
+This file fixes only how weights are stored. A kernel may also round the inputs of such a weight, as long as it does the
+same to every row.
 
 Legend: O output features, I input features, G groups of consecutive input features, N features of a group, R rows.
 """
@@ -22,22 +22,22 @@ from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weig
 MAX_INT8: Final = 127
 MAX_INT4: Final = 15
 GROUP_SIZES: Final = (128, 64, 32)
-CLIPPING: Final = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72)  # shares of a group's range that are tried
-ELEMENTS_PER_BLOCK: Final = 1 << 21  # of a weight quantised at a time: few enough for a cache, enough for threads
+CLIPPING: Final = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72)  # the shares of a group's range to try
+ELEMENTS_PER_BLOCK: Final = 1 << 21  # quantised at a time: few enough for the CPU's cache, enough for all threads
 
 
 def head_format(weight_format: WeightFormat) -> WeightFormat:
     """The head's format in a model with this layer format.
 
-    Of int4 it is int8: every rounding there reaches the scores at once. On held-out text a head of 4 bits costs the
-    built-in target nearly as much perplexity again as 4 bits in all its layers do (16.51, 16.72, 16.90); one of 8 bits
-    costs nothing that shows.
+    With int4 layers the head is int8, because its rounding errors go straight into the scores. On held-out text the
+    built-in target's perplexity is 16.51 plain, 16.72 with int4 layers, and 16.90 with an int4 head as well; an int8
+    head makes no measurable difference.
     """
     return "int8" if weight_format == "int4" else weight_format
 
 
 def weight_bytes(shape: tuple[int, ...], weight_format: WeightFormat, element_bytes: int = 4) -> int:
-    """Bytes of a weight of shape (O, I) in a format; `element_bytes` are those of an element of a plain one."""
+    """Bytes of a weight of shape (O, I) in a format; `element_bytes` is the size of an element of a plain weight."""
     num_out, num_in = shape
     match weight_format:
         case "plain":
@@ -50,17 +50,17 @@ def weight_bytes(shape: tuple[int, ...], weight_format: WeightFormat, element_by
 
 
 def group_size_of(num_in: int) -> int:
-    """Input features of a group: the most that divide them evenly, else the fewest, the last group being shorter."""
+    """Features of a group: the largest size that divides `num_in`; else the smallest, and the last group is shorter."""
     return next((size for size in GROUP_SIZES if num_in % size == 0), GROUP_SIZES[-1])
 
 
 def quantise(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
-    """A weight [O, I] of any floating dtype in a format; "plain" keeps it as it is.
+    """Convert a weight [O, I] of any floating dtype to a format; "plain" keeps it as it is.
 
-    The same weight gives the same bits, whatever the number of threads.
+    The result does not depend on the number of threads.
 
     Raises:
-        CheckpointError: the weight holds NaN or infinity, for which no scale exists.
+        CheckpointError: the weight holds NaN or infinity.
     """
     match weight_format:
         case "plain":
@@ -72,7 +72,7 @@ def quantise(weight_OI: Tensor, weight_format: WeightFormat) -> Weight:
 
 
 def dequantise(weight: Weight) -> Tensor:
-    """The weight that stands for, float32 [O, I]."""
+    """The values of a weight, float32 [O, I]."""
     match weight:
         case Int8Weight():
             return weight.values_OI * weight.scales_O[:, None]
@@ -106,7 +106,7 @@ def as_plain(weight: Weight) -> Tensor:
 
 
 def as_int4(weight: BlockWeight) -> Int4Weight:
-    """The same values of Q4_0, whose codes have a zero in the middle, for kernels that multiply by int4."""
+    """A Q4_0 weight as int4 with the same values, for kernels that multiply by int4; its zero is always code 8."""
     assert weight.block_type == "Q4_0", weight.block_type
     blocks_OGB = weight.blocks_OB.reshape(weight.shape[0], -1, BLOCKS["Q4_0"].num_bytes)
     codes_OGN = torch.cat((blocks_OGB[:, :, 2:] & 15, blocks_OGB[:, :, 2:] >> 4), 2)
@@ -121,7 +121,7 @@ def as_int4(weight: BlockWeight) -> Int4Weight:
 
 
 def to_int8(weight_OI: Tensor) -> Int8Weight:
-    """The largest weight of an output becomes 127. Smaller scales, which clip it, gained nothing on held-out text."""
+    """Scale each output so that its largest weight becomes 127. Clipping weights gained nothing on held-out text."""
     values_OI = torch.empty_like(weight_OI, dtype=torch.int8)
     scales_O = torch.empty(weight_OI.shape[0], device=weight_OI.device)
     for rows in blocks(weight_OI):
@@ -134,9 +134,9 @@ def to_int8(weight_OI: Tensor) -> Int8Weight:
 
 
 def to_int4(weight_OI: Tensor) -> Int4Weight:
-    """Each group from its least to its largest weight, or as much of that range as leaves the least squared error.
+    """Quantise each group over its range of weights, or over the share of it that gives the least squared error.
 
-    Clipping takes a tenth off the divergence of the built-in pair's predictions from those of plain weights.
+    Clipping reduces the divergence of the built-in pair's predictions from those of plain weights by a tenth.
     """
     (num_out, num_in), device = weight_OI.shape, weight_OI.device
     group_size = group_size_of(num_in)
@@ -157,9 +157,9 @@ def to_int4(weight_OI: Tensor) -> Int4Weight:
 
 
 def fit_groups(plain_RGN: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and zero [R, G, 1] of each group, by trying every share of its range in CLIPPING.
+    """Scale and zero [R, G, 1] of each group, found by trying every share of its range in CLIPPING.
 
-    The range contains 0, so that a weight of 0 stays 0, and with it what fills up a last group. All shares of a range
+    The range always contains 0, so that weights of 0, and the padding of the last group, stay 0. All shares of a range
     have the same zero.
     """
     low_RG1 = plain_RGN.amin(-1, keepdim=True).clamp_(max=0.0)
@@ -178,18 +178,18 @@ def fit_groups(plain_RGN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def round_to_int4(plain_RGN: Tensor, scales_RG1: Tensor, zeros_RG1: Tensor) -> Tensor:
-    """The values, as floats."""
+    """The codes, 0 to 15, as floats."""
     return (plain_RGN / nonzero(scales_RG1)).round_().add_(zeros_RG1).clamp_(0, MAX_INT4)
 
 
 def in_groups(rows_RI: Tensor, group_size: int) -> Tensor:
-    """[R, I] to [R, G, N]; zeros fill up the last group."""
+    """Reshape [R, I] to [R, G, N]; the last group is padded with zeros."""
     padded_RI = functional.pad(rows_RI, (0, -rows_RI.shape[1] % group_size))
     return padded_RI.view(len(rows_RI), -1, group_size)
 
 
 def blocks(weight_OI: Tensor) -> Iterator[slice]:
-    """Rows to quantise at a time."""
+    """Slices of rows, each to be quantised at a time."""
     num_out, num_in = weight_OI.shape
     num_rows = max(1, ELEMENTS_PER_BLOCK // num_in)
     for start in range(0, num_out, num_rows):
@@ -197,13 +197,13 @@ def blocks(weight_OI: Tensor) -> Iterator[slice]:
 
 
 def nonzero(scales: Tensor) -> Tensor:
-    """The scales as divisors: where there is no weight, any will do."""
+    """The scales as divisors: a scale of 0 becomes 1, which is as good as any, since its weights are all 0."""
     return torch.where(scales == 0.0, 1.0, scales)
 
 
 def require_finite(scales: Tensor, weight_OI: Tensor) -> None:
     if not scales.isfinite().all():
         raise CheckpointError(
-            f"a weight of shape {list(weight_OI.shape)} holds NaN or infinity, which no int8 or int4 can stand for: "
-            "check the checkpoint, or take another dtype"
+            f"a weight of shape {list(weight_OI.shape)} holds NaN or infinity, which int8 and int4 cannot "
+            "represent: check the checkpoint, or take another dtype"
         )

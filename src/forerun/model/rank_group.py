@@ -1,4 +1,4 @@
-"""What a pass needs of the ranks that share its model.
+"""The interface to the ranks that share a model.
 
 Legend: T rows, H hidden size, N columns of one rank.
 """
@@ -12,16 +12,19 @@ class RankGroup(Protocol):
     """The ranks of one model, all of which run the same pass at the same time.
 
     Args of an implementation:
-        rank: of this process.
-        num_ranks: of the group.
+        rank: this process's rank.
+        num_ranks: number of ranks in the group.
     """
 
     rank: int
     num_ranks: int
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
-        """The residual plus the partials of all ranks, added in the order of ranks in at least float32, so that a row
-        is the same on every rank and with any company; [T, H] in the residual's dtype."""
+        """The residual plus the partials of all ranks, [T, H] in the residual's dtype.
+
+        The partials are added in the order of ranks in at least float32, so a row's sum is the same on every rank and
+        does not depend on the other rows.
+        """
         ...
 
     def join_columns(self, part_TN: Tensor) -> Tensor:
@@ -29,5 +32,5 @@ class RankGroup(Protocol):
         ...
 
     def lose(self) -> None:
-        """Have no rank wait any longer, since one of them has gone; the pass under way then fails."""
+        """Make all ranks stop waiting, because one of them has ended; the current pass then fails."""
         ...

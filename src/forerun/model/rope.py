@@ -1,4 +1,4 @@
-"""Cosines and sines of every position, with the scalings of checkpoints.
+"""Rotary embeddings: cosines and sines of every position, with the scaling that the checkpoint names.
 
 Legend: P positions, D head size.
 """
@@ -32,7 +32,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Slow rotations are divided by the factor, fast ones kept, those between blended by their wavelength."""
+    """Divide low frequencies by the factor, keep high ones, and blend those between by their wavelength."""
     wavelengths = 2 * math.pi / frequencies
     smooth = rope.original_max_positions / wavelengths - rope.low_freq_factor
     share_kept = (smooth / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
@@ -40,11 +40,11 @@ def blend_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Slow rotations are divided by the factor, fast ones kept, those between blended by their dimension."""
+    """Divide low frequencies by the factor, keep high ones, and blend those between by their dimension."""
     head_dim = 2 * len(frequencies)
 
     def dimension_of(num_rotations: float) -> float:
-        """Where a dimension rotates this often in the original context."""
+        """The dimension that makes this many rotations in the original context."""
         positions_per_radian = rope.original_max_positions / (num_rotations * 2 * math.pi)
         return head_dim * math.log(positions_per_radian) / (2 * math.log(rope.theta))
 
@@ -52,7 +52,7 @@ def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    width = high - low or 0.001  # a step where both bounds are one
+    width = high - low or 0.001  # not 0 where both bounds are equal
     share_divided = ((torch.arange(len(frequencies)).float() - low) / width).clamp(0.0, 1.0)
     return share_divided * frequencies / rope.factor + (1 - share_divided) * frequencies
 

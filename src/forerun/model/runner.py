@@ -1,4 +1,4 @@
-"""A model with its cache behind one forward()."""
+"""A model together with its key/value cache."""
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, sleep
@@ -22,24 +22,24 @@ from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
-SPIN_S = 0.2e-3  # a sleep of some ms mostly wakes 0.1 to 0.2 ms late
+SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
 MakeExecutor: TypeAlias = Callable[[ModelSpec, WeightSource, TreeCache, SkipSet], Executor]
-LEAST_ROWS = 16  # what is lost with fewer is read again in one pass, which costs little more than one of a single row
+LEAST_ROWS = 16  # up to so many lost tokens are read again in one pass, which costs little more than a pass of one row
 
 
 class Runner:
-    """Model, cache and the text the cache stands for; other texts that it stood for are saved, see `recall`.
+    """A model, its cache, and the text in the cache. Earlier texts of the cache are saved, see `recall`.
 
-    What is `unused` has neither weights here nor a part in any pass: a layer-skipped copy of a model.
-    With a `pace`, no pass takes less than the pace's time for its rows.
     Invariant: `cached_ids` are the committed tokens of the cache, in order; only `sync`, `commit`, `adopt` and `recall`
     add to them.
 
     Args:
-        cache_bytes: of saved texts, at most.
-        make_executor: what runs passes, from the same values as `backend.executor`; None: the backend's.
+        pace: if given, every pass takes at least the pace's time for its rows.
+        unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
+        cache_bytes: limit on the bytes of saved texts.
+        make_executor: makes the executor, with the arguments of `backend.executor`; None: `backend.executor` does.
         tell: see `TreeCache`.
-        on_close: ends whoever else has a part of the model.
+        on_close: called by `close`, to end the other ranks of the model.
     """
 
     def __init__(
@@ -69,21 +69,23 @@ class Runner:
             self._executor = make(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass; keys and values of all rows are in the cache afterwards."""
+        """Run one pass, which writes keys and values of all rows to the cache."""
         return self.play(Step(inputs=inputs), observe=observe)
 
     def play(
         self, step: Step, *, executor: Executor | None = None, share: float = 1.0, observe: Observer | None = None
     ) -> ForwardOutput:
-        """Move rows of the cache, then run the pass: all that reads a weight goes through here, and all that changes a
-        cache but `recall` and what measures passes.
+        """Move rows of the cache, then run the pass.
+
+        Every pass goes through here, and so does every change of the cache except those of `recall` and of
+        measurements.
 
         Args:
-            executor: what runs the pass, bound to the same cache; None: the model itself.
+            executor: runs the pass, bound to the same cache; None: the model's own executor.
             share: share of the model's weights that `executor` reads; used only by a paced model.
 
         Returns:
-            what the pass gave; without one, no rows.
+            the output of the pass; without a pass, an output of no rows.
         """
         if step.move is not None:
             self.cache.move(step.move)
@@ -96,23 +98,23 @@ class Runner:
     def _run_paced(
         self, executor: Executor, inputs: ForwardInput, share: float, observe: Observer | None
     ) -> ForwardOutput:
-        """A pass of `executor`, held to the pace for its rows and for the share of the weights that it reads."""
+        """Run a pass, then wait until it has taken the pace's time for its rows and its share of the weights."""
         began = perf_counter()
         output = executor.run(inputs, observe)
         if self._pace is not None:
             if output.logits.is_cuda:
-                torch.cuda.synchronize(self.device)  # the stated time includes the computation
+                torch.cuda.synchronize(self.device)  # the pace's time includes the computation
             share *= kept_share(self.spec, inputs.skipped | self._unused)
             wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
         return output
 
     @property
     def executor(self) -> Executor:
-        """The executor, for callers that launch its kernels themselves."""
+        """For callers that launch the executor's kernels themselves."""
         return self._executor
 
     def adopt(self, token_ids: Sequence[int]) -> None:
-        """Take over tokens whose keys and values are behind the text already."""
+        """Commit tokens whose keys and values are already in the slots after the text, in order."""
         self.play(Step(move=CacheMove(length=self.cache.committed_len, num_adopted=len(token_ids))))
         self.cached_ids.extend(token_ids)
 
@@ -123,40 +125,39 @@ class Runner:
         self.owner = ""
 
     def close(self) -> None:
-        """Drop all texts. No pass is run after."""
+        """Drop all texts and end the other ranks. The runner cannot be used afterwards."""
         self.forget()
         self._on_close()
 
     def recall(self, token_ids: Sequence[int], owner: str = "") -> None:
-        """Bring the longest beginning of a text that was ever read for this owner, and is still known, into the cache.
+        """Restore the longest prefix of this text that is saved for this owner into the cache.
 
-        The present text is saved if more than LEAST_ROWS of its tokens have to leave the cache. What `read` then finds
-        there depends only on the texts before, not on who drafted them.
+        The present text is saved first if more than LEAST_ROWS of its tokens would be lost. The tokens that `read` then
+        finds in the cache depend only on the earlier texts, not on which drafter was used for them.
         """
         is_own = owner == self.owner
         num_kept = shared_length(self.cached_ids, token_ids) if is_own else 0
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
-            return  # what goes on with the present text changes nothing in what is saved, nor in its order
+            return  # the text only continues the present one, so the saved texts and their order stay as they are
         num_saved = self._warm.find(token_ids, owner)
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
             self._warm.save(self.cached_ids, self.owner)
         if is_own and num_saved <= num_kept:
             return
         self.sync(self.cached_ids[:num_kept])
-        self.owner = owner  # no earlier: a text has the owner for whom it was read
+        self.owner = owner  # only now: the text that was there before belongs to its own owner
         num_restored = self._warm.restore(token_ids, owner, num_kept)
         self.adopt(token_ids[num_kept:num_restored])
 
     def sync(self, token_ids: Sequence[int]) -> int:
-        """Make the cache hold exactly `token_ids`; return how many of them it held already."""
+        """Make the cache hold exactly `token_ids`; return how many of them it held before."""
         num_shared, *_ = self.read(token_ids)
         return num_shared
 
     def read(self, token_ids: Sequence[int]) -> Iterator[int]:
-        """The same in wide passes: first how many tokens the cache held already, then after every pass how many it
-        holds."""
+        """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass."""
         num_shared = shared_length(self.cached_ids, token_ids)
-        del self.cached_ids[num_shared:]  # before the cache: an interrupt between may leave it longer, never shorter
+        del self.cached_ids[num_shared:]  # first, so that an interrupt never leaves the cache shorter than cached_ids
         self.play(Step(move=CacheMove(length=num_shared)))
         yield num_shared
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
@@ -165,7 +166,7 @@ class Runner:
             yield start + len(rows)
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
-        """Append `token_ids`, return the last rows' logits."""
+        """Append `token_ids` to the text and return the logits of the last rows."""
         return self.append(token_ids, num_logit_rows=num_logit_rows).logits
 
     def append(self, token_ids: list[int], *, num_logit_rows: int, taps: tuple[int, ...] = ()) -> ForwardOutput:
@@ -184,25 +185,25 @@ class Runner:
         return output
 
     def commit(self, rows: list[int], token_ids: Sequence[int]) -> None:
-        """Commit tree rows, which hold `token_ids`, and forget the other rows."""
+        """Commit these tree rows, which hold `token_ids`, and drop all others."""
         assert len(rows) == len(token_ids), f"{len(rows)} rows for {len(token_ids)} tokens"
         self.keep(rows, token_ids)
 
     def keep(self, rows: list[int], token_ids: Sequence[int]) -> None:
-        """Commit the first of these tree rows, which hold `token_ids`; the others stay as tree rows 0, 1, ..."""
+        """Commit the first of these tree rows, which hold `token_ids`; the rest become tree rows 0, 1, ..."""
         move = CacheMove(length=self.cache.committed_len, rows=tuple(rows), num_committed=len(token_ids))
         self.play(Step(move=move))
         self.cached_ids.extend(token_ids)
 
     def drop_rows(self) -> None:
-        """Forget all rows behind the text."""
+        """Drop all rows after the text."""
         self.play(Step(move=CacheMove(length=self.cache.committed_len)))
 
 
 def wait_until(end: float) -> None:
     """Return at `end`, in seconds of perf_counter, or at once if that is past.
 
-    A sleep overshoots by what the scheduler likes, so the last stretch is spent spinning.
+    A sleep ends late by an unpredictable amount, so the last SPIN_S are a busy loop.
     """
     sleep(max(0.0, end - perf_counter() - SPIN_S))
     while perf_counter() < end:

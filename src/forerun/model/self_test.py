@@ -1,4 +1,4 @@
-"""Self-test of the exact mode on this machine, by a few passes of the model."""
+"""Tests with a few passes of the model whether its results are exact on this machine."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,20 @@ from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 
 TEXT_LENGTH = 24
-SIBLINGS = 3  # wrong tokens between each two of the text, in the tree pass
-NUM_TAPS = 4  # layers whose output is compared, to name the first that differs
+SIBLINGS = 3  # wrong tokens before each token of the text, in the tree pass
+NUM_TAPS = 4  # number of layers whose outputs are compared, to name the first that differs
 
 
 @torch.inference_mode()
 def find_bit_fault(runner: Runner) -> str | None:
-    """What differs and after which layer first, or None: single rows, in a prefill, and in a tree with siblings.
+    """Compare the bits of a text run token by token, as a prefill, and in a tree with siblings.
 
-    The tree is run on another number of threads where the kernels promise that this changes nothing either.
+    If the backend is exact for any number of threads, the tree is run on another number of them.
 
-    The cache must be empty, and is so afterwards.
+    The cache must be empty, and is empty afterwards.
+
+    Returns:
+        what differs and after which layer, or None if all bits are equal.
     """
     length = min(TEXT_LENGTH, runner.cache.capacity // (SIBLINGS + 1))
     text = [(7 * place + 1) % runner.spec.vocab_size for place in range(length)]
@@ -36,29 +39,29 @@ def find_bit_fault(runner: Runner) -> str | None:
         among_siblings = run_among_siblings(runner, text, taps)
     finally:
         torch.set_num_threads(num_threads)
-    places = [*(f"behind layer {layer}" for layer in taps), "in the logits alone"]
+    places = [*(f"after layer {layer}" for layer in taps), "in the logits"]
     for what, rows in (("a prefill", prefilled), ("a tree with siblings", among_siblings)):
         for place, one, other in zip(places, alone, rows, strict=True):
             num_different = int((one != other).any(-1).sum())
             if num_different:
-                return f"{num_different} of {length} rows have other bits in {what} than alone, first seen {place}"
+                return f"{num_different} of {length} rows differ in {what} from the row run alone, first seen {place}"
     return None
 
 
 def some_layers(num_layers: int) -> tuple[int, ...]:
-    """NUM_TAPS layers or all there are, the last one among them."""
+    """NUM_TAPS layers, or all if there are fewer; the last layer is always one of them."""
     return tuple(sorted({(place + 1) * num_layers // NUM_TAPS - 1 for place in range(NUM_TAPS)} - {-1}))
 
 
 def stages_of(outputs: Sequence[ForwardOutput], rows: Sequence[int] | None = None) -> list[Tensor]:
-    """What rows of these passes, or all, were behind each tapped layer, and their logits."""
+    """The features of these rows, or of all, after each tapped layer, and then their logits."""
     features = [output.features for output in outputs if output.features is not None]
     stages = [*torch.cat(features).unbind(1), torch.cat([output.logits for output in outputs])]
     return stages if rows is None else [stage[rows] for stage in stages]
 
 
 def run_among_siblings(runner: Runner, text: list[int], taps: tuple[int, ...]) -> list[Tensor]:
-    """The stages of the text's rows, each token with siblings before it in the cache, which is empty afterwards."""
+    """The stages of the text's rows, where each token has siblings before it in the cache. Empties the cache."""
     token_ids, depths, on_path = [], [], []
     for depth, token in enumerate(text):
         for sibling in range(SIBLINGS):

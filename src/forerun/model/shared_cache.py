@@ -1,4 +1,4 @@
-"""A model's cache shared with a drafter that is the same model; its rows stand behind the text."""
+"""Lets a drafter that is the target itself use the target's cache; its rows come after the text."""
 
 from typing import TypeAlias
 
@@ -13,17 +13,17 @@ from forerun.model.tree_cache import TreeCache
 
 
 class SharedCacheRunner:
-    """The target's runner as its own drafter sees it. The text in the cache is the owner's: nothing here changes it.
+    """The target's runner, for a drafter that is the same model. It never changes the text in the cache.
 
-    Keys and values of draft rows overwrite none of the text, and are overwritten by the rows of the next verification.
-    So there is one cache and never a copy of it.
+    The keys and values of draft rows are written after the text, and the rows of the next verification overwrite them.
+    So the cache is never copied.
 
     Source: SWIFT, arXiv 2410.06916, section 4 (shared cache); its code copies the cache in every round, ours does not.
 
     Args:
         owner: the target.
-        copy: what runs draft passes, bound to the owner's cache; None: the owner's own weights.
-        copy_share: bytes of a pass of the copy relative to the owner's; used only by a paced owner.
+        copy: runs draft passes, bound to the owner's cache; None: the owner runs them.
+        copy_share: bytes that a pass of the copy reads, relative to the owner's; used only by a paced owner.
     """
 
     def __init__(self, owner: Runner, copy: Executor | None = None, copy_share: float = 1.0) -> None:
@@ -35,7 +35,7 @@ class SharedCacheRunner:
 
     @property
     def has_copy(self) -> bool:
-        """True where draft passes do not run on the owner's own weights."""
+        """True if draft passes run on a copy of the owner's weights."""
         return self._copy is not None
 
     @property
@@ -43,14 +43,14 @@ class SharedCacheRunner:
         return self._owner.cached_ids
 
     def forward(self, inputs: ForwardInput) -> ForwardOutput:
-        """As Runner.forward; the rows stay until they are given back."""
+        """As Runner.forward; the rows stay in the cache until `drop_rows`."""
         if self._copy is None:
             return self._owner.forward(inputs)
         return self._owner.play(Step(inputs=inputs), executor=self._copy, share=self._copy_share)
 
     def drop_rows(self) -> None:
-        """Forget all rows behind the text."""
+        """Drop all rows after the text."""
         self._owner.drop_rows()
 
 
-DraftRunner: TypeAlias = Runner | SharedCacheRunner  # a draft tree's runner: with a separate cache, or the target's
+DraftRunner: TypeAlias = Runner | SharedCacheRunner  # a draft tree's runner, with a separate cache or with the target's

@@ -1,4 +1,4 @@
-"""Rows and columns of typed weights, padded with zeros that stand for nothing.
+"""Rows and columns of typed weights, padded with zeros.
 
 Legend: O output features, I input features, G groups of consecutive input features, B bytes of a row of blocks.
 """
@@ -17,21 +17,21 @@ from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weig
 
 
 def take_part(weight: Weight, part: Part) -> Weight:
-    """A part of a weight; the weight itself where that is all of it."""
+    """A part of a weight; the weight itself if the part is all of it."""
     if part.rows is not None:
         weight = take_rows(weight, part.rows)
     return weight if part.columns is None else take_columns(weight, part.columns)
 
 
 def take_bias(bias_O: Tensor | None, part: Part) -> Tensor | None:
-    """What a part's outputs have of a bias [O]."""
+    """The bias of a part's outputs."""
     if bias_O is None or part.rows is None:
         return bias_O
     return take(bias_O, [piece for section in part.rows for piece in section])
 
 
 def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
-    """These pieces of a tensor side by side, in memory of their own: else a part would keep the whole one there."""
+    """These pieces of a tensor side by side, copied, because a view would keep the whole tensor in memory."""
     parts = []
     for piece in pieces:
         parts.append(values.narrow(dim, piece.start, piece.stop - piece.start))
@@ -43,11 +43,10 @@ def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
 
 
 def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
-    """Outputs of a weight.
+    """Some outputs of a weight.
 
     Args:
-        sections: the pieces of each of the weights that make up this one, queries, keys and values say; counted from
-            the first output of all.
+        sections: as `Part.rows`.
     """
     rows = [piece for section in sections for piece in section]
     match weight:
@@ -65,12 +64,12 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
         case BlockWeight():
             return weight.with_blocks(take(weight.blocks_OB, rows))
         case StackedWeight():
-            raise AssertionError("of stacked weights only the rows that are wanted are read")
+            raise AssertionError("a stacked weight is read in parts and cannot be cut by rows")
 
 
 def take_columns(weight: Weight, piece: Piece) -> Weight:
-    """Inputs of a weight. What scales several inputs is shared by the parts that they fall into, so that every element
-    keeps its value to the bit; of blocks that would be cut, the values are kept and not the codes."""
+    """Some inputs of a weight. Every element keeps its value to the bit: parts that divide a group each get its scale,
+    and if a part would cut through a block, it is stored as plain values instead of codes."""
     match weight:
         case DenseWeight():
             return DenseWeight(values_OI=take(weight.values_OI, [piece], 1))
@@ -89,11 +88,11 @@ def take_columns(weight: Weight, piece: Piece) -> Weight:
             )
             return weight.with_blocks(take(weight.blocks_OB, [blocks.scaled(num_bytes)], 1))
         case StackedWeight():
-            raise AssertionError("weights that are stacked are divided by outputs")
+            raise AssertionError("a stacked weight cannot be cut by columns")
 
 
 def take_grouped(weight: Int4Weight, piece: Piece) -> Int4Weight:
-    """The same of groups; where a part begins within one, all groups become so small that it begins with one."""
+    """Some inputs of an int4 weight; if the part begins within a group, all groups are split so that it does not."""
     group_size = gcd(piece.start, weight.group_size)
     repeats = weight.group_size // group_size
     num_groups, num_all = -(-piece.num_real // group_size), -(-piece.size // group_size)
@@ -102,7 +101,7 @@ def take_grouped(weight: Int4Weight, piece: Piece) -> Int4Weight:
     )
     values_OI = take(weight.values_OI, [piece], 1)
     zeros_OG = take(weight.zeros_OG.repeat_interleave(repeats, 1), [groups], 1)
-    if num_groups:  # padding in the last real group stands for 0 too
+    if num_groups:  # the padding of the last real group must mean 0, too
         values_OI[:, piece.num_real : num_groups * group_size] = zeros_OG[:, num_groups - 1 : num_groups]
     return replace(
         weight,

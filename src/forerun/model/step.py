@@ -1,7 +1,7 @@
-"""A pass, and what becomes of the cache before it, as one small value.
+"""A forward pass and the change of the cache before it, as one small value.
 
-A process that plays the same steps on the same weights has the same cache and the same logits. So the steps of one
-process are all that the others sharing a model with it need.
+A process that plays the same steps on the same weights gets the same cache and the same logits. So the ranks that share
+a model only have to be sent the leader's steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from forerun.model.inputs import ForwardInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMove:
-    """Which rows of a cache stay.
+    """Which rows of a cache are kept.
 
     Args:
-        length: committed tokens that stay.
-        rows: tree rows that stay behind them, in their new order; all others go.
-        num_committed: number of `rows`, from the first, that become text.
-        num_adopted: slots behind the text whose rows are in order already and become text, where no `rows` are named.
+        length: number of committed tokens to keep.
+        rows: tree rows to keep after them, in their new order; all others are dropped.
+        num_committed: number of `rows`, from the first, that become committed.
+        num_adopted: number of slots after the text that become committed as they are; only without `rows`.
     """
 
     length: int
@@ -31,10 +31,10 @@ class CacheMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMove:
-    """A text between a cache and the texts saved from it; see the methods of `WarmTexts` of these names.
+    """A call of the method of `WarmTexts` named by `kind`.
 
     Args:
-        start: of a text that is restored, the tokens that are in the cache.
+        start: for "restore", the number of the text's tokens that are in the cache already.
     """
 
     kind: Literal["find", "save", "restore", "forget"]
@@ -52,10 +52,10 @@ class Step:
 
 
 Told: TypeAlias = CacheMove | TextMove | ForwardInput
-Tell: TypeAlias = Callable[[Told], AbstractContextManager[object]]  # what is told is done within
+Tell: TypeAlias = Callable[[Told], AbstractContextManager[object]]  # the change is made inside the context
 ALONE: Final = nullcontext()
 
 
 def nobody(told: Told) -> AbstractContextManager[object]:
-    """Nobody else has a part of this cache."""
+    """The `tell` of a cache that no other rank shares."""
     return ALONE

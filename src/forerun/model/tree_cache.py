@@ -1,7 +1,7 @@
-"""Keys and values of the committed text and of the live draft tree.
+"""Keys and values of the committed text and of the draft tree.
 
-Legend: L layers, S slots, K key/value heads, D head size. Keys are stored rotated: a row's position does not change
-when it moves to another slot.
+Legend: L layers, S slots, K key/value heads, D head size. Keys are stored after the rotary embedding: a row keeps its
+position when it moves to another slot.
 """
 
 import mmap
@@ -20,15 +20,15 @@ MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see Model
 
 
 class TreeCache:
-    """A prefix in order, and behind it tree rows that a move keeps or forgets.
+    """The committed text in order, followed by tree rows that a move keeps or drops.
 
-    Slots [0, committed_len) hold the committed text in order; the next num_tree slots hold tree rows, numbered from 0
-    at slot committed_len. The forward pass writes rows into slots it was given; only the runner reserves and moves.
+    Slots [0, committed_len) hold the committed text; the next num_tree slots hold tree rows, numbered from 0 at slot
+    committed_len. A forward pass writes rows to the slots it is given; only the runner reserves and moves slots.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
 
     Args:
-        tell: hears of all that is done to this cache, in order: moves, passes, texts saved and restored. Whoever does
-            the same has the same cache.
+        tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
+            repeats them gets the same cache.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class TreeCache:
         return self.committed_len + self.num_tree
 
     def reserve(self, num_rows: int) -> int:
-        """Make room for tree rows; return the slot of the first."""
+        """Reserve slots for tree rows; return the first slot."""
         first = self.end
         assert first + num_rows <= self.capacity, f"{num_rows} rows after slot {first} exceed the {self.capacity} slots"
         self.num_tree += num_rows
         return first
 
     def move(self, move: CacheMove) -> None:
-        """Keep what the move names, and forget all else."""
+        """Keep the tokens and rows that the move names, and drop all others."""
         rows, start = move.rows, self.committed_len
         assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
         assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
@@ -83,12 +83,12 @@ class TreeCache:
                 self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
 
     def truncate(self, length: int) -> None:
-        """Forget the tree and all committed tokens from `length` on."""
+        """Drop the tree and all committed tokens from `length` on."""
         self.move(CacheMove(length=length))
 
 
 def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> Tensor:
-    """Zeros; a CPU's take memory only where they are written, page by page."""
+    """A tensor of zeros. On a CPU it takes memory page by page, as it is written to."""
     if torch.device(device).type != "cpu" or not prod(shape):
         return torch.zeros(shape, dtype=dtype, device=device)
     pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)

@@ -1,4 +1,4 @@
-"""A draft whose vocabulary is a part of its target's: which of the target's tokens its ids stand for.
+"""Maps the token ids of a draft to those of its target, whose vocabulary may be larger.
 
 Legend: V the target's vocabulary, W the draft's.
 """
@@ -15,12 +15,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VocabularyMap:
-    """Ids of a draft and of its target.
+    """Maps token ids of a draft to ids of its target, and back.
 
     Args:
         target_ids: int32 [W], strictly rising: the target's id of every id of the draft.
-        draft_ids: int32 [V]: what the draft reads each of the target's ids as; for those that it does not have, a
-            similar one.
+        draft_ids: int32 [V]: the draft's id of every id of the target; for tokens that the draft does not have, the id
+            of a similar token.
     """
 
     target_ids: Tensor
@@ -28,9 +28,10 @@ class VocabularyMap:
 
     @classmethod
     def of_equal_ids(cls, *, num_target: int, num_draft: int) -> "VocabularyMap":
-        """Of two models that have the same ids, but for some at the end that only one of them has.
+        """The map of two models with the same ids, except that one of them may have more at the end.
 
-        The draft reads those that only the target has as id 0, which may cost a guess; it never proposes its own.
+        The draft reads ids that only the target has as 0, which may make its guesses worse. It never proposes ids that
+        only the draft has.
         """
         target_ids = torch.arange(num_target, dtype=torch.int32)
         is_known = target_ids < num_draft
@@ -38,32 +39,32 @@ class VocabularyMap:
 
     @cached_property
     def is_known(self) -> Tensor:
-        """bool [V]: the draft has this very token, and can propose it."""
+        """bool [V]: True if the draft has this token and can propose it."""
         return self.target_ids[self.draft_ids.long()] == self.draft_ids.new_tensor(range(len(self.draft_ids)))
 
     @property
     def num_columns(self) -> int:
-        """W: the columns of the draft's logits that stand for a token of the target, which come first."""
+        """W: how many columns of the draft's logits, from the first, are tokens of the target."""
         return len(self.target_ids)
 
     @cached_property
     def column_ids(self) -> Tensor | None:
-        """`target_ids`, unless they are 0, 1, ...: the columns are then the tokens."""
+        """`target_ids`, or None if they are 0, 1, ...: the column numbers are then the token ids."""
         return None if int(self.target_ids[-1]) == self.num_columns - 1 else self.target_ids
 
     def read(self, token_ids: Sequence[int]) -> list[int]:
-        """What the draft reads these tokens as; any number is read, since a process may be told any."""
+        """The draft's ids of these tokens. Ids outside the vocabulary become 0, as a remote process may send any."""
         draft_ids = self._draft_ids
         num_ids = len(draft_ids)
         return [draft_ids[token_id] if token_id < num_ids else 0 for token_id in token_ids]
 
     def columns(self, token_ids: Sequence[int]) -> list[int]:
-        """The columns of those of these tokens that the draft has."""
+        """The columns of the tokens that the draft has; the others are left out."""
         draft_ids, is_known = self._draft_ids, self._is_known
         return [draft_ids[token_id] for token_id in token_ids if token_id < len(is_known) and is_known[token_id]]
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens the draft does not have, so that it could not propose them."""
+        """How many of these tokens the draft does not have and so could not propose."""
         return len(token_ids) - len(self.columns(token_ids))
 
     @cached_property

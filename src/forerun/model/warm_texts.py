@@ -1,4 +1,4 @@
-"""Saved texts of a model: their keys and values, so that an earlier conversation goes on without being read again.
+"""Saves the keys and values of earlier texts, so that a conversation can be resumed without being read again.
 
 Legend: N blocks, L layers, B tokens of a block, S slots of the cache, K key/value heads, D head size.
 """
@@ -17,16 +17,16 @@ from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
 from forerun.runtime.threads import on_one_thread
 
-BLOCK: Final = 32  # tokens: where two texts part, at most 31 rows are held twice; a save takes a copy for each 32
+BLOCK: Final = 32  # tokens: where two texts diverge, at most 31 rows are stored twice; saving copies 32 rows at a time
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Up to BLOCK tokens that stand behind those of `parent` in a text; only the last block of a text has fewer.
+    """BLOCK tokens that follow those of `parent` in a text; the last block of a text may have fewer.
 
     Args:
-        place: number of its rows in the storage.
-        used_at: the search that used it last.
+        place: index of the block in the storage.
+        used_at: number of the search that used the block last.
     """
 
     place: int
@@ -38,21 +38,21 @@ class Block:
 
 
 class WarmTexts:
-    """Texts that a cache held earlier, as a tree of blocks, in which a beginning that several share is held once.
+    """Earlier texts of a cache, as a tree of blocks in which texts share the blocks of a common prefix.
 
-    Where there is no room, the block used least recently goes, of a text its end first. Texts of different owners have
-    no block in common.
+    When the storage is full, the least recently used block is dropped; a text loses its last blocks first. Texts of
+    different owners share no block.
 
-    Invariant: a block in the tree has all its rows. It joins the tree after they are written and leaves it before they
-    are written over, so an interrupt between any two instructions can lose a text, but change none.
+    Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
+    and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
 
     Args:
-        cache: what texts come from and go to.
-        max_bytes: of all saved keys and values; their storage is one tensor on the cache's device. On a CPU it takes
-            memory as it is filled.
+        cache: the cache whose texts are saved and restored.
+        max_bytes: limit on all saved keys and values. Their storage is one tensor on the cache's device; on a CPU it
+            takes memory as it is filled.
 
     Raises:
-        ConfigError: there is no memory for it.
+        ConfigError: there is not enough memory for it.
     """
 
     def __init__(self, cache: TreeCache, max_bytes: int) -> None:
@@ -62,7 +62,7 @@ class WarmTexts:
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
 
     def find(self, token_ids: Sequence[int], owner: str) -> int:
-        """How many tokens of this text, from its first, are saved. They stay so until the next search."""
+        """How many tokens of this text, from the first, are saved. They are not dropped before the next search."""
         with self._cache.tell(TextMove(kind="find", token_ids=token_ids, owner=owner)):
             self._now += 1
             path = self._path(token_ids, owner)
@@ -70,7 +70,7 @@ class WarmTexts:
         return sum(num_tokens for _, num_tokens in path)
 
     def save(self, token_ids: Sequence[int], owner: str) -> None:
-        """Save the text in the cache, which begins with `token_ids`, as far as there is room for it."""
+        """Save `token_ids`, the beginning of the text in the cache, as far as there is room."""
         path = [self._root]
         with self._cache.tell(TextMove(kind="save", token_ids=token_ids, owner=owner)):
             for start in range(0, len(token_ids), BLOCK):
@@ -81,7 +81,7 @@ class WarmTexts:
             self._use(path[1:])
 
     def restore(self, token_ids: Sequence[int], owner: str, start: int) -> int:
-        """Write the rows of this text from slot `start` on into the cache, as far as they are saved; return their end.
+        """Copy the saved rows of this text to the cache, from slot `start` on; return the slot after the last.
 
         The caller commits them.
         """
@@ -100,11 +100,11 @@ class WarmTexts:
             self._root.children = [block for block in self._root.children if owner not in (None, block.owner)]
             for block in list(self._by_age.values()):
                 if owner in (None, block.owner):
-                    self._by_age.move_to_end(block.place, last=False)  # The next to be written over.
+                    self._by_age.move_to_end(block.place, last=False)  # The next to be overwritten.
 
     def _path(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
-        """The blocks that the text begins with, and how many tokens of each are the text's: of all but the last one
-        these are all."""
+        """The blocks that match the beginning of the text, and how many tokens of each match: all, except in the last
+        block."""
         path: list[tuple[Block, int]] = []
         block: Block | None = self._root
         while block is not None and len(path) * BLOCK < len(token_ids):
@@ -117,9 +117,9 @@ class WarmTexts:
         return path
 
     def _hold(self, parent: Block, token_ids: Sequence[int], owner: str, start: int) -> Block | None:
-        """The block of these tokens, which stand in the cache from slot `start` on; None where there is no room.
+        """Store these tokens, which are in the cache from slot `start` on; return their block, or None without room.
 
-        A text that goes on behind its last block fills that one up.
+        If the text continues one whose last block is not full, that block is filled up.
         """
         block, num_shared = best_child(parent, token_ids, owner)
         if block is None or num_shared < min(len(token_ids), len(block.token_ids)):
@@ -138,7 +138,7 @@ class WarmTexts:
         return block
 
     def _vacate(self) -> Block | None:
-        """A block outside the tree: a new one, else the one used least recently; None where this search uses all."""
+        """A block outside the tree: a new one, or the least recently used one; None if this search uses them all."""
         if len(self._by_age) < self._num_blocks:
             block = Block(place=len(self._by_age))
             self._by_age[block.place] = block
@@ -153,7 +153,7 @@ class WarmTexts:
         return oldest
 
     def _use(self, path: Sequence[Block]) -> None:
-        """Note that these blocks are used now, parents last: then what is behind them is older and goes first."""
+        """Mark these blocks as used now, parents last, so that a block is dropped before its parent."""
         for block in reversed(path):
             block.used_at = self._now
             self._by_age.move_to_end(block.place)
@@ -166,11 +166,11 @@ class WarmTexts:
 
 
 def storage_of(cache: TreeCache, num_blocks: int) -> Tensor:
-    """Room for so many blocks, on the cache's device."""
+    """Storage for this many blocks, on the cache's device."""
     num_kinds, num_layers, _, num_heads, head_dim = cache.storage_2LSKD.shape
     try:
         return cache.storage_2LSKD.new_empty((num_blocks, num_kinds, num_layers, BLOCK, num_heads, head_dim))
-    except RuntimeError as error:  # Torch has one for a CPU and one for a GPU, and the latter is a kind of the former.
+    except RuntimeError as error:  # Torch's error without memory on a CPU; that of a GPU is a subclass.
         num_bytes = num_blocks * BLOCK * cache.bytes_per_slot
         raise ConfigError(
             f"there is no memory for saved texts of {num_bytes:,} bytes on {cache.storage_2LSKD.device}: ask for less "
@@ -179,7 +179,7 @@ def storage_of(cache: TreeCache, num_blocks: int) -> Tensor:
 
 
 def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Block | None, int]:
-    """The child of this owner that shares most tokens with these, and how many; (None, 0) where none shares any."""
+    """The child of this owner with the longest common prefix, and its length; (None, 0) if no child shares a token."""
     best, most = None, 0
     for child in parent.children:
         num_shared = shared_length(child.token_ids, token_ids) if child.owner == owner else 0
@@ -189,7 +189,7 @@ def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Blo
 
 
 def copy_rows(target: Tensor, source: Tensor) -> None:
-    """Copy rows between cache and storage. On one thread: torch's others are not there in a process that was forked off,
+    """Copy rows between cache and storage, on one thread: after a fork torch's other threads do not exist in the child,
     which would wait for them for ever."""
     with inference():
         on_one_thread(lambda: target.copy_(source))

@@ -1,4 +1,4 @@
-"""Weights as typed values: dense, codes with scales, or a file's own blocks of codes.
+"""Types of weights: dense, integer codes with scales, or the blocks of a GGUF file.
 
 Legend: O output features, I input features, G groups of consecutive input features, B bytes of a row of blocks,
 V vocabulary, H hidden size.
@@ -39,8 +39,8 @@ class Int8Weight:
 
     Args:
         values_OI: int8 [O, I], from -127 to 127.
-        scales_O: float32 [O], finite, at least 0; 0 for an output without any weight.
-        dtype: of the weight before, in which a kernel without products of 8 bits computes.
+        scales_O: float32 [O], finite, at least 0; 0 for an output whose weights are all 0.
+        dtype: dtype of the weight before quantising; kernels that cannot multiply by int8 compute in it.
     """
 
     values_OI: Tensor
@@ -58,10 +58,10 @@ class Int4Weight:
 
     Args:
         values_OI: uint8 [O, I], from 0 to 15, one value to a byte.
-        scales_OG: float32 [O, G], finite; 0 for a group without any weight. G is ceil(I / group_size).
+        scales_OG: float32 [O, G], finite; 0 for a group whose weights are all 0. G is ceil(I / group_size).
         zeros_OG: uint8 [O, G], from 0 to 15.
-        group_size: input features of a group; the last one may be shorter.
-        dtype: of the weight before, in which a kernel without products of 4 bits computes.
+        group_size: input features of a group; the last group may be shorter.
+        dtype: dtype of the weight before quantising; kernels that cannot multiply by int4 compute in it.
     """
 
     values_OI: Tensor
@@ -77,13 +77,13 @@ class Int4Weight:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowsInFile:
-    """Rows of bytes that are still in their file, for whoever lays them out anew without a copy in between.
+    """Rows of bytes still in their file, so that a kernel's layout can be made from the file without a copy in between.
 
     Args:
-        places_O: int64 [O], where each row begins; negative for a row of zeros.
-        row_bytes: of each.
+        places_O: int64 [O], offset of each row in the file; negative for a row of zeros.
+        row_bytes: bytes of a row.
         read: reads them all, uint8 [O, row_bytes].
-        tell: hears that somebody else has read them all.
+        tell: to be called by code that has read all the rows without `read`.
     """
 
     path: Path
@@ -94,12 +94,12 @@ class RowsInFile:
 
 
 class BlockWeight:
-    """Rows of blocks as a GGUF file holds them, see `model.blocks`.
+    """Rows of blocks as in a GGUF file, see `model.blocks`.
 
     Args:
-        blocks_OB: uint8 [O, B]; a row is a whole number of blocks. Given `rows` instead, they are read when they are
-            asked for.
-        dtype: in which a kernel without products of such codes computes.
+        dtype: kernels that cannot multiply by these codes compute in it.
+        blocks_OB: uint8 [O, B]; a row is a whole number of blocks.
+        rows: instead of `blocks_OB`: the blocks in their file, read when `blocks_OB` is first used.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class BlockWeight:
         return num_out, row_bytes // num_bytes * num_elements
 
     def with_blocks(self, blocks_OB: Tensor) -> "BlockWeight":
-        """Others of the same kind."""
+        """Other blocks of the same type."""
         return BlockWeight(block_type=self.block_type, dtype=self.dtype, blocks_OB=blocks_OB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackedWeight:
-    """Weights of the same inputs, one under another: queries, keys and values need not share a format."""
+    """Weights with the same inputs, stacked by outputs: queries, keys and values may have different formats."""
 
     parts: "tuple[DenseWeight | BlockWeight, ...]"
 
@@ -152,11 +152,11 @@ Table: TypeAlias = DenseWeight | BlockWeight  # an embedding
 class WeightSource(Protocol):
     """A model's weights by the names that its program uses.
 
-    A weight is handed over once and is then no longer held here, so that it can go as soon as it is packed.
+    The source keeps no reference to a weight that it has returned, so that the weight can be freed once it is packed.
     """
 
     def table(self) -> Table:
-        """The embedding [V, H]; it stays here, since a head may share it. Such a head is this very object."""
+        """The embedding [V, H]. The source keeps it, because a tied head is this same object."""
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         """A part of a linear layer's weight, and the bias [O] of its outputs."""

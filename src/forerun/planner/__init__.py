@@ -1,1 +1,1 @@
-"""Which split, which tree, what speed: numbers in, a plan out. Nothing is measured here."""
+"""Find the best split of units and the best tree for a pair of models from given times. Nothing is measured here."""

@@ -1,4 +1,4 @@
-"""The most that one drafter in parallel can reach with a pair of models, and what takes the rest of it."""
+"""The highest speed that a parallel drafter can reach with a pair of models, and the losses that explain the gap."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,28 +10,28 @@ from forerun.engine.trace import AnswerTrace
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
 
-# What is taken from the costs in turn, until only passes are left.
+# Overheads that are set to 0 one after another, until only the passes cost time.
 OVERHEADS: Final = (
     ("rounds", "parallel_overhead_s"),
     ("draft passes", "worker_expansion_overhead_s"),
     ("wire", "wire_s"),
 )
-LATENESS: Final = (0.35, 1.0, 4.0)  # of drafters that rest more or less at the end of the target's pass
+LATENESS: Final = (0.35, 1.0, 4.0)  # of drafters that idle more or less at the end of the target's pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Decoding in which nothing but passes takes time, and the way from there to a projection.
+    """The outcome if only passes took time, and how much each overhead lowers it to the projection.
 
-    What is lost there too is lost to the pair and to these trees: to misses, after which the target waits for a draft
-    pass, and to depth, since no more levels can be verified in a round than draft passes added.
+    The bound still includes losses due to the pair and the trees: misses, after which the target waits for a draft
+    pass, and depth, because a round can verify no more levels than its draft passes added.
 
     Args:
-        outcome: of the same drafter with the same trees, without overheads and latency, with the best of some rules
+        outcome: of the same drafter with the same trees, without overheads and latency, with the best of several rules
             for passes that would end after the verdict and for waits after a miss.
-        lost_to: tokens/s that each overhead takes, and "timing", what the drafter's own rules take, one after the
-            other, so that they add up to what the projection lacks. One may be below 0: a round that is a little longer
-            can hold one more draft pass.
+        lost_to: tokens/s lost to each overhead, and to the drafter's own rules ("timing"). They are removed one after
+            another, so the losses add up to the gap. One may be negative, because a slightly longer round can hold one
+            more draft pass.
     """
 
     outcome: Outcome
@@ -41,11 +41,11 @@ class Bound:
 def bound_of(traces: Sequence[AnswerTrace], drafter: Parallel, costs: Costs, policies: Policies = BEST) -> Bound:
     """The bound of these answers, by ten simulations; exact to about 1 % for a thousand tokens.
 
-    The drafter's own rules alone would give none: where the draft passes that end within the target's leave time for a
-    part of another, a drafter may rest at the bound, and with some overhead do without the rest.
+    The drafter's own rules alone give no upper bound: without overheads a drafter may idle at the end of the target's
+    pass, if the time left is too short for another draft pass, while with some overhead it does not idle.
 
     Raises:
-        ConfigError: nothing is known of the draft's passes.
+        ConfigError: the times of the draft's passes are not known.
     """
     found = [simulate(traces, drafter, costs, policies)]
     lost_to: dict[str, float] = {}
@@ -62,7 +62,7 @@ def bound_of(traces: Sequence[AnswerTrace], drafter: Parallel, costs: Costs, pol
 
 
 def other_rules(policies: Policies) -> Iterator[Policies]:
-    """More or fewer draft passes end after the verdict; the target waits for one after a miss, or for more."""
+    """Policies with more or fewer draft passes that end after the verdict, and with one or more waits after a miss."""
     for max_lateness in LATENESS:
         for max_repairs in {1, policies.remote.max_repairs}:
             yield replace(policies, remote=replace(policies.remote, max_lateness=max_lateness, max_repairs=max_repairs))

@@ -1,4 +1,4 @@
-"""What a simulation found, and how sure one can be of it."""
+"""The outcome of a simulation, with a confidence interval."""
 
 import random
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOutcome:
-    """One answer.
+    """The outcome of one answer.
 
     Args:
         num_tokens: tokens of the answer.
-        num_rounds: rounds they took.
-        num_accepted: drafted tokens that were accepted; tokens beyond the answer's end are left out.
-        num_misses: rounds whose bonus token was nowhere in the drafter's tree.
-        num_expansions: draft passes, as far as the round had to do with them.
+        num_rounds: rounds of the answer.
+        num_accepted: drafted tokens that were accepted; tokens beyond the answer's end are not counted.
+        num_misses: rounds whose bonus token was not in the drafter's tree.
+        num_expansions: draft passes that belong to these rounds.
         decode_s: time from the end of the prefill.
         num_rows: rows that the target verified, roots included.
-        num_useful: draft passes that put tokens of the text into the tree.
-        num_levels: tokens of the text that they put there.
-        num_late: rounds that began without the parallel drafter's answer to the verdict before: with the rest of an
-            earlier tree, or after a miss with none.
-        num_bare: rounds that verified nothing but the root.
-        pass_s: the part of decode_s that was the target's passes.
-        miss_wait_s: the part in which the target waited for the tree after a miss.
-        hit_wait_s: the part in which it waited although it had a tree, for a better one.
+        num_useful: draft passes that added tokens of the text to the tree.
+        num_levels: tokens of the text that they added.
+        num_late: rounds that began without the parallel drafter's answer to the previous verdict: with the rest of an
+            earlier tree, or after a miss with no tree.
+        num_bare: rounds that verified only the root.
+        pass_s: the part of decode_s spent in the target's passes.
+        miss_wait_s: the part in which the target waited for a tree after a miss.
+        hit_wait_s: the part in which the target had a tree and waited for a better one.
     """
 
     num_tokens: int
@@ -49,7 +49,7 @@ class AnswerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All answers together."""
+    """The outcome of all answers together."""
 
     answers: tuple[AnswerOutcome, ...]
 
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def accepted_per_round(self) -> float:
-        """Without the bonus token."""
+        """Drafted tokens accepted per round, without the bonus token."""
         return self.per_round("num_accepted")
 
     @property
@@ -80,32 +80,32 @@ class Outcome:
 
     @property
     def wasted_rows_per_round(self) -> float:
-        """Verified rows that gave no token: a row that does gives one, the root's included."""
+        """Verified rows per round that gave no token; each useful row, also the root, gives one token."""
         return self.per_round("num_rows") - self.tokens_per_round
 
     @property
     def useless_expansions(self) -> float:
-        """Share of the draft passes that put no token of the text into the tree."""
+        """Share of the draft passes that added no token of the text to the tree."""
         return 1.0 - self._total("num_useful") / max(self._total("num_expansions"), 1.0)
 
     @property
     def levels_per_useful_expansion(self) -> float:
-        """Tokens of the text that each of the other draft passes put there."""
+        """Tokens of the text that each useful draft pass added."""
         return self._total("num_levels") / max(self._total("num_useful"), 1.0)
 
     @property
     def overhead_s(self) -> float:
-        """Of a round with a parallel drafter, or without one: what is neither the target's pass nor a wait."""
+        """Time per round that is neither the target's pass nor a wait; not for serial drafters."""
         return self.round_s - sum(map(self.per_round, ("pass_s", "miss_wait_s", "hit_wait_s")))
 
     def per_round(self, name: str) -> float:
-        """The mean over all rounds of a number of `AnswerOutcome`."""
+        """The mean over all rounds of the field `name` of `AnswerOutcome`."""
         return self._total(name) / self._total("num_rounds")
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Where the tokens/s of other answers of this kind would lie: by bootstrap over the answers.
+        """A confidence interval of the tokens/s, by bootstrap over the answers.
 
-        With one answer there is no estimate: both ends are its speed.
+        With one answer both ends are its speed.
         """
         rng = random.Random(0)
         speeds = sorted(speed(rng.choices(self.answers, k=len(self.answers))) for _ in range(NUM_RESAMPLES))

@@ -1,4 +1,4 @@
-"""A picture of plans: the speed of every split."""
+"""A plot of plans: the speed of every split."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ INCHES: Final = (8.0, 4.5)
 
 
 def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
-    """Write a bar for every split with its interval, to a file; its suffix names the format.
+    """Plot a bar with its interval for every split, and write it to a file whose suffix is the format.
 
     Raises:
-        ConfigError: matplotlib is not there, the format is unknown, or the file cannot be written.
+        ConfigError: matplotlib is not installed, the format is unknown, or the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure  # not everywhere installed, and slow to import
+        from matplotlib.figure import Figure  # optional, and slow to import
     except ImportError as error:
         raise ConfigError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=INCHES, layout="constrained")

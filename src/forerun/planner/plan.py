@@ -1,4 +1,4 @@
-"""Search for the fastest way to write with a pair of models: who gets how many units, and what tree."""
+"""Search for the fastest way to decode with a pair of models: how to divide the units, and which tree to use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from forerun.planner.bound import Bound, bound_of
 from forerun.planner.outcome import Outcome
 from forerun.planner.simulate import Costs, simulate
 
-OnPlan = Callable[[int, int], None]  # plans tried, of about how many
+OnPlan = Callable[[int, int], None]  # plans tried, about how many in all
 
-COARSE_TOKENS: Final = 512  # of the traces, for the search; its results are played through whole
+COARSE_TOKENS: Final = 512  # of the traces, for the search; the results are then simulated on all tokens
 NUM_CLIMBED: Final = 3  # parallel splits for which trees are searched
-CLIMB_STEPS: Final = 12  # simulations that such a search takes, about
+CLIMB_STEPS: Final = 12  # approximate number of simulations in such a search
 USUAL_WIDTH: Final = 8
 USUAL_DEPTH: Final = 6
 VERIFY_WIDTHS: Final = (4, 8, 12, 16, 24, 32)
@@ -29,7 +29,7 @@ DEPTHS: Final = (2, 3, 4, 6, 8, 12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Who has how many units; a serial drafter shares all of them with the target."""
+    """The units of target and draft; a serial drafter shares all units with the target."""
 
     target_units: int
     draft_units: int
@@ -42,10 +42,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to write, and what came of it.
+    """A split with a drafter, and the outcome of its simulation.
 
     Args:
-        bound: of the fastest parallel one.
+        bound: given only for the fastest parallel plan.
     """
 
     split: Split
@@ -77,17 +77,18 @@ def search(
     profile: Profile, traces: Sequence[AnswerTrace], *, units: int | None = None, lookup: bool = True,
     on_plan: OnPlan = lambda done, total: None,
 ) -> list[Plan]:  # fmt: skip
-    """The best plan of every split, fastest first; where target and draft take turns, one for either kind of widths.
+    """The best plan of every split, fastest first; a serial split has one plan with adaptive and one with fixed widths.
 
-    Every split is tried with a usual tree on a part of the traces; the most promising ones climb to better trees there;
-    then the best of each split is played through whole. The fastest parallel one has its bound.
+    Every split is tried with a default tree on a part of the traces. For the fastest of these, better trees are found
+    by hill climbing. Then the best plan of each split is simulated on all traces. The fastest parallel plan gets its
+    bound.
 
     Args:
-        units: to divide; None: as many as the profile knows for the target.
-        lookup: let drafters look up what followed the last tokens earlier in the text.
+        units: number of units to divide; None: the most that the profile has for the target.
+        lookup: whether drafters also use prompt lookup.
 
     Raises:
-        ConfigError: the profile does not know what is asked for.
+        ConfigError: the profile lacks the times of these units.
     """
     units = max(profile.target) if units is None else units
     splits = splits_of(profile, units)
@@ -116,7 +117,7 @@ def search(
 
 @dataclass(slots=True, kw_only=True)
 class Player:
-    """Plays plans through and says how many it has done."""
+    """Simulates plans and reports its progress."""
 
     profile: Profile
     policies: Policies
@@ -135,12 +136,12 @@ class Player:
 
 
 def splits_of(profile: Profile, units: int) -> list[Split]:
-    """All that the profile has times for: sharing, and every way to divide, odd ones too.
+    """All splits that the profile has times for: shared units, and every division, uneven ones too.
 
-    Where target and draft take turns, the draft runs on as many of the shared units as make it fastest.
+    With shared units, the draft runs on as many of them as make it fastest.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such split.
     """
     if not profile.draft:
         raise ConfigError("the profile has no times of a draft: make one of a target and a draft")
@@ -163,19 +164,19 @@ def splits_of(profile: Profile, units: int) -> list[Split]:
 
 
 def plain_split(splits: Sequence[Split]) -> Split:
-    """Where drafter `none` runs: on all units, else on as many as the target can have."""
+    """The split of drafter `none`: the most units that the target has times for."""
     most = max(split.target_units for split in splits)
     return Split(target_units=most, draft_units=splits[0].draft_units, is_parallel=False)
 
 
 def usual_drafters(split: Split) -> list[DrafterConfig]:
-    """The drafters that a split is first tried with: the defaults, and the usual tree of fixed widths."""
+    """The first drafters that are tried for a split: the defaults, and the default tree with fixed widths."""
     fixed = DraftModel(verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, adaptive=False)
     return [Parallel(draft=fixed)] if split.is_parallel else [DraftModel(), fixed]
 
 
 def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
-    """Change one measure of the tree at a time, up or down, for as long as that helps."""
+    """Hill climbing: change one parameter of the tree at a time, up or down, while that helps."""
     best, tried = plan, {plan.tree}
     improves = True
     while improves:
@@ -193,7 +194,7 @@ def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
 
 
 def neighbours(drafter: DrafterConfig) -> Iterator[DrafterConfig]:
-    """The same drafter with one measure of its tree changed by a step."""
+    """The same drafter with one parameter of its tree changed by a step."""
     match drafter:
         case Parallel(draft=DraftModel() as tree):
             for draft in neighbouring_trees(tree, has_depth=False):

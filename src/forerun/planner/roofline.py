@@ -1,29 +1,29 @@
-"""Times of passes on machines that are not here, out of sizes: projections, never results.
+"""Projected times of passes on machines that we do not have, computed from sizes. They are not measurements.
 
-A pass takes as long as reading a unit's part of weights and cache at its bandwidth times the share of it that kernels
-reach, or as long as its arithmetic, whichever is longer; and for every layer two all-reduces and a time for launches
-and norms. The part is that of a shard plan, padding included: degrees that divide nothing evenly are not free.
+The time of a pass is the longer of two: reading a unit's part of weights and cache at the share of the bandwidth that
+kernels reach, or the arithmetic. Every layer adds two all-reduces and a time for launches and norms. A unit's part is
+that of a shard plan, padding included, so uneven degrees cost more.
 
-An all-reduce is one-shot: the time of a short message, and the messages of all other units over one's own link.
+An all-reduce is one-shot: the time of a short message, plus the messages of all other units over the unit's own link.
 SGLang's takes 5.7 us on eight H100 and 3.7 to 4.8 on two to four (sgl-project/sglang, pull request 2904); links give
 200 GB/s a direction on an H800, 450 on an H100. With the bandwidth below that gives SwiftSpec's products with the sum
 behind them (arXiv 2506.11309, table 8) within 9 % for attention of 1B to 70B on 4 GPUs and 70B on 8, and within 3 %
 for the MLP of 8B and 70B; those of 1B and 3B come out 21 and 14 % too short. It puts 8 and 16 rows of 8192 on eight
 H100 at 7.7 and 9.8 us.
 
-What is fitted, for 8xH800, to SwiftSpec's published times (weights int4, short contexts): the layer times on 4, 6 and
-8 GPUs to 10.39 ms of Llama-3-70B on 4 and 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows; the cost of rows
-to 10.39 and 13.25 ms at 8 and 16, with each further 8 rows as dear as those. Fewer than 8 save nothing: 10.32 ms at
-4. The layer times on 1 and 2 GPUs follow the paper's table 1 (vLLM on 1, 2, 4 and 8 GPUs), scaled to the paper's own
-kernels on 4. The share of the bandwidth is that which these times leave.
+For 8xH800 the following is fitted to SwiftSpec's published times (int4 weights, short contexts). Layer times on 4, 6
+and 8 GPUs: 10.39 ms of Llama-3-70B on 4, 10.48 and 10.34 ms of Qwen2-72B on 6 and 8, all at 8 rows. Cost of rows: 10.39
+and 13.25 ms at 8 and 16, and the same increase for each further 8 rows; fewer than 8 rows are not cheaper (10.32 ms at
+4). Layer times on 1 and 2 GPUs follow the paper's table 1 (vLLM on 1, 2, 4 and 8 GPUs), scaled to the paper's own
+kernels on 4. The share of the bandwidth follows from these times.
 
-8xH800-floor is no measurement, but the least that our kernels can take there, if all goes well: five kernels a layer
-with 1.3 us between two in a recorded graph (Hazy Research, on an H100), nine tenths of the bandwidth, as was measured
-on an H200, int4 products that cost the same up to 16 rows as Marlin's do, and the same all-reduces.
+8xH800-floor is not a measurement but the shortest times that our kernels could reach there: five kernels per layer with
+1.3 us between two in a recorded graph (Hazy Research, on an H100), nine tenths of the bandwidth, as measured on an
+H200, int4 products that cost the same up to 16 rows, like Marlin's, and the same all-reduces.
 
-Where a time of a model is known (an anchor), the roofline is scaled to it: at the number of units it was taken on, in
-between by interpolation, beyond by the nearest. Drafts need that most: Qwen2-1.5B takes 3.25 ms on 2 GPUs in table 7,
-where the roofline says 1.6.
+If a time of a model is known (an anchor), the roofline is scaled to it at that number of units; between anchors the
+scale is interpolated, beyond them it is that of the nearest. This matters most for drafts: Qwen2-1.5B takes 3.25 ms on
+2 GPUs in table 7, while the roofline gives 1.6.
 """
 
 import tomllib
@@ -43,10 +43,10 @@ from forerun.engine.profile import Profile
 from forerun.sharding.plan import ShardPlan, plan_shards
 
 BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
-HEAD_BYTES, CACHE_BYTES = 2.0, 2  # of an element; the head stays in 16 bit, as AWQ leaves it
+HEAD_BYTES, CACHE_BYTES = 2.0, 2  # per element; the head stays in 16 bit, as with AWQ
 GROUP_SIZE: Final = 128  # inputs that share a scale; a unit's part of the MLP holds whole groups
-SUMS_PER_LAYER, SUM_BYTES = 2, 2  # behind attention and behind the MLP; of an element
-MEMORY_SHARE: Final = 0.9  # of a unit's memory that weights and cache may take
+SUMS_PER_LAYER, SUM_BYTES = 2, 2  # after attention and after the MLP; bytes per element
+MEMORY_SHARE: Final = 0.9  # of a unit's memory, available for weights and cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine in numbers; see machines.toml."""
+    """The specification of a machine; see machines.toml."""
 
     name: str
     unit: str
@@ -78,9 +78,9 @@ class Machine:
     anchors: Sequence[Anchor] = ()
 
     def all_reduce_s(self, units: int, num_bytes: float) -> float:
-        """Seconds in which each of so many units has the sum of all their messages of so many bytes.
+        """Seconds of an all-reduce of `num_bytes` over `units` units.
 
-        One-shot: each reads those of all others over its own link.
+        It is one-shot: each unit reads the messages of all others over its own link.
         """
         if units == 1 or not self.all_reduce_us:
             return 0.0
@@ -89,7 +89,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedModel:
-    """A model as far as a roofline needs it."""
+    """The facts about a model that the roofline needs."""
 
     name: str
     spec: ModelSpec
@@ -101,11 +101,11 @@ class SizedModel:
             raise ConfigError(f"weights of {self.weight_bits} bit: choose among {known}")
 
     def plan(self, units: int) -> ShardPlan:
-        """What each of so many units holds: parts of equal size, padding included."""
+        """The part of each of `units` units; all are of equal size, padding included."""
         return plan_shards(self.spec, units, group_size=1 if self.weight_bits == 16 else GROUP_SIZE)[0]
 
     def layer_weights(self, units: int = 1) -> int:
-        """Weights that a unit multiplies with in a pass, the head left out."""
+        """Number of weights that a unit multiplies with in a pass, without the head."""
         return self.plan(units).weight_elements(self.spec) - self._vocab_weights(units)
 
     def stored_bytes(self, units: int = 1) -> float:
@@ -128,15 +128,15 @@ class SizedModel:
         return self.plan(units).vocab.size * self.spec.hidden_size
 
     def _vocab_weights(self, units: int) -> int:
-        """The embedding, which is whole on every unit, and a unit's part of the head where it has one of its own."""
+        """Elements of the embedding, which is whole on every unit, and of a unit's part of an untied head."""
         return self.spec.vocab_size * self.spec.hidden_size + (0 if self.spec.tied_embeddings else self._head(units))
 
 
 def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *, context: int = 512) -> Profile:
-    """The profile of a pair on a machine; splits on which a model does not fit into memory are left out.
+    """The profile of a pair on a machine, without numbers of units on which a model does not fit into memory.
 
     Raises:
-        ConfigError: the target does not fit at all.
+        ConfigError: the target does not fit on any number of units.
     """
     paces = {
         role: {
@@ -180,7 +180,7 @@ def pace_of(machine: Machine, model: SizedModel, units: int, context: int) -> Pa
 
 
 def pass_s(machine: Machine, model: SizedModel, units: int, rows: int, context: int) -> float:
-    """Seconds of a pass by only the roofline."""
+    """Seconds of a pass by the roofline alone, without anchors."""
     cost = next((cost for most_rows, cost in machine.row_cost if rows <= most_rows), machine.row_cost[-1][1])
     reading_s = cost * model.pass_bytes(context, units) / (machine.share * machine.bandwidth_gb_s * 1e9)
     computing_s = model.pass_flops(rows, units) / (machine.teraflops * 1e12)
@@ -190,7 +190,7 @@ def pass_s(machine: Machine, model: SizedModel, units: int, rows: int, context: 
 
 
 def anchored_scale(machine: Machine, model: SizedModel, units: int, context: int) -> float:
-    """What known times say about the roofline; 1 where there are none."""
+    """The factor from the roofline to known times; 1 if there are none."""
     known = {
         anchor.units: 1e-3 * anchor.ms / pass_s(machine, model, anchor.units, anchor.rows, context)
         for anchor in machine.anchors
@@ -200,7 +200,7 @@ def anchored_scale(machine: Machine, model: SizedModel, units: int, context: int
 
 
 def between(points: Mapping[int, float], place: int) -> float:
-    """A value at `place`: on the line between the points beside it, beyond them that of the nearest."""
+    """The value at `place`, interpolated linearly between points; beyond them it is that of the nearest."""
     below = max((known for known in points if known <= place), default=min(points))
     above = min((known for known in points if known >= place), default=max(points))
     if below >= above:
@@ -210,10 +210,10 @@ def between(points: Mapping[int, float], place: int) -> float:
 
 
 def machine_named(name: str) -> Machine:
-    """A machine of this name, or of a TOML file that describes one.
+    """The machine of this name, or the machine that a TOML file describes.
 
     Raises:
-        ConfigError: there is none, or the file does not describe one.
+        ConfigError: there is no such machine, or the file does not describe one.
     """
     if name.endswith(".toml"):
         return read_machine(Path(name))
@@ -224,7 +224,7 @@ def machine_named(name: str) -> Machine:
 
 
 def read_machine(path: Path) -> Machine:
-    """The machine that a TOML file describes, with the keys of one of machines.toml at its top."""
+    """The machine that a TOML file describes, with the keys of machines.toml at top level."""
     try:
         return parse_machine(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -266,7 +266,7 @@ def known_models() -> dict[str, ModelSpec]:
 
 
 def known_configs() -> dict[str, dict[str, Any]]:
-    """What the config.json of each known model says of its architecture, by name."""
+    """The architecture entries of each known model's config.json, by name."""
     table = builtin_table("models.toml")
 
     def whole(values: dict[str, Any]) -> dict[str, Any]:

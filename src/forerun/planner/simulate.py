@@ -1,7 +1,7 @@
-"""Play decoding through on a virtual clock: real trees and real protocol, recorded guesses, stated times of passes.
+"""Simulate decoding on a virtual clock, with real trees and the real protocol, recorded guesses and given pass times.
 
-Nothing here is a formula for tokens per round. The serial round grows, cuts and walks as `DraftModelDrafter` and the
-decode loop do; the parallel round drives the very `ParallelDrafter` and `DrafterEnd` of the engine.
+Tokens per round are simulated, not computed by a formula. The serial round handles its tree as `DraftModelDrafter` and
+the decode loop do; the parallel round uses the engine's own `ParallelDrafter` and `DrafterEnd`.
 """
 
 import random
@@ -32,14 +32,14 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 
 VOCAB_SIZE: Final = 1 << 30
-CHOOSING: Final = 0.5  # share of a round's overhead that lies before the drafter hears the verdict
-SPREAD: Final = 0.5  # of itself by which a worker's overhead varies; without it two clocks could fall into step
+CHOOSING: Final = 0.5  # share of a round's overhead before the drafter receives the verdict
+SPREAD: Final = 0.5  # relative variation of a worker's overhead, so that the two processes do not synchronise
 PARAMS: Final = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What passes and rounds take when the units are divided in one way."""
+    """The times of passes and rounds for one split of the units."""
 
     target: Pace
     draft: Pace | None = None
@@ -51,10 +51,10 @@ class Costs:
 
     @classmethod
     def of(cls, profile: Profile, *, target_units: int, draft_units: int) -> "Costs":
-        """Those of a profile, with these numbers of units for target and draft.
+        """The costs in a profile, with these numbers of units for target and draft.
 
         Raises:
-            ConfigError: the profile does not know one of them.
+            ConfigError: the profile has no times for one of them.
         """
         for role, paces, units in (("target", profile.target, target_units), ("draft", profile.draft, draft_units)):
             if units not in paces and (role == "target" or paces):
@@ -73,26 +73,26 @@ class Costs:
 
     @property
     def draft_pace(self) -> Pace:
-        """The draft's.
+        """The draft's pace.
 
         Raises:
-            ConfigError: there is no data on it.
+            ConfigError: it is not known.
         """
         if self.draft is None:
             raise ConfigError("nothing is known of the draft's passes: take a profile that holds them")
         return self.draft
 
     def expansion_s(self, num_rows: int) -> float:
-        """Seconds of a draft pass that is waited for, with all that belongs to it."""
+        """Seconds of a draft pass in the target's process, overhead included."""
         return self.draft_pace.step_s(num_rows) + self.expansion_overhead_s
 
     def worker_expansion_s(self, num_rows: int) -> float:
-        """The same in another process; of re-rooting the tree where there are no rows."""
+        """Seconds of a draft pass in another process, overhead included; with 0 rows, of re-rooting the tree."""
         return (self.draft_pace.step_s(num_rows) if num_rows else 0.0) + self.worker_expansion_overhead_s
 
 
 def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs, policies: Policies = BEST) -> Outcome:
-    """The answers of these traces, one after the other, as this drafter would have written them."""
+    """Simulate this drafter on the answers of these traces, one after another."""
     match drafter:
         case NoDrafter():
             return Outcome(answers=tuple(plain_answer(trace, costs) for trace in traces))
@@ -107,7 +107,7 @@ def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs
 
 
 def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
-    """Without a drafter."""
+    """The outcome of an answer without a drafter."""
     num_tokens = len(trace.token_ids)
     return AnswerOutcome(
         num_tokens=num_tokens,
@@ -123,7 +123,7 @@ def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
 
 
 class SerialSimulation:
-    """Rounds of `DraftModelDrafter`, one drafter for all answers, since it learns."""
+    """Rounds of `DraftModelDrafter`; all answers share one drafter, because it learns."""
 
     def __init__(self, config: DraftModel, costs: Costs, policy: TreePolicy) -> None:
         self._config, self._costs, self._clock = config, costs, VirtualClock()
@@ -178,7 +178,7 @@ class SerialSimulation:
         clock.spend((1.0 - CHOOSING) * overhead_s)
 
     def _propose(self, most_rows: int) -> TokenTree:
-        """A tree of at most so many rows; only the root where that is one, without any pass."""
+        """A tree of at most `most_rows` rows; with 1, only the root, without a draft pass."""
         if most_rows > 1:
             if (rule := self._guessed.rule) is not None:
                 rule.begin_round()
@@ -188,7 +188,7 @@ class SerialSimulation:
         return TokenTree(self._guessed.tree.token_ids[0])
 
     def _grow(self) -> None:
-        while self._grower.prefill():  # text that was committed in rounds without an expansion
+        while self._grower.prefill():  # read text that was committed in rounds without an expansion
             pass
         for _ in range(self._config.depth):
             if not self._grower.expand():
@@ -237,12 +237,12 @@ class ParallelSimulation:
         return self._clock.spend(self._costs.worker_expansion_s(num_rows) + self._rng.uniform(-spread_s, spread_s))
 
     def _make_grower(self, setup: Setup) -> TraceGrower:
-        """As the drafter's process makes one."""
+        """Make a grower, as the drafter's process does."""
         self._grower = TraceGrower(guesses_ahead(setup), max_rows=TREE_ROWS, spend=self._spend, is_remote=True)
         return self._grower
 
 
 def prefill_s(pace: Pace, num_rows: int) -> float:
-    """Seconds of a prompt's wide passes."""
+    """Seconds of the passes that read a prompt."""
     whole, rest = divmod(num_rows, PREFILL_ROWS)
     return whole * pace.step_s(PREFILL_ROWS) + (pace.step_s(rest) if rest else 0.0)

@@ -1,12 +1,11 @@
-"""Traces of a pair of models of which only an acceptance length is known.
+"""Synthetic traces of a pair of models, for a given acceptance length.
 
-At every place the draft's likeliest token has a probability drawn from Beta(1.2, 0.4); the rest is spread over seven
-further children, each half as likely as the one before, with 15 % of it outside. The target's choice follows exactly
-these probabilities, and places are independent of each other.
+At every position the draft's likeliest token has a probability drawn from Beta(1.2, 0.4). 15 % of the rest is outside
+the tree; the other 85 % is spread over seven further children, each half as likely as the one before. The target's
+token is drawn with exactly these probabilities, and positions are independent.
 
-Real text has long easy stretches, so that such traces are hard on a drafter that guesses ahead of the verdict: against
-SwiftSpec's table 7 they lose about twice what real ones lose by drafting in parallel. Where a trace can be recorded,
-record one.
+Real text has long predictable passages, so these traces underestimate parallel drafting: compared with SwiftSpec's
+table 7, they lose about twice as much by drafting in parallel as real traces do. Record real traces where possible.
 """
 
 import math
@@ -27,20 +26,20 @@ TOP_ALPHA, TOP_BETA = 1.2, 0.4
 NUM_OTHERS, RATIO, OUTSIDE = 7, 0.5, 0.15
 LEAST_EXPONENT, MOST_EXPONENT = 1e-3, 30.0
 MAX_BISECTIONS: Final = 16
-CLOSE: Final = 0.004  # as near to the wanted acceptance as there is any point in being
+CLOSE: Final = 0.004  # tolerance on the acceptance
 LEAST_PROBABILITY: Final = 1e-9
 FREE: Final = Costs(target=Pace(steps=((1 << 20, 1.0),)), draft=Pace(steps=((1 << 20, 1.0),)))  # times do not matter
-# The tree that a stated acceptance is about: five expansions of 8 nodes, of which 8 rows are verified.
+# The tree with which an acceptance is defined: five expansions of 8 nodes, of which 8 rows are verified.
 REFERENCE: Final = DraftModel(verify_width=8, draft_width=8, depth=5, adaptive=False)
 REFERENCE_POLICIES: Final = Policies(tree=TreePolicy(num_children=NUM_OTHERS + 1, min_mass=0.0, looks_up=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticPair:
-    """A pair of models as a distribution.
+    """A distribution of answers that stands for a pair of models.
 
     Args:
-        exponent: the likeliest token's probability is raised to it: 1 is the plain distribution, less a better draft.
+        exponent: the likeliest token's probability is raised to this power; a smaller one means a better draft.
     """
 
     exponent: float = 1.0
@@ -49,7 +48,7 @@ class SyntheticPair:
     seed: int = 0
 
     def traces(self) -> list[AnswerTrace]:
-        """Answers; the same random numbers are used for every exponent, so that a better draft is better everywhere."""
+        """Random answers. All exponents use the same random numbers, so that a better draft is better everywhere."""
         rng = random.Random(self.seed)
         return [self._answer(rng) for _ in range(self.num_answers)]
 
@@ -74,7 +73,7 @@ def spread(top: float) -> list[float]:
 
 
 def draw(ids: Sequence[int], probabilities: Sequence[float], uniform: float) -> int:
-    """One of the ids with its probability, else the next id after them."""
+    """Draw one of the ids with its probability, or else the next unused id."""
     for token_id, probability in zip(ids, probabilities, strict=True):
         uniform -= probability
         if uniform < 0.0:
@@ -83,7 +82,7 @@ def draw(ids: Sequence[int], probabilities: Sequence[float], uniform: float) -> 
 
 
 def accepted_per_round(traces: Sequence[AnswerTrace]) -> float:
-    """Tokens that the reference tree has accepted in a round, the bonus token not included."""
+    """Mean number of accepted tokens per round with the reference tree, without the bonus token."""
     return simulate(traces, REFERENCE, FREE, REFERENCE_POLICIES).accepted_per_round
 
 
@@ -92,10 +91,10 @@ def traces_for(
     pair: SyntheticPair | None = None,
     measure: Callable[[Sequence[AnswerTrace]], float] = accepted_per_round,
 ) -> list[AnswerTrace]:
-    """Traces on which `accepted` tokens per round are accepted, the bonus token not included.
+    """Traces with `accepted` accepted tokens per round, without the bonus token.
 
     Raises:
-        ConfigError: no pair of models can reach that.
+        ConfigError: no exponent gives this number.
     """
     pair = pair or SyntheticPair()
 
@@ -112,7 +111,7 @@ def traces_for(
 
 
 def bisect(falling: Callable[[float], float], wanted: float) -> float:
-    """Where a falling function of the exponent takes this value, on a logarithmic scale."""
+    """The exponent at which a decreasing function takes this value, by bisection on a logarithmic scale."""
     low, high = math.log(LEAST_EXPONENT), math.log(MOST_EXPONENT)
     for _ in range(MAX_BISECTIONS):
         middle = 0.5 * (low + high)

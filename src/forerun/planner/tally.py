@@ -1,4 +1,4 @@
-"""What a simulated answer took, round by round."""
+"""Counts and times of a simulated answer, round by round."""
 
 from typing import Final
 
@@ -12,21 +12,21 @@ UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 
 
 class Tally:
-    """The text so far and what it took."""
+    """Counts and times of the text so far."""
 
     def __init__(self, trace: AnswerTrace) -> None:
         self._token_ids = trace.token_ids
         self.num_tokens = self._num_rounds = self._num_accepted = self._num_misses = 0
         self._num_rows = self._num_late = self._num_bare = 0
         self._pass_s = self._miss_wait_s = self._hit_wait_s = 0.0
-        self._is_after_miss = True  # no tree is there before the first answer
+        self._is_after_miss = True  # there is no tree before the first answer
 
     @property
     def is_over(self) -> bool:
         return self.num_tokens >= len(self._token_ids)
 
     def wait(self, seconds: float, *, is_answered: bool) -> None:
-        """A parallel drafter's proposal is there."""
+        """Record the wait for a parallel drafter's proposal."""
         self._num_late += not is_answered
         if self._is_after_miss:
             self._miss_wait_s += seconds
@@ -34,7 +34,7 @@ class Tally:
             self._hit_wait_s += seconds
 
     def verify(self, tree: TokenTree, pass_s: float) -> Acceptance:
-        """What the target would have said to this tree, after a pass that takes so long."""
+        """The tokens of this tree that the target accepts, after a pass of `pass_s` seconds."""
         rest = (*self._token_ids[self.num_tokens :], *[UNKNOWN] * (max(tree.depths) + 1))
         self._num_rows += len(tree)
         self._num_bare += len(tree) == 1
@@ -46,7 +46,7 @@ class Tally:
         self._num_rounds += 1
         self._num_accepted += min(len(acceptance.path), num_left)
         self.num_tokens += min(len(acceptance.tokens), num_left)
-        self._num_misses += not is_hit and not self.is_over  # what would have followed is not known
+        self._num_misses += not is_hit and not self.is_over  # after the end the next token is not known
         self._is_after_miss = not is_hit
 
     def outcome(self, grower: TraceGrower, *, decode_s: float) -> AnswerOutcome:

@@ -1,4 +1,4 @@
-"""A tree of guesses that grows from a record in place of a model."""
+"""A tree of guesses that grows from a recorded trace instead of a model."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,15 +17,15 @@ NUM_IDS: Final = 1 << 30
 class TraceGrower:
     """Grows as `DraftTree` does, and counts the rows that its cache would have.
 
-    A node on the path that the text took gets the guesses recorded there. A node off it never comes true whatever its
-    children are, so it gets those of another place of the answer, always the same one for the same node: what matters
-    there is only how sure the draft is, and thus how many rows such branches take from the true one.
+    A node on the path of the text gets the guesses recorded there. A node off the path is never accepted whatever its
+    children are, so it gets the guesses of another position of the answer, always the same for the same node. Their
+    probabilities matter, because they determine how many rows such branches take from the true one.
 
     Args:
-        guessed: what decides.
-        max_rows: that the draft's cache has for the tree.
-        is_remote: it re-roots its tree in another process, which takes time.
-        spend: lets the time of a draft pass over a number of rows go by, and returns its seconds.
+        guessed: the tree, which chooses the nodes to expand.
+        max_rows: rows for the tree in the draft's cache.
+        is_remote: whether it re-roots its tree in another process, which takes time.
+        spend: advances the clock by the time of a draft pass over a number of rows, and returns the seconds.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class TraceGrower:
         return 0 in self._expanded
 
     def expect(self, trace: AnswerTrace) -> None:
-        """The answer that the next request gets."""
+        """Set the answer of the next request."""
         self._next_trace = trace
 
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        """Start the request of the trace that is expected."""
+        """Start the request of the expected trace."""
         assert self._next_trace is not None, "a request without a trace"
         self._trace = self._next_trace
         assert tuple(prompt_ids) == self._trace.prompt_ids, "the trace of another request"
@@ -65,7 +65,7 @@ class TraceGrower:
         self.guessed.begin(prompt_ids, noise, self._trace.temperature)
 
     def prefill(self) -> bool:
-        """One wide pass towards the committed text, if the cache is far behind it."""
+        """Read committed text in one wide pass, if the cache lacks much of it; False if it does not."""
         num_lacking = self._text_len - 1 - self._num_cached
         if num_lacking < MAX_CATCH_UP:
             return False
@@ -75,7 +75,7 @@ class TraceGrower:
         return True
 
     def expand(self) -> bool:
-        """One draft pass over the likeliest unexpanded nodes; False when nothing is worth it or room is out."""
+        """Run a draft pass over the likeliest unexpanded nodes; False if none is worth it or the cache is full."""
         num_new_rows = self.guessed.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         has_room = self._num_caught_up + len(self._expanded) + num_new_rows <= self._max_rows
         num_known = self._num_known
@@ -96,7 +96,7 @@ class TraceGrower:
         return True
 
     def advance(self, token_ids: Sequence[int]) -> bool:
-        """Commit tokens below the root; True when the last of them was a node of the tree."""
+        """Commit tokens below the root; True if the last of them was a node of the tree."""
         if self._is_remote:
             self._spend(0)
         was_rooted, done = self.is_rooted, self.guessed.advance(token_ids)
@@ -109,7 +109,7 @@ class TraceGrower:
 
     @property
     def _num_known(self) -> int:
-        """Tokens of the text ahead that the tree has."""
+        """How many of the text's next tokens are in the tree."""
         return len(self.tree.descend(self._trace.token_ids[self._num_committed :]))
 
     @property
@@ -117,13 +117,13 @@ class TraceGrower:
         return len(self._trace.prompt_ids) + self._num_committed
 
     def _guesses(self, node: int) -> tuple[Sequence[int], Sequence[float]]:
-        """What the draft thinks comes after a node."""
+        """The draft's guesses after a node."""
         trace, place = self._trace, self._num_committed + self.tree.depths[node]
         path = tuple(self.tree.path_tokens(node))
         is_true = path == trace.token_ids[self._num_committed : place] and place < len(trace.token_ids)
         num_children, first = self.guessed.policy.num_children, 0
         if not is_true:
             place = hash((self._text_len, *path)) % len(trace.token_ids)  # whole numbers hash alike in every run
-            first = NUM_IDS >> 1  # so that what is said there is not taken for what is said after tokens of the text
+            first = NUM_IDS >> 1  # other ids, so that these guesses never equal those after tokens of the text
         token_ids = [first + token for token in trace.children[place][:num_children]]
         return token_ids, trace.log_probs[place][:num_children]

@@ -1,6 +1,6 @@
 """A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
 
-Both ends are the engine's own: here they are given the wire and the clock of a simulation.
+Both ends run the engine's own code, with a simulated wire and clock.
 """
 
 from collections import deque
@@ -13,12 +13,12 @@ from forerun.drafting.remote.state_machines import Grower
 from forerun.drafting.remote.worker import LoadedDraft, WorkerSession
 from forerun.sampling.noise import KeyedNoise
 
-WIRE_S: Final = 0.1e-3  # one way through a local socket, the waking of the other process included
+WIRE_S: Final = 0.1e-3  # one way through a local socket, including the time to wake the other process
 HELLO: Final = Hello(pid=0, vocab_size=1, max_length=1 << 30, vocabulary=bytes(32))
 
 
 class VirtualClock:
-    """Seconds that pass only when they are spent."""
+    """A clock that advances only when time is spent."""
 
     def __init__(self) -> None:
         self.now = 1.0
@@ -27,13 +27,13 @@ class VirtualClock:
         return self.now
 
     def spend(self, seconds: float) -> float:
-        """Let these seconds go by, and return them."""
+        """Advance the clock by these seconds, and return them."""
         self.now += seconds
         return seconds
 
 
 class Lane:
-    """One direction of a wire: bytes and when they arrive."""
+    """One direction of a wire: bytes with their arrival times."""
 
     def __init__(self, clock: VirtualClock, wire_s: float) -> None:
         self._clock, self._wire_s = clock, wire_s
@@ -48,7 +48,7 @@ class Lane:
         return True
 
     def take(self) -> bytes:
-        """What has arrived."""
+        """The bytes that have arrived."""
         pieces = []
         while self._queue and self._queue[0][0] <= self._clock.now:
             pieces.append(self._queue.popleft()[1])
@@ -56,7 +56,7 @@ class Lane:
 
 
 class VirtualWorker:
-    """The drafter's process: takes what has come, does one thing, and sleeps when there is nothing to do."""
+    """The drafter's process: receives messages, does one piece of work, and sleeps if there is none."""
 
     def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower], wire_s: float) -> None:
         self._clock = clock
@@ -67,11 +67,11 @@ class VirtualWorker:
 
     @property
     def next_at(self) -> float:
-        """When it does its next thing."""
+        """The time of its next piece of work."""
         return max(self._free_at, min(self._wakes_at, self.inbox.next_at))
 
     def step(self) -> None:
-        """Do it; the clock stands where it ends."""
+        """Do the next piece of work; the clock is then at its end."""
         self._clock.now = self.next_at
         self._session.receive(self.inbox.take())
         rest_s = self._session.work()
@@ -103,10 +103,10 @@ class VirtualWire:
 
 
 class VirtualSupply:
-    """The one worker, and time passing for both ends; what a `ParallelDrafter` takes as its supply.
+    """The supply of a simulated `ParallelDrafter`: one worker, and the passing of time for both ends.
 
     Args:
-        wire_s: seconds that a message takes either way.
+        wire_s: seconds that a message takes in either direction.
     """
 
     trouble = ""
@@ -117,7 +117,7 @@ class VirtualSupply:
         self._is_taken = False
 
     def run(self, seconds: float, *, until_arrival: bool = False) -> None:
-        """Let time pass and the worker work, on request only until something reaches the target."""
+        """Advance time and let the worker work; with `until_arrival`, only until a message reaches the target."""
         began, worker = self._clock.now, self._worker
         end = began + seconds
         while True:
@@ -138,7 +138,7 @@ class VirtualSupply:
         return self.take()
 
     def is_starved(self) -> bool:
-        return True  # it is never to be taken for dead
+        return True  # so that it is never considered dead
 
     def replace(self) -> None:
         raise AssertionError("a simulated worker does not fail")

@@ -1,1 +1,1 @@
-"""This process: torch's modes, its threads, its cores."""
+"""Settings of this process: torch's modes, threads and cores."""

@@ -1,4 +1,4 @@
-"""Which cores a thread may run on, and how much of them a container grants."""
+"""The cores that a thread may run on, and the CPU quota of its container."""
 
 import os
 import re
@@ -10,33 +10,33 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 V1_FILES: Final = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-V2_FILE: Final = "cpu.max"  # "quota period" in microseconds; "max" is no quota
+V2_FILE: Final = "cpu.max"  # "quota period" in microseconds; "max" means no quota
 
 
 def own_cores() -> list[int]:
-    """The cores the calling thread may use; all of the machine's where the system has no affinity."""
+    """The cores that the calling thread may use; all cores if the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """How many cores can be kept busy: those the calling thread may use, or as many as its container's quota pays for.
+    """How many cores can be kept busy: those that the calling thread may use, or fewer if its container has a quota.
 
-    A thread more than that makes a pass several times slower, since all wait for it while it is not let run. A part of
-    a core counts from a half on: two threads with a quota of one wrote 36 tokens/s, one 51, and without a quota 69, so
-    that the two are worth it from about 1.5.
+    One more thread makes a pass several times slower, because all threads wait for it while it is throttled. The quota
+    is rounded to the nearest number: with a quota of 1, two threads generated 36 tokens/s and one thread 51, without a
+    quota two threads generated 69, so two threads are faster from a quota of about 1.5.
     """
     return max(1, floor(min(len(own_cores()), cpu_quota()) + 0.5))
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
-    """Processor seconds per second that this process is granted: the least of its control groups' and their parents'.
+    """CPU seconds per second that this process may use: the smallest quota of its control groups and their parents.
 
-    Infinity where there is no quota, or the system has no quotas.
+    Infinity if there is no quota, or the system has no quotas.
 
     Args:
-        root: where the files of /proc and of the control groups are.
+        root: the folder that contains /proc and the control groups.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -59,9 +59,9 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
 
 def folders_up(top: Path, path: str, mount_root: str) -> list[Path]:
-    """The folder of a control group and those of its parents, as far as a mount shows them.
+    """The folders of a control group and of its parents that are visible in a mount.
 
-    A container may see its own group as the mount's root, under whatever name the host has for it.
+    In a container the mount's root may be the container's own group, whose path is that on the host.
     """
     inside = os.path.relpath(path, mount_root)
     folder = top if inside.startswith("..") else top / inside
@@ -69,7 +69,7 @@ def folders_up(top: Path, path: str, mount_root: str) -> list[Path]:
 
 
 def quota_of(folder: Path) -> float:
-    """The quota of one control group, without its parents'; infinity where it has none."""
+    """The quota of one control group, without its parents'; infinity if it has none."""
     try:
         if (folder / V2_FILE).exists():
             quota, period = (folder / V2_FILE).read_text().split()
@@ -81,16 +81,17 @@ def quota_of(folder: Path) -> float:
 
 
 def plain(text: str) -> str:
-    """A path of mountinfo, in which blanks and the like are written as octal numbers."""
+    """Decode a path of mountinfo, in which spaces and similar characters are written as octal numbers."""
     return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def run_on(cores: Collection[int], work: Callable[[], T]) -> T:
-    """Do the work with the calling thread, and what it starts meanwhile, on these cores, if any, where the system can.
+    """Do the work with the calling thread, and threads it starts, bound to these cores; unbound if there are none, or
+    the system has no affinity.
 
-    An interrupt cannot leave the thread there: Python acts on signals when a call has returned and at a function's
-    beginning, and between the work and the call that puts the cores back there is neither. In a context manager
-    written in Python there is.
+    An interrupt cannot leave the thread bound: Python handles signals when a call has returned and when a function
+    begins, and neither happens between the work and the call that restores the cores. In a context manager written in
+    Python it could happen.
     """
     if not cores or not hasattr(os, "sched_setaffinity"):
         return work()

@@ -1,4 +1,4 @@
-"""Torch without autograd, for as long as a block runs."""
+"""Torch without autograd inside a `with` block."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,9 +7,9 @@ import torch
 
 
 def inference() -> AbstractContextManager[Any]:
-    """As `torch.inference_mode()`, but entered and left by single instructions.
+    """Like `torch.inference_mode()`, but an interrupt cannot leave the mode on.
 
-    That one is written in Python: an interrupt inside its `__enter__` or `__exit__` leaves the mode on in the caller's
-    thread for as long as the traceback is referenced, and a notebook keeps it.
+    torch's is written in Python: an interrupt inside its `__enter__` or `__exit__` leaves the mode on in the caller's
+    thread while the traceback is referenced, and a notebook keeps the traceback.
     """
     return torch._C._InferenceMode(True)

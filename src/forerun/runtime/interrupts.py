@@ -1,4 +1,4 @@
-"""Ctrl-C at a better moment."""
+"""Delay Ctrl-C to the end of a block."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Within the block, Ctrl-C is kept until its end. Only the main thread hears of it: in others nothing changes."""
+    """Delay Ctrl-C to the end of the block. Only the main thread receives it, so in other threads nothing changes."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

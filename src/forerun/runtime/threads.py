@@ -1,4 +1,4 @@
-"""How many threads torch and the CPU kernels work with."""
+"""The number of threads of torch and the CPU kernels."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 def on_threads(num_threads: int, work: Callable[[], T]) -> T:
-    """Do the work with this many threads for torch's calls and the CPU kernels, from the calling thread.
+    """Do the work with `num_threads` threads for torch and the CPU kernels.
 
-    torch keeps the number for each thread, but a thread that uses torch for the first time takes over the last number
-    that any thread has set; nothing here can keep that from a host program's own threads. No interrupt can leave torch
-    with that number, see `runtime.affinity.run_on`.
+    torch stores the number per thread, but a thread that uses torch for the first time inherits the last number that
+    any thread has set; we cannot prevent that for a host program's own threads. An interrupt cannot leave torch with
+    this number, see `runtime.affinity.run_on`.
     """
     before = torch.get_num_threads()
     try:
@@ -24,6 +24,6 @@ def on_threads(num_threads: int, work: Callable[[], T]) -> T:
 
 
 def on_one_thread(work: Callable[[], T]) -> T:
-    """Do torch's work between two passes: its threads keep spinning after a call that was shared among them, and the
-    next pass would have to share the cores with them, for milliseconds."""
+    """Do torch's work between two passes on one thread: torch's threads keep spinning for milliseconds after a parallel
+    call, and would compete with the next pass for the cores."""
     return on_threads(1, work)

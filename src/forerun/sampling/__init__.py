@@ -1,1 +1,1 @@
-"""Logits to token."""
+"""Sampling: from logits to tokens."""

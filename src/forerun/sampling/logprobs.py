@@ -1,4 +1,4 @@
-"""How likely written tokens were, by the target's own distribution."""
+"""Log-probabilities of emitted tokens under the target's unmodified distribution."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ def token_logprobs(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) ->
     """The log-probability of each row's token, and the row's `num_top` likeliest tokens.
 
     Args:
-        logits_TV: the target's raw logits: no bias, penalty, temperature or filter has touched them.
-        token_ids: T tokens, one of each row.
+        logits_TV: the target's raw logits, before any bias, penalty, temperature or filter.
+        token_ids: T tokens, one for each row.
     """
     return on_one_thread(lambda: _of_rows(logits_TV, token_ids, num_top))
 
@@ -32,9 +32,9 @@ def _of_rows(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple
 
 
 def likeliest(logits_TV: Tensor, num_top: int) -> list[list[int]]:
-    """The tokens with the highest scores in each row, best first; of equal ones those with the lowest ids, these first.
+    """The tokens with the highest scores in each row, best first; among equal scores the lowest ids come first.
 
-    So a greedy token comes first, as `sample` picks it. topk names any of equal ones, other ones for another K.
+    So the first is the greedy token that `sample` picks. torch's topk orders equal scores arbitrarily, depending on K.
     """
     found: list[list[int]] = [[] for _ in logits_TV]
     if num_top == 0:

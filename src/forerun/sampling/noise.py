@@ -1,4 +1,4 @@
-"""Gumbel noise that is a function of only (seed, position, token id).
+"""Gumbel noise that depends only on seed, position and token id.
 
 Legend: P positions, V vocabulary.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 MASK_64 = (1 << 64) - 1
 ELEMENTS_PER_BLOCK = (
     1 << 16
-)  # noise made in one go: enough to spread the cost of the calls, small enough to stay in cache
+)  # noise values made at once: enough to make up for the calls' overhead, few enough for the CPU's cache
 MAX_ROWS_PER_BLOCK = 16
 MAX_ROWS_KEPT = 128
 TOKEN_STEP = 0x9E3779B1  # a token's id times this is added to the low half of a row's key
@@ -28,7 +28,7 @@ def splitmix64(value: int) -> int:
 
 
 def signed_mix(seed: int) -> int:
-    """What a seed's keys are made from besides their positions, as a signed number of 64 bits."""
+    """The mixed seed, from which and a position a row's key is made, as a signed 64-bit number."""
     mix = splitmix64(seed)
     return mix - (1 << 64) if mix >> 63 else mix
 
@@ -40,7 +40,7 @@ def signed32(value: int) -> int:
 
 
 def row_key(seed: int, position: int) -> tuple[int, int]:
-    """The low and high 32 bits, signed, of what all noise at a position is made from."""
+    """The low and high 32 bits, signed, of the key from which all noise at a position is made."""
     key = splitmix64(splitmix64(seed) ^ position)
     return signed32(key), signed32(key >> 32)
 
@@ -56,7 +56,7 @@ def mix32_(x: Tensor) -> Tensor:
 
 
 def mixed32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """`mix32_` of numpy's numbers."""
+    """`mix32_` for numpy arrays, not in place."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
     return x ^ (x >> np.uint32(15))
@@ -65,7 +65,7 @@ def mixed32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device: str) -> Tensor:
     """[P, V] float32 standard Gumbel noise for the tokens at `positions`.
 
-    Integer hashing gives 32 uniform bits, the same on every device; logarithms are taken in float64 and rounded once.
+    Integer hashing gives the same 32 uniform bits on every device; logarithms are taken in float64 and rounded once.
     """
     keys = [row_key(seed, position) for position in positions]
     low = torch.tensor([key[0] for key in keys], dtype=torch.int32, device=device)[:, None]
@@ -77,9 +77,9 @@ def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device:
 
 
 class KeyedNoise:
-    """Noise rows of one request, cached while they may be needed again.
+    """Noise rows of one request, each computed once and cached while it may be needed again.
 
-    Nodes at the same depth, the drafter and the target all use the same rows: each is computed once.
+    All nodes at one depth use the same row, in the drafter and in the target.
     """
 
     def __init__(self, seed: int, vocab_size: int, *, device: str = "cpu") -> None:
@@ -94,14 +94,14 @@ class KeyedNoise:
         return KeyedRows(self, positions, first_token)
 
     def key(self, position: int) -> tuple[int, int, int]:
-        """A position's key, low and high half, and 1."""
+        """A position's key as its low half, its high half, and 1."""
         key = self._keys.get(position)
         if key is None:
             key = self._keys[position] = (*row_key(self.seed, position), 1)
         return key
 
     def of(self, positions: Sequence[int], token_ids_PN: NDArray[np.int32]) -> NDArray[np.float64]:
-        """[P, N] noise of a few tokens at each position, the values of `rows` before they are rounded."""
+        """[P, N] noise of a few tokens at each position: the values of `rows` before rounding to float32."""
         keys_P3 = np.array([self.key(position) for position in positions], np.int32).view(np.uint32)
         tokens_PN = token_ids_PN.view(np.uint32) * np.uint32(TOKEN_STEP)
         bits_PN = mixed32(mixed32(tokens_PN + keys_P3[:, :1]) ^ keys_P3[:, 1:2]).view(np.int32)
@@ -130,9 +130,9 @@ class KeyedNoise:
 
 
 class KeyedRows:
-    """The noise of some rows: as keys, for kernels that make it as they add it, or as a tensor [P, V].
+    """The noise of some rows: as keys, for kernels that compute the noise when they add it, or as a tensor.
 
-    Column 0 is token `first_token`'s.
+    Column 0 belongs to token `first_token`.
     """
 
     def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int = 0) -> None:
@@ -145,9 +145,9 @@ class KeyedRows:
 
     @property
     def keys(self) -> NDArray[np.int32]:
-        """[P, 3]: each row's key, low and high half, and 1."""
+        """[P, 3]: each row's key as its low half, its high half, and 1."""
         keys_P3 = np.array([self._noise.key(position) for position in self.positions], np.int32)
-        if self._first_token:  # what a kernel adds to the key is a multiple of the token's id
+        if self._first_token:  # kernels add the column number times TOKEN_STEP to the key
             keys_P3[:, 0] += np.int32(signed32(self._first_token * TOKEN_STEP))
         return keys_P3
 

@@ -1,7 +1,7 @@
-"""Logits to tokens: a request's settings shape the logits, then argmax or keyed sampling picks a token of each row.
+"""From logits to tokens: a request's settings shape the logits, then argmax or keyed sampling picks a token per row.
 
-With torch's calls, which are the specification of what every backend samples. The temperature divides in
-`LogitShaper` where filters follow, else in `sample`.
+This torch code is the reference for every backend's sampling. `LogitShaper` divides by the temperature if filters
+follow; otherwise `sample` does.
 
 Legend: T rows, V vocabulary. Scores are log-probabilities up to a constant per row; minus infinity is never chosen.
 """
@@ -20,24 +20,24 @@ from forerun.runtime.threads import on_one_thread
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.truncation import filter_scores
 
-Noise: TypeAlias = KeyedRows | Tensor | None  # of each row: made where it is added, or [T, V], or none for greedy
+Noise: TypeAlias = KeyedRows | Tensor | None  # as keys, as a tensor [T, V], or None for greedy
 Truncate: TypeAlias = Callable[[Tensor, SamplingParams], Tensor]  # as `truncation.filter_scores`
 TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log-probabilities, [T][K], likeliest first
 
 
 class LogitShaper:
-    """A request's sampling parameters applied to rows of logits.
+    """Applies a request's sampling parameters to rows of logits.
 
-    Holds which tokens the text so far contains, for the penalties; the decode loop alone commits tokens to it. Filters
-    act in the order bias, penalties, temperature, top_k, top_p, min_p.
+    The order is bias, penalties, temperature, top_k, top_p, min_p. For the penalties it counts the tokens of the text
+    so far; only the decode loop commits tokens to it.
 
     Args:
-        truncate: applies the last three; a backend's own, see `model.backend`.
+        truncate: applies top_k, top_p and min_p; a backend may have its own, see `model.backend`.
 
     Attributes:
-        needs_paths: a row's scores depend on the tokens between the committed text and it.
-        is_plain: scores are the logits.
-        temperature_left: what scores are still to be divided by: filters need it done, elsewhere `sample` does it.
+        needs_paths: a row's scores depend on the drafted tokens between the committed text and the row.
+        is_plain: the scores are the logits, unchanged.
+        temperature_left: the temperature by which `sample` must still divide; 1 if `shape` divides, as filters need.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class LogitShaper:
 
         Args:
             logits_TV: raw logits, any float type.
-            paths: for each row the drafted tokens that come after the committed text, its own included; only looked
-                at when `needs_paths`.
+            paths: for each row the drafted tokens after the committed text, the row's own included; used only if
+                `needs_paths`.
         """
         scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
         if self.is_plain:
@@ -96,8 +96,8 @@ class LogitShaper:
         return self._truncate(scores_TV, params)
 
     def fault_of_settings(self, logits_TV: Tensor) -> str:
-        """Why nothing can be chosen, where it is the request's settings that leave nothing of sound logits."""
-        largest = logits_TV.amax().item()  # NaN where any is
+        """Why no token can be chosen, if the logits are finite and the request's settings are the cause; else ""."""
+        largest = logits_TV.amax().item()  # NaN if any logit is NaN
         if not -math.inf < largest < math.inf:
             return ""
         params = self._params
@@ -127,20 +127,20 @@ class LogitShaper:
 
 
 def widened(logits_TV: Tensor) -> Tensor:
-    """float32 or better."""
+    """The logits in float32, or in float64 if they are."""
     return logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
 
 
 def divided(scores_TV: Tensor, divisor: float) -> Tensor:
-    """Quotients rounded once; for a plain number torch multiplies by its reciprocal on a GPU."""
+    """Divide, rounding once; by a Python number torch would multiply with its reciprocal on a GPU."""
     return scores_TV / scores_TV.new_full((), divisor)
 
 
 def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Repetition penalty on tokens of prompt and answer; frequency and presence penalties on the answer only.
+    """Apply the repetition penalty to tokens of prompt and answer, the other penalties only to those of the answer.
 
-    Repetition: positive scores are divided, negative ones multiplied (CTRL, arXiv 1909.05858). Frequency and presence
-    are subtracted, as in the OpenAI API.
+    The repetition penalty divides positive scores and multiplies negative ones (CTRL, arXiv 1909.05858). Frequency and
+    presence penalties are subtracted, as in the OpenAI API.
     """
     penalty = params.repetition_penalty
     repeated = torch.where(scores_TV > 0, divided(scores_TV, penalty), scores_TV * penalty)
@@ -151,17 +151,17 @@ def penalise(scores_TV: Tensor, seen_TV: Tensor, counts_TV: Tensor, params: Samp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The target's token after each row, and by how much it led the next one."""
+    """The target's token after each row, and its margin over the next best one."""
 
     token_ids: list[int]
     margins: list[float]
 
     @classmethod
     def of(cls, best: "BestTokens") -> "Choices":
-        """The tokens with the best totals.
+        """The best tokens and their margins.
 
         Raises:
-            NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
+            NumericalError: a row holds NaN or plus infinity, or only minus infinity.
         """
         for row, total in enumerate(best.totals):
             if not -math.inf < total < math.inf:
@@ -177,12 +177,12 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestTokens:
-    """Of each row, maybe over a part of the vocabulary only.
+    """The best token of each row, perhaps of a part of the vocabulary only. A total is score / temperature + noise.
 
     Args:
-        token_ids: with the largest score / temperature + noise; of several the lowest.
-        totals: theirs; NaN where any is.
-        next_totals: of the best other tokens, minus infinity where there is none.
+        token_ids: the tokens with the largest totals; of equal ones the lowest id.
+        totals: their totals; NaN if the row contains NaN.
+        next_totals: the second largest totals; minus infinity if there is no other token.
     """
 
     token_ids: list[int]
@@ -191,12 +191,12 @@ class BestTokens:
 
     @classmethod
     def nothing(cls, num_rows: int) -> "BestTokens":
-        """Of no token at all."""
+        """The result for an empty vocabulary."""
         return cls(token_ids=[0] * num_rows, totals=[-math.inf] * num_rows, next_totals=[-math.inf] * num_rows)
 
     @classmethod
     def joined(cls, parts: "Sequence[BestTokens]") -> "BestTokens":
-        """Of parts of the vocabulary that lie one behind the other."""
+        """Join the results of consecutive parts of the vocabulary."""
         rows = range(len(parts[0].totals))
         leading = [max(parts, key=lambda part: infinite_if_nan(part.totals[row])) for row in rows]
         return cls(
@@ -217,7 +217,7 @@ def sample(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choi
     """`best_tokens` as choices.
 
     Raises:
-        NumericalError: a row holds NaN or plus infinity, or nothing else than minus infinity.
+        NumericalError: a row holds NaN or plus infinity, or only minus infinity.
     """
     return Choices.of(best_tokens(scores_TV, noise, temperature=temperature))
 
@@ -225,15 +225,15 @@ def sample(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> Choi
 def best_tokens(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) -> BestTokens:
     """Find argmax(score / temperature + noise) in each row; ties go to the lowest id.
 
-    With Gumbel noise this is a draw from softmax(scores / temperature), the Gumbel-max identity, and a function of the
-    scores and of the noise's key alone, so every drafter and schedule gives the same token. Without noise it is greedy.
+    With Gumbel noise this draws from softmax(scores / temperature) (the Gumbel-max trick). The token depends only on
+    the scores and the noise's key, so every drafter and schedule gives the same one. Without noise it is greedy.
 
     Source: Daliri, Musco, Suresh, arXiv 2408.07978 (drafter-invariant coupling).
     """
     totals_TV = perturbed(scores_TV, noise, temperature)
     best_T2, ids_T2 = totals_TV.topk(min(2, totals_TV.shape[-1]), dim=-1)
     rows = best_T2.tolist()
-    has_tie = any(row[0] == row[-1] for row in rows)  # topk names any of the tied ids, argmax the lowest
+    has_tie = any(row[0] == row[-1] for row in rows)  # topk returns any of the tied ids, argmax the lowest
     return BestTokens(
         token_ids=(totals_TV.argmax(-1) if has_tie else ids_T2[:, 0]).tolist(),
         totals=[row[0] for row in rows],
@@ -244,13 +244,13 @@ def best_tokens(scores_TV: Tensor, noise: Noise, *, temperature: float = 1.0) ->
 def topk(
     scores_TV: Tensor, noise: Noise, k: int, *, temperature: float = 1.0, column_ids: Tensor | None = None
 ) -> TopK:
-    """A drafter's `k` likeliest guesses of what `sample` will pick in each row.
+    """A drafter's `k` likeliest guesses of the token that `sample` will pick in each row.
 
-    They are ranked by the draft's score plus the target's own noise. A guess's log-probability is that of the same
-    perturbed scores: the larger the lead, the likelier that the target agrees.
+    Guesses are ranked by the draft's score plus the target's own noise. Their log-probabilities are the log-softmax of
+    these sums: the larger a guess's lead, the likelier the target picks it.
 
     Args:
-        column_ids: int32 [W]: the target's tokens that the columns stand for; None: column 0 is token 0, and so on.
+        column_ids: int32 [W]: the target's token of each column; None: column 0 is token 0, and so on.
     """
     totals_TV = perturbed(scores_TV, noise, temperature, column_ids)
     log_probs_TK, ids_TK = totals_TV.log_softmax(-1).topk(min(k, totals_TV.shape[-1]), dim=-1)
@@ -258,7 +258,7 @@ def topk(
 
 
 def perturbed(scores_TV: Tensor, noise: Noise, temperature: float, column_ids: Tensor | None = None) -> Tensor:
-    """score / temperature + noise; a draft's scores may be those of some tokens only."""
+    """score / temperature + noise; the columns of a draft may be only some of the tokens."""
     if temperature != 1.0:
         scores_TV = divided(scores_TV, temperature)
     noise_TV = noise.tensor if isinstance(noise, KeyedRows) else noise

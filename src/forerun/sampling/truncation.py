@@ -1,14 +1,14 @@
-"""Truncation before the draw: which tokens top_k, top_p and min_p leave in the race.
+"""Truncation: the filters top_k, top_p and min_p.
 
-Each filter keeps some leading tokens of a row, so that the three together are one number a row. Finding it needs the
-leading tokens in order, nearly always few of them: a partial sort of 256 of 150,000 tokens takes a hundredth of the
-time of a whole one.
+Each filter keeps the likeliest tokens of a row, so all three together amount to one number per row: how many are kept.
+To find it, only the leading tokens have to be sorted, and nearly always few: a partial sort of 256 of 150,000 tokens
+takes a hundredth of the time of a full sort.
 
-What stays in a row is a function of that row alone, to the bit, else a drafted neighbour could change the text: a row
-that keeps more tokens than were sorted is done again alone, and probabilities are added up as whole numbers, whose sum
-is the same in any order.
+Which tokens survive in a row must depend only on that row, or a drafted node could change the text. So a row that keeps
+more tokens than were sorted is computed again on its own, and probabilities are summed as integers, whose sum does not
+depend on the order.
 
-Legend: T rows, V vocabulary, R tokens in the race for top_p, K leading tokens looked at.
+Legend: T rows, V vocabulary, R tokens left by top_k, K leading tokens that are sorted.
 """
 
 import torch
@@ -17,16 +17,16 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 
 LEADING_TOKENS = 256
-GROWTH = 16  # factor on the number of sorted tokens, when a row may keep more
-SHARE_BITS = 40  # fine enough for top_p to 1e-7 in 150,000 tokens, and sums of 8 million tokens stay within 63 bits
+GROWTH = 16  # factor on the number of sorted tokens when a row may keep more
+SHARE_BITS = 40  # precise enough for top_p to 1e-7 with 150,000 tokens, and sums of 8 million tokens fit in 63 bits
 
 
 def filter_scores(scores_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Set tokens outside top_k, top_p or min_p to minus infinity; NaN stays, for the sampler to refuse.
+    """Set tokens outside top_k, top_p or min_p to minus infinity; NaN is kept, so that the sampler rejects it.
 
-    Ties are broken by the lowest id, so that exactly top_k tokens stay. top_p looks at what top_k left; the token that
-    carries the sum over it is kept, hence at least one is. min_p keeps tokens at least min_p times as likely as the
-    likeliest.
+    Of tied tokens the lowest ids are kept, so exactly top_k survive. top_p applies to the tokens that top_k left, and
+    keeps the token with which the sum reaches top_p, so at least one survives. min_p keeps tokens at least min_p times
+    as likely as the likeliest.
     """
     is_cut = 0 < params.top_k < scores_TV.shape[-1]
     race_TR = scores_TV.topk(params.top_k, dim=-1, sorted=False).values if is_cut else scores_TV
@@ -37,7 +37,7 @@ def filter_scores(scores_TV: Tensor, params: SamplingParams) -> Tensor:
 def find_last(
     race_TR: Tensor, mass_T1: Tensor | None, params: SamplingParams, num_leaders: int
 ) -> tuple[Tensor, Tensor]:
-    """[T, 1] each: the score of the last token kept, and how many tokens of this score are."""
+    """[T, 1] each: the score of the last token kept, and how many tokens with this score are kept."""
     num_leaders = min(num_leaders, race_TR.shape[-1])
     leaders_TK = race_TR.topk(num_leaders, dim=-1).values
     counts_T1 = count_kept(leaders_TK, mass_T1, params)
@@ -52,7 +52,7 @@ def find_last(
 
 
 def count_kept(leaders_TK: Tensor, mass_T1: Tensor | None, params: SamplingParams) -> Tensor:
-    """[T, 1]: how many leading tokens of each row stay, at least one; `mass` is the sum of shares in the race."""
+    """[T, 1]: how many leading tokens of each row are kept, at least one; `mass` is the sum of all shares."""
     best_T1, keep_TK = leaders_TK[:, :1], torch.ones_like(leaders_TK, dtype=torch.bool)
     if mass_T1 is not None:
         shares_TK = shares(leaders_TK, best_T1)
@@ -63,13 +63,13 @@ def count_kept(leaders_TK: Tensor, mass_T1: Tensor | None, params: SamplingParam
 
 
 def shares(scores: Tensor, best_T1: Tensor) -> Tensor:
-    """How likely tokens are next to the best one, in whole numbers; of no meaning in a row with NaN or infinity."""
+    """Probabilities relative to the best token's, as integers; meaningless in a row with NaN or infinity."""
     return (scores - best_T1).exp_().mul_(2.0**SHARE_BITS).to(torch.int64)
 
 
 def keep_leading(scores_TV: Tensor, last_T1: Tensor, room_T1: Tensor) -> Tensor:
-    """Keep the tokens above the last one kept of each row, and of those that equal it as many as there is room for."""
+    """Keep the tokens with scores above each row's last one, and as many with an equal score as there is room for."""
     is_out_TV, is_tied_TV = scores_TV < last_T1, scores_TV == last_T1
-    if bool((is_tied_TV.sum(-1, keepdim=True) > room_T1).any()):  # rows with room for all their ties lose none here
+    if bool((is_tied_TV.sum(-1, keepdim=True) > room_T1).any()):  # the next line changes nothing in other rows
         is_out_TV |= is_tied_TV & (is_tied_TV.cumsum(-1) > room_T1)
     return scores_TV.masked_fill(is_out_TV, float("-inf"))

@@ -1,35 +1,52 @@
 """The ASGI app: routes behind the gate, and errors in one form."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
 from forerun.server.description import DescribedApi
 from forerun.server.guard.gate import App, Gate
 from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.protocol.other_routes import no_method, no_route
+from forerun.server.protocol.unsupported import UNSUPPORTED
 from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
-from forerun.server.work.service import Service
+from forerun.server.work.served_models import ServedModels
 
 MAX_PARAM_CHARACTERS: Final = 64
+FAULTS: Final = {"missing": "missing_required_parameter", UNSUPPORTED: UNSUPPORTED}  # pydantic's names of faults
 KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
 
 
-def make_app(service: Service, *, is_loopback: bool) -> App:
-    """The app of a service, behind the gate.
+class HoldingModels:
+    """Keeps the model that a request asks for until its answer is sent; what is kept is in the request's state."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as held:
+            scope.setdefault("state", {})["held"] = held
+            await self._app(scope, receive, send)
+
+
+def make_app(served: ServedModels, *, is_loopback: bool) -> App:
+    """The app of what is served, behind the gate.
 
     Args:
         is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
     """
-    return Gate(make_routes(service), service.config, is_loopback=is_loopback)
+    return Gate(make_routes(served), served.config, is_loopback=is_loopback)
 
 
-def make_routes(service: Service) -> FastAPI:
-    """The routes of a service, for requests that passed the gate."""
+def make_routes(served: ServedModels) -> FastAPI:
+    """The routes of what is served, for requests that passed the gate."""
     app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
@@ -38,10 +55,11 @@ def make_routes(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be put together from the Host header
     )
-    app.state.service = service
+    app.state.models = served
+    app.add_middleware(HoldingModels)
     for router in (chat.router, completions.router, models.router, tokens.router, health.router, drafter.router):
         app.include_router(router)
-    if service.config.is_demo:
+    if served.config.is_demo:
         app.include_router(drafter.demo_router)
     app.include_router(page.page_router())
     show_errors(app)
@@ -67,11 +85,20 @@ async def show_api_error(request: Request, error: ApiError) -> Response:
 
 
 async def show_fault(request: Request, error: RequestValidationError) -> Response:
-    """The first field that is wrong, by its place, and what is needed there."""
-    fault: dict[str, Any] = error.errors()[0]
+    """The first field that is wrong, by its place, and what is needed there.
+
+    Of a field that may be of several kinds, each has a fault: the innermost is of the kind that was meant.
+    """
+    faults: Sequence[dict[str, Any]] = error.errors()
+    first = place_of(faults[0]["loc"]) or ""
+    fault = max((item for item in faults if (place_of(item["loc"]) or "").startswith(first)), key=depth_of)
     param = place_of(fault["loc"])
-    code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
+    code = FAULTS.get(fault["type"], "invalid_value")
     return await show_api_error(request, invalid(f"{param or 'The request'}: {fault['msg']}.", param=param, code=code))
+
+
+def depth_of(fault: dict[str, Any]) -> int:
+    return (place_of(fault["loc"]) or "").count(".")
 
 
 def place_of(parts: Sequence[str | int]) -> str | None:
@@ -83,11 +110,11 @@ def place_of(parts: Sequence[str | int]) -> str | None:
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:
     """What the router itself refuses: unknown paths and methods."""
-    phrase = HTTPStatus(error.status_code).phrase
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
-    code = phrase.lower().replace(" ", "_")
-    hint = " OpenAI's routes are below /v1." if error.status_code == HTTPStatus.NOT_FOUND else ""
-    return await show_api_error(request, ApiError(error.status_code, f"{phrase}.{hint}", code=code, allow=allow))
+    method, path, code = request.method, request.scope["path"], HTTPStatus(error.status_code).phrase
+    message = no_method(method, path, allow) if allow else no_route(method, path)
+    code = code.lower().replace(" ", "_")
+    return await show_api_error(request, ApiError(error.status_code, message, code=code, allow=allow))
 
 
 async def show_failure(request: Request, error: Exception) -> Response:

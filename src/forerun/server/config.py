@@ -35,6 +35,7 @@ class ServerConfig:
         allowed_hosts: names in the Host header that are taken beside those of loopback.
         allowed_origins: pages of other sites, such as https://chat.example, that may call the server.
         is_demo: has a route that kills the drafter's process.
+        max_loaded: of several models; None: as many as fit.
         num_replicas: engines, each with a process of its own, by which as many texts are written at once.
         max_body_bytes, max_header_bytes: of a request.
         max_json_depth: nesting of a request.
@@ -73,6 +74,9 @@ class ServerConfig:
     num_replicas: int = setting(
         1, "--replicas", help="Engines that write at once, each in a process of its own by Ray Serve."
     )
+    max_loaded: int | None = setting(
+        None, "--max-loaded", help="Of several models, those loaded at once [what fits 70 % of the memory; on a GPU 1]."
+    )
     max_body_bytes: int = 2 * 2**20
     max_header_bytes: int = 16 * 2**10
     max_json_depth: int = 64
@@ -104,6 +108,7 @@ class ServerConfig:
         require(
             1 <= self.num_replicas <= MAX_REPLICAS, f"num_replicas {self.num_replicas} must lie in [1, {MAX_REPLICAS}]"
         )
+        require(self.max_loaded is None or self.max_loaded >= 1, f"max_loaded {self.max_loaded} must be >= 1")
         short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
         require(
             short_keys == 0,

@@ -7,29 +7,31 @@ from typing import Any, Final, TypeAlias
 from fastapi import FastAPI
 
 from forerun.server.protocol.requests import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 Schema: TypeAlias = dict[str, Any]
-PUBLIC_PATHS: Final = ("/health", "/ready")
+PUBLIC_PATHS: Final = ("/health", "/livez", "/ready")
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 class DescribedApi(FastAPI):
-    """An app whose description has the served model's own bounds, once it is there.
+    """An app whose description has the bounds of the one model that is served, once it is there.
 
-    The service is its state's.
+    The models are its state's.
     """
 
     def openapi(self) -> Schema:
         """OpenAPI 3.1 as JSON."""
-        service: Service = self.state.service
+        models: ServedModels = self.state.models
         schema = copy.deepcopy(super().openapi())
         walk(schema, write_whole)
         walk(schema["paths"], write_errors_as_json)
-        if service.config.api_keys:
+        if models.config.api_keys:
             declare_key(schema)
-        if service.thread.engine is not None:
-            declare_model(schema, service)
+        declare_names(schema, models.names)
+        if not models.are_several and models.first.thread.engine is not None:
+            declare_model(schema, models.first)
         return schema
 
 
@@ -65,8 +67,20 @@ def declare_key(schema: Schema) -> None:
             operation["security"] = []
 
 
+def declare_names(schema: Schema, names: list[str]) -> None:
+    """Say which models there are."""
+    for described in schema["components"]["schemas"].values():
+        if "model" in described.get("properties", {}):
+            described["properties"]["model"] = {"enum": [*names, None], "title": "Model"}
+    for path in schema["paths"].values():
+        for operation in path.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] in ("name", "model"):
+                    parameter["schema"] = {"type": "string", "enum": names}
+
+
 def declare_model(schema: Schema, service: Service) -> None:
-    """Say which tokens, lengths, names and drafters there are."""
+    """Say which tokens, lengths and drafters there are."""
     engine, schemas = service.engine, schema["components"]["schemas"]
     vocab_size = engine.spec.vocab_size
 
@@ -83,13 +97,8 @@ def declare_model(schema: Schema, service: Service) -> None:
 
     walk(schemas, bound_ids)
     walk(schemas["CompletionRequest"], bound_prompt)
-    for described in schemas.values():
-        if "model" in described["properties"]:
-            described["properties"]["model"] = {"enum": [service.model_name, None], "title": "Model"}
     drafters = list(dict.fromkeys((service.drafter_name, *engine.drafters)))
     schemas["ForerunOptions"]["properties"]["drafter"] = {"enum": [*drafters, None], "title": "Drafter"}
-    (parameter,) = schema["paths"]["/v1/models/{name}"]["get"]["parameters"]
-    parameter["schema"] = {"type": "string", "enum": [service.model_name]}
 
 
 def numerals_below(limit: int) -> str:

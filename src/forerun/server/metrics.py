@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from forerun.core.steps import DrafterState, Generation, StepStats
+from forerun.server.tally import TextTally
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 PREFIXES: Final = ("forerun", "vllm")  # vLLM's names too, where they mean the same: its tools look for them
@@ -67,21 +68,23 @@ class ServerMetrics:
         """A request that ended so."""
         self._ended.labels(reason).inc()
 
-    def finish(self, result: Generation, rounds: Sequence[StepStats], *, queue_s: float) -> None:
-        """A text that was written to its end."""
+    def count(self, tally: TextTally, result: Generation | None, queue_s: float) -> None:
+        """A text that is over: what was read and written of it; and its times, where it was written to its end."""
+        self._prompt.inc(tally.num_read)
+        self._cached.inc(tally.num_reused)
+        self._written.inc(tally.num_written)
+        self._draft_s.inc(sum(item.draft_s for item in tally.rounds))
+        self._verify_s.inc(sum(item.verify_s for item in tally.rounds))
+        self._count(tally.rounds)
+        if result is None:
+            return
         stats = result.stats
-        self._prompt.inc(stats.num_prompt_tokens)
-        self._cached.inc(stats.num_reused_tokens)
-        self._written.inc(stats.num_new_tokens)
         self._queue_s.observe(queue_s)
         self._first_s.observe(queue_s + stats.first_token_s)
         self._prefill_s.observe(stats.prefill_s)
         self._decode_s.observe(stats.decode_s)
         self._whole_s.observe(queue_s + stats.prefill_s + stats.decode_s)
         self._token_s.observe(stats.decode_s / max(1, stats.num_new_tokens))
-        self._draft_s.inc(stats.draft_s)
-        self._verify_s.inc(stats.verify_s)
-        self._count(rounds)
 
     def _count(self, rounds: Sequence[StepStats]) -> None:
         num_hits = sum(item.was_hit for item in rounds)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final
 
@@ -15,6 +15,7 @@ from forerun.server.guard.connection import connection_class
 from forerun.server.guard.gate import App
 from forerun.server.guard.listening import url_of
 from forerun.server.work.engine_thread import MakeEngine
+from forerun.server.work.served_models import Room, ServedModels
 from forerun.server.work.service import Service
 from forerun.wires.endpoint import is_loopback
 
@@ -42,7 +43,7 @@ def serve(
     drafter_name: str,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve until a signal comes or the engine ends.
+    """Serve one model until a signal comes or the engine ends.
 
     Args:
         on_ready: called with the server's address once requests are answered.
@@ -50,29 +51,60 @@ def serve(
     Raises:
         whatever kept the engine from opening, or ended it.
     """
-    failures: list[BaseException] = []
-
-    def end(error: BaseException | None) -> None:
-        if error is not None:
-            failures.append(error)
-        server.should_exit = True
-
-    url = url_of(listener)
+    ending, url = Ending(), url_of(listener)
     service = Service(
-        config, make_engine, target=target, drafter_name=drafter_name, on_end=end, on_ready=lambda: on_ready(url)
+        config, make_engine, target=target, drafter_name=drafter_name, on_end=ending, on_ready=lambda: on_ready(url)
     )
-    server = make_server(service, listener)
-    asyncio.run(run_until_end(server, service, listener))
-    if failures:
-        raise failures[0]
-    if service.thread.is_alive:  # it was stopped while it read a model, which nothing can interrupt
-        os._exit(0)
+    ending.serve(ServedModels([service]), listener)
 
 
-def make_server(service: Service, listener: socket.socket) -> DrainingServer:
-    """The server of a service."""
-    app = make_app(service, is_loopback=is_local(listener))
-    return server_of(app, service.config, drain=service.drain_soon)
+def serve_several(
+    config: ServerConfig,
+    listener: socket.socket,
+    services: Sequence[Service],
+    room: Room,
+    *,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve several models until a signal comes.
+
+    Args:
+        on_ready: called with the server's address once the first model is loaded.
+
+    Raises:
+        whatever kept the first model from that.
+    """
+    ending, url = Ending(), url_of(listener)
+    ending.serve(ServedModels(services, room, on_ready=lambda: on_ready(url), on_end=ending), listener)
+
+
+class Ending:
+    """Ends a server when it is called, with the error that was the cause, which is then raised by `serve`."""
+
+    def __init__(self) -> None:
+        self._server: DrainingServer | None = None
+        self._failures: list[BaseException] = []
+
+    def __call__(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._failures.append(error)
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def serve(self, models: ServedModels, listener: socket.socket) -> None:
+        """Serve until a signal comes or this is called."""
+        self._server = make_server(models, listener)
+        asyncio.run(run_until_end(self._server, models, listener))
+        if self._failures:
+            raise self._failures[0]
+        if any(service.thread.is_alive for service in models.services):
+            os._exit(0)  # one was stopped while it read a model, which nothing can interrupt
+
+
+def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer:
+    """The server of these models."""
+    app = make_app(models, is_loopback=is_local(listener))
+    return server_of(app, models.config, drain=models.drain_soon)
 
 
 def is_local(listener: socket.socket) -> bool:
@@ -107,10 +139,10 @@ def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> D
     return server
 
 
-async def run_until_end(server: DrainingServer, service: Service, listener: socket.socket) -> None:
-    """Load the model and serve it; nothing is left open afterwards."""
-    service.begin()
+async def run_until_end(server: DrainingServer, models: ServedModels, listener: socket.socket) -> None:
+    """Load the model, of several the first, and serve; nothing is left open afterwards."""
+    models.begin()
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.end()
+        await models.end()

@@ -1,1 +1,1 @@
-"""One model on several ranks."""
+"""One model divided among several ranks."""

@@ -1,4 +1,4 @@
-"""A pass of a model that several ranks share, on one of them.
+"""One rank's part of a pass of a model that several ranks share.
 
 Legend: T rows, V vocabulary, N columns of one rank.
 """
@@ -24,8 +24,8 @@ from forerun.sharding.plan import ShardPlan
 
 
 class SharedExecutor:
-    """Runs this rank's part of a pass. The logits are those of the whole model, on every rank; where only a choice is
-    asked for, each rank finds its part's best tokens, and these are joined.
+    """Runs this rank's part of a pass. Every rank gets the logits of the whole model; if only a token choice is needed,
+    each rank finds the best tokens of its part, and these are joined.
 
     Args:
         spec: of the whole model.
@@ -54,7 +54,7 @@ class SharedExecutor:
             try:
                 return self._run(inputs, observe)
             except BaseException:
-                self._group.lose()  # the others are in the midst of a pass that this rank does not finish
+                self._group.lose()  # the others are waiting in a pass that this rank does not finish
                 raise
 
     def _run(self, inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
@@ -68,7 +68,7 @@ class SharedExecutor:
         return ForwardOutput(logits=logits, features=output.features, best=best)
 
     def _best_of(self, logits_TN: Tensor, choice: TokenChoice, positions: Sequence[int]) -> BestTokens:
-        """Of this rank's columns."""
+        """The best tokens among this rank's columns."""
         first, num_real = self._vocab.start, self._vocab.num_real
         if num_real == 0:
             return BestTokens.nothing(len(logits_TN))
@@ -83,7 +83,7 @@ class SharedExecutor:
         return self._noise
 
     def _join(self, own: BestTokens) -> BestTokens:
-        """Those of all ranks."""
+        """The best tokens of all ranks."""
         part_T3 = torch.tensor([own.token_ids, own.totals, own.next_totals], dtype=torch.float64).T
         parts = self._group.join_columns(part_T3.to(self._device)).T.tolist()
         return BestTokens.joined(

@@ -1,4 +1,4 @@
-"""A rank that does what its leader tells it."""
+"""A rank that follows its leader's messages."""
 
 import socket
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from forerun.wires.channel import INTERNET
 
 
 class Follower:
-    """A part of a model with its cache, which go through what the leader's do."""
+    """A rank's part of a model and its cache, which repeat every operation of the leader's."""
 
     def __init__(self, cache: TreeCache, texts: WarmTexts, executor: Executor) -> None:
         self._cache, self._texts, self._executor = cache, texts, executor
 
     def follow(self, told: Told) -> None:
-        """Do as the leader does."""
+        """Repeat an operation of the leader."""
         match told:
             case CacheMove():
                 self._cache.move(told)
@@ -49,7 +49,7 @@ class Follower:
 
 
 def follow_leader(control: socket.socket, follower: Follower) -> None:
-    """Do what is told until the leader hangs up."""
+    """Follow the leader's messages until it hangs up."""
     with control.makefile("rb") as stream:
         is_remote = control.family in INTERNET
         bodies = answering(stream, control) if is_remote else bodies_of(stream)
@@ -59,14 +59,14 @@ def follow_leader(control: socket.socket, follower: Follower) -> None:
 
 
 def bodies_of(stream: BinaryIO) -> Iterator[bytes]:
-    """Of all messages."""
-    with suppress(OSError):  # the leader went without a word
+    """The bodies of all messages."""
+    with suppress(OSError):  # the leader ended without closing the connection
         while header := stream.read(HEADER.size):
             yield stream.read(*HEADER.unpack(header))
 
 
 def answering(stream: BinaryIO, control: socket.socket) -> Iterator[bytes]:
-    """The same of a leader on another host, whose questions are answered while a pass runs."""
+    """The bodies of all messages of a leader on another host, whose liveness checks are answered even during a pass."""
     bodies: SimpleQueue[bytes | None] = SimpleQueue()
 
     def read() -> None:

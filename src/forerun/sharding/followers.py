@@ -1,4 +1,4 @@
-"""A leader's side of the processes that share its model."""
+"""The leader's side: the processes that share its model."""
 
 import os
 import select
@@ -19,12 +19,12 @@ from forerun.runtime.interrupts import deferred_interrupts
 from forerun.sharding.messages import ANSWER, GAVE_UP, GO, QUESTION, READY, to_message
 from forerun.wires.starvation import process_state
 
-SEND_S: Final = 10.0  # a follower that has not read for so long counts as stopped
-LAST_WORDS_S: Final = 0.5  # for a process that has ended to be seen as ended
-END_S: Final = 2.0  # for followers to end by themselves before they are killed
-ANSWER_S: Final = 1.0  # for a rank of another host to say that it is there
+SEND_S: Final = 10.0  # a follower that has not read for this long counts as stopped
+LAST_WORDS_S: Final = 0.5  # time until a process that has ended is reported as ended
+END_S: Final = 2.0  # time for followers to end by themselves before they are killed
+ANSWER_S: Final = 1.0  # time for a rank of another host to answer a liveness check
 MAX_REASON_BYTES: Final = 4000
-HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # of TCP, whose other side has closed; Linux tells
+HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # reported by Linux if the other side has closed a TCP connection
 Command: TypeAlias = Callable[[int, int], Sequence[str]]
 SharedRole: TypeAlias = Literal["target", "draft"]
 
@@ -34,8 +34,8 @@ class RankProcess:
     """One follower.
 
     Args:
-        place: where it is, for messages.
-        process: None for one of another host, which came to its leader.
+        place: its location, for messages.
+        process: None for a rank of another host, which connected to its leader.
     """
 
     rank: int
@@ -45,12 +45,12 @@ class RankProcess:
 
 
 class Followers:
-    """All ranks but the leader's, each in a process of its own.
+    """All ranks but the leader, each in its own process.
 
-    What is told is sent together with the next pass, as one message more or less costs as much as all of it.
+    Messages are buffered and sent together with the next pass, because each separate send is expensive.
 
     Args:
-        role: what they share, for messages.
+        role: the model that they share, for messages.
     """
 
     def __init__(self, role: SharedRole) -> None:
@@ -63,28 +63,28 @@ class Followers:
         """Start a rank on this host.
 
         Args:
-            command: its command line, given the descriptor of its control socket and the pid it is to end with, 0 for
-                none.
-            inherited: descriptors that it has too, under the same numbers.
+            command: makes its command line from the descriptor of its control socket and the pid of the process with
+                which it ends, 0 for none.
+            inherited: descriptors that it inherits, with the same numbers.
         """
         self._processes.append(start(rank, command, inherited))
 
     def admit(self, rank: int, control: socket.socket) -> None:
-        """A rank of another host, which has come and shown who it is."""
+        """Add a rank of another host, which has connected and passed the handshake."""
         control.settimeout(SEND_S)
         control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._processes.append(RankProcess(rank=rank, place=f"at {control.getpeername()[0]}", control=control))
 
     def own_address(self) -> str | None:
-        """That of the interface by which ranks of other hosts reach this process; None where there are none."""
+        """The address at which ranks of other hosts reach this process; None if there are no such ranks."""
         remote = next((follower for follower in self._processes if follower.process is None), None)
         return None if remote is None else str(remote.control.getsockname()[0])
 
     def tell_each(self, message: Callable[[int], bytes]) -> None:
-        """Send every rank what is for it.
+        """Send every rank its own message.
 
         Raises:
-            RankLostError: one has gone.
+            RankLostError: a rank was lost.
         """
         try:
             for follower in self._processes:
@@ -93,10 +93,10 @@ class Followers:
             raise RankLostError(self.blame() or self._say(follower, f"takes no messages: {error}")) from error
 
     def wait_until_ready(self) -> None:
-        """Return once all have said that their part is loaded, and have been told to meet.
+        """Wait until all ranks have loaded their parts, then tell them to open the rank group.
 
         Raises:
-            RankLostError: one has ended.
+            RankLostError: a rank has ended.
         """
         for follower in self._processes:
             follower.control.settimeout(None)
@@ -107,13 +107,13 @@ class Followers:
         self.tell_each(lambda _: GO)
 
     def watch(self, on_end: Callable[[], None]) -> None:
-        """Call this, in a thread of its own, once any of them has ended or all are ended by `close`."""
+        """Call `on_end`, in a separate thread, once any rank has ended or `close` has ended all."""
         call_at_end([follower.control for follower in self._processes], on_end)
 
     @contextmanager
     def tell(self, told: Told) -> Iterator[None]:
-        """Have all of them do what this process does within. Ctrl-C waits until it is done: done by some only, it
-        would leave caches that differ."""
+        """Make all ranks repeat what this process does inside the block. Ctrl-C is delayed to its end, because the
+        caches would differ if only some ranks had done it."""
         with deferred_interrupts():
             self._kept.append(to_message(told))
             if isinstance(told, ForwardInput):
@@ -123,7 +123,7 @@ class Followers:
             yield
 
     def blame(self) -> str | None:
-        """Which rank has ended and why; it ends the others, since none is of use without it."""
+        """The rank that has ended, and why; ends all other ranks, which are useless without it."""
         deadline, reason = monotonic() + LAST_WORDS_S, self._fault()
         while reason is None and monotonic() < deadline:
             sleep(0.01)
@@ -133,7 +133,7 @@ class Followers:
         return reason
 
     def _fault(self) -> str | None:
-        """Which rank is stopped, where the system says so, or has ended and not because of another one."""
+        """The rank that is stopped, if the system reports it, or that has ended, but not because of another one."""
         for follower in self._processes:
             if follower.process is not None and is_stopped(follower.process.pid):
                 return self._say(follower, "is stopped")
@@ -143,7 +143,7 @@ class Followers:
         return None
 
     def _silence(self) -> str | None:
-        """Which rank of another host does not answer."""
+        """The rank of another host that does not answer."""
         for follower in self._processes:
             if follower.process is None and not has_ended(follower) and not is_there(follower.control):
                 return self._say(follower, "is stopped, or out of reach")
@@ -154,10 +154,10 @@ class Followers:
 
 
 def call_at_end(ends: Sequence[socket.socket], on_end: Callable[[], None]) -> None:
-    """Call this, in a thread of its own, once any of these sockets is closed at the other side, or shut down."""
+    """Call `on_end`, in a separate thread, once any of these sockets is closed by the other side, or shut down."""
     poller = select.poll()
     for end in ends:
-        poller.register(end, HUNG_UP)  # what is sent does not matter: only the end is reported
+        poller.register(end, HUNG_UP)  # report only the end, not received data
 
     def wait() -> None:
         poller.poll()
@@ -169,28 +169,28 @@ def call_at_end(ends: Sequence[socket.socket], on_end: Callable[[], None]) -> No
 def start(rank: int, command: Command, inherited: Sequence[int]) -> RankProcess:
     ours, theirs = socket.socketpair()
     ours.settimeout(SEND_S)
-    # Linux ties a child to the thread that made it; only the main thread is sure to last as long as the process.
+    # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     with theirs:
         process = subprocess.Popen(
             command(theirs.fileno(), parent),
             pass_fds=[theirs.fileno(), *inherited],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the leader to act on
+            start_new_session=True,  # only the leader handles Ctrl-C
         )
     return RankProcess(rank=rank, place=f"pid {process.pid}", control=ours, process=process)
 
 
 def first_words(control: socket.socket) -> bytes:
-    """What a follower says first; it stays there to be read."""
+    """A follower's first message, which is left in the socket."""
     try:
         return control.recv(len(READY), socket.MSG_PEEK | socket.MSG_WAITALL)
-    except OSError:  # it ended before it had read what was sent, or cannot be reached any more
+    except OSError:  # it ended before it had read its messages, or is unreachable
         return b""
 
 
 def has_ended(follower: RankProcess) -> bool:
-    """True of a process that has ended, or of one elsewhere that has hung up or cannot be reached any more."""
+    """Whether a local process has ended, or a remote one has hung up or is unreachable."""
     if follower.process is not None:
         return follower.process.poll() is not None
     poller = select.poll()
@@ -199,7 +199,7 @@ def has_ended(follower: RankProcess) -> bool:
 
 
 def is_there(control: socket.socket) -> bool:
-    """True of a rank of another host that answers."""
+    """Whether a rank of another host answers a liveness check."""
     try:
         control.settimeout(ANSWER_S)
         control.sendall(QUESTION)
@@ -209,12 +209,12 @@ def is_there(control: socket.socket) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """True of a process that a signal has stopped, where the system reports it."""
+    """Whether a signal has stopped a process; False if the system does not report it."""
     return process_state(pid)[0] in ("T", "t")
 
 
 def last_words(lost: RankProcess) -> str | None:
-    """How it ended, and what it said of its end; None of one that gave up since another one was lost."""
+    """How a rank ended, and its last message; None if it gave up because another rank was lost."""
     how = "has gone" if lost.process is None else f"ended with {status_of(lost.process)}"
     try:
         lost.control.setblocking(False)
@@ -233,9 +233,9 @@ def status_of(process: "subprocess.Popen[bytes]") -> str:
 
 
 def end_all(followers: Sequence[RankProcess]) -> None:
-    """Hang up, and see them off. No part of the object, so that it can run when that is gone."""
+    """Hang up, and end the processes. It is not a method, so that it can run as a finalizer."""
     for follower in followers:
-        with suppress(OSError):  # it may be closed already
+        with suppress(OSError):  # the socket may be closed already
             follower.control.shutdown(socket.SHUT_RDWR)
     deadline = monotonic() + END_S
     for follower in followers:
@@ -245,7 +245,7 @@ def end_all(followers: Sequence[RankProcess]) -> None:
 
 
 def see_off(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Wait for its end until the clock passes `deadline`, then kill it."""
+    """Wait for a process to end until `deadline`, then kill it."""
     if is_stopped(process.pid):
         process.kill()
     try:

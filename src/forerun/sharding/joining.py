@@ -1,4 +1,4 @@
-"""Ranks of other hosts and their leader find each other."""
+"""Connect ranks of other hosts with their leader."""
 
 import logging
 import socket
@@ -10,7 +10,7 @@ from forerun.core.errors import DrafterUnreachableError, RankLostError
 from forerun.wires.admission import Admission
 from forerun.wires.endpoint import Address, connect, listen
 
-JOIN_S: Final = 600.0  # for the other side to come: hosts are started by hand, one after another
+JOIN_S: Final = 600.0  # time for the other side to start: users start hosts by hand, one after another
 LOOKS_EVERY_S: Final = 0.5
 HANDSHAKE_S: Final = 5.0
 
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 def admit_ranks(address: Address, key: bytes | None, num_ranks: int) -> list[socket.socket]:
-    """The control sockets of so many ranks of other hosts, in the order in which they come.
+    """The control sockets of `num_ranks` ranks of other hosts, in the order in which they connect.
 
     Raises:
-        ConfigError: nobody can listen on the address.
-        RankLostError: not all come in time.
+        ConfigError: it is impossible to listen on the address.
+        RankLostError: not all ranks connect in time.
     """
     found: list[socket.socket] = []
     deadline = monotonic() + JOIN_S
@@ -39,10 +39,10 @@ def admit_ranks(address: Address, key: bytes | None, num_ranks: int) -> list[soc
 
 
 def join_leader(address: Address, key: bytes | None) -> socket.socket:
-    """A control socket to the leader that listens there, or will.
+    """A control socket to the leader at this address; waits until it listens.
 
     Raises:
-        RankLostError: none comes in time.
+        RankLostError: the leader does not listen in time.
     """
     deadline, said = monotonic() + JOIN_S, ""
     while True:

@@ -1,8 +1,8 @@
-"""What a leader tells its followers, as bytes.
+"""The encoding of a leader's messages to its followers.
 
-A message is the length of its body, and the body: numbers of 32 bits, the first of which says what it is, then bits
-where it has any. Lists of numbers have their length before them. A message without a body asks for an answer. Both ends
-are of one version, which the leader says first.
+A message is the length of its body, then the body: 32-bit numbers, the first of which is the kind, then a bit mask if
+there is one. A list of numbers is preceded by its length. An empty body is a liveness check, which is answered. Both
+ends must have the same version, which the leader sends first.
 """
 
 import struct
@@ -17,23 +17,23 @@ from forerun.core.sublayers import ATTENTION, MLP
 from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.step import CacheMove, TextMove, Told
 
-HEADER: Final = struct.Struct("<I")  # bytes of the body
+HEADER: Final = struct.Struct("<I")  # number of bytes in the body
 CHOICE: Final = struct.Struct("<iQd")  # whether there is noise, its seed, and the temperature
-READY: Final = b"ready"  # what a follower says once its part is loaded
-GO: Final = b"go"  # what all are told once all have said so
-GAVE_UP: Final = b"lost another"  # a follower's last words where it is not to blame
-QUESTION: Final = HEADER.pack(0)  # to a rank of another host: is it there?
+READY: Final = b"ready"  # a follower sends it once its part is loaded
+GO: Final = b"go"  # the leader sends it once all are ready
+GAVE_UP: Final = b"lost another"  # a follower's last message if it ends because another rank was lost
+QUESTION: Final = HEADER.pack(0)  # liveness check of a rank of another host
 ANSWER: Final = b"."
 MOVE, PASS, TEXT = range(3)
 TEXT_KINDS: Final = ("find", "save", "restore", "forget")
 SUBLAYERS: Final = (ATTENTION, MLP)
-NOT_GIVEN: Final = -1  # in the place of a number of columns, or of bytes
+NOT_GIVEN: Final = -1  # stands for a missing number of columns or bytes
 
 Bits = NDArray[np.bool_]
 
 
 def to_message(told: Told) -> bytes:
-    """The message for it."""
+    """Encode a message."""
     match told:
         case CacheMove():
             numbers = [MOVE, told.length, told.num_committed, told.num_adopted, *counted(told.rows)]
@@ -83,7 +83,7 @@ def framed(numbers: Iterable[int], rest: bytes = b"") -> bytes:
 
 
 def read_message(body: bytes) -> Told:
-    """What a message's body says."""
+    """Decode a message's body."""
     (num_values,) = HEADER.unpack_from(body)
     end = HEADER.size + num_values * array("i").itemsize
     values = array("i")
@@ -131,7 +131,7 @@ def several(numbers: Iterator[int]) -> list[int]:
 
 
 def read_bits(rest: bytes, num_rows: int, num_columns: int) -> tuple[Bits, bytes]:
-    """A mask, and what is behind it."""
+    """A mask, and the bytes after it."""
     num_bits = num_rows * num_columns
     num_bytes = -(-num_bits // 8)
     bits = np.unpackbits(np.frombuffer(rest[:num_bytes], np.uint8), count=num_bits)

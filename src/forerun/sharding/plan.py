@@ -1,12 +1,12 @@
-"""Which part of a model each rank of a group holds: arithmetic only.
+"""Compute which part of a model each rank of a group holds.
 
-Every dimension that is divided is first padded so that all parts are equal, with zeros that have no effect: a padded
-query head has no columns in the product behind it, a padded intermediate feature is silu(0) * 0, a padded token is cut
-off before anything is chosen.
+Every divided dimension is first padded so that all parts are equal, with zeros that have no effect: a padded query head
+has no columns in the next product, a padded intermediate feature is silu(0) * 0, and padded tokens are cut off before
+sampling.
 
-Source: Megatron-LM (arXiv 1909.08053), section 3: products in pairs, the first one divided by outputs, the second one
-by inputs, with one sum over the ranks behind each pair. SwiftSpec (arXiv 2506.11309) pads to any even degree; here it
-is any degree.
+Source: Megatron-LM (arXiv 1909.08053), section 3: products in pairs, the first divided by outputs, the second by
+inputs, with one sum over the ranks after each pair. SwiftSpec (arXiv 2506.11309) pads to any even degree; we pad to any
+degree.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 
-FEATURES_ALIGNED: Final = 64  # features of the MLP in one piece, elements: a row of a cache line for every dtype
-TOKENS_ALIGNED: Final = 8  # rows of the head in one piece
+FEATURES_ALIGNED: Final = 64  # MLP features are divided in multiples of this, whole cache lines in every dtype
+TOKENS_ALIGNED: Final = 8  # rows of the head are divided in multiples of this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class Share:
     """One rank's part of a dimension.
 
     Args:
-        real: elements of the whole.
-        padded: elements of the whole with its padding, which is behind the real ones.
+        real: elements of the whole dimension.
+        padded: elements of the whole dimension with its padding, which is at the end.
         start, stop: this rank's elements among the padded ones.
     """
 
@@ -38,22 +38,22 @@ class Share:
 
     @property
     def size(self) -> int:
-        """Elements here, padding included."""
+        """Elements of this rank, padding included."""
         return self.stop - self.start
 
     @property
     def num_real(self) -> int:
-        """Elements here that are no padding; they come first."""
+        """Elements of this rank without padding; they come first."""
         return max(0, min(self.stop, self.real) - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlan:
-    """What one rank of a group holds of each dimension.
+    """One rank's part of each dimension.
 
-    The query heads of one key and value head may be divided between several ranks, each of which then has a copy of
-    that head. So `kv_heads` counts copies: each serves as many query heads, in order, and copy i of all is one of key
-    and value head i // copies_per_kv_head.
+    The query heads of one key and value head may be divided among several ranks, each of which then has a copy of that
+    head. So `kv_heads` counts copies: each serves the same number of query heads, in order, and copy i is of key and
+    value head i // copies_per_kv_head.
 
     Args:
         heads: query heads.
@@ -73,7 +73,7 @@ class ShardPlan:
 
     @property
     def kv_head_idxs(self) -> tuple[int | None, ...]:
-        """The key and value head that each copy here is one of; None for padding."""
+        """The key and value head of each copy on this rank; None for padding."""
         real = self.kv_heads.start + self.kv_heads.num_real
         return tuple(
             copy // self.copies_per_kv_head if copy < real else None
@@ -81,7 +81,7 @@ class ShardPlan:
         )
 
     def local(self, spec: ModelSpec) -> ModelSpec:
-        """The architecture that this rank computes; embedding, residual stream and vocabulary stay whole."""
+        """The architecture of this rank's part; embedding, residual stream and vocabulary are not divided."""
         return replace(
             spec,
             num_heads=self.heads.size,
@@ -103,7 +103,7 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
         group_size: input features that share a scale in quantised weights; a part of the MLP holds whole groups.
 
     Raises:
-        ConfigError: so many ranks cannot share the model.
+        ConfigError: the model cannot be divided among `num_ranks` ranks.
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(f"a model cannot be shared by {num_ranks} ranks: 1 to {MAX_RANKS} are possible")
@@ -126,16 +126,16 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
 
 
 def share(real: int, rank: int, num_ranks: int, *, aligned: int = 1) -> Share:
-    """A rank's part of `real` elements, a multiple of `aligned`."""
+    """A rank's part of `real` elements; its size is a multiple of `aligned`."""
     size = -(-real // (num_ranks * aligned)) * aligned
     return Share(real=real, padded=size * num_ranks, start=rank * size, stop=(rank + 1) * size)
 
 
 def copies_per_kv_head(group: int, num_kv_heads: int, num_ranks: int) -> int:
-    """Among how many copies of a key and value head its `group` query heads are divided: those that make a rank's
-    part of the attention smallest, and of equal ones the fewest.
+    """The number of copies of each key and value head, among which its `group` query heads are divided. It is the
+    number with the smallest part of the attention per rank, and the lowest of equal ones.
 
-    A rank's query heads cost two products of one head's width each, its copies two more, and room in the cache.
+    Each query head costs two products of one head's width; each copy costs two more, and space in the cache.
     """
 
     def cost(copies: int) -> int:

@@ -1,6 +1,6 @@
 """A rank group on torch.distributed: gloo between CPUs, NCCL between GPUs.
 
-The group is an object of its own and never the process's default group, so that two engines may live in one process.
+The group is a separate object, not torch's default group of the process, so that one process may have two engines.
 
 Legend: T rows, H hidden size, N columns of one rank.
 """
@@ -16,23 +16,23 @@ from torch import Tensor, distributed
 from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
 
-LOOPBACK: Final = "127.0.0.1"  # never a port that other hosts can reach, where no rank is on another host
-MEETING_S: Final = 60.0  # for all ranks, which have said that they are ready, to find each other
-DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
+LOOPBACK: Final = "127.0.0.1"  # without ranks on other hosts, no port is open to them
+MEETING_S: Final = 60.0  # time for all ranks to connect after they are ready
+DEADLINE_S: Final = 60.0  # of one exchange: a slower rank, for example a stopped one, counts as lost
 
 
 def unknown() -> None:
-    """Nobody to blame is known here."""
+    """The default of `blame`: no lost rank is known."""
 
 
 class TorchGroup:
     """See `model.rank_group.RankGroup`.
 
     Args:
-        store: where the ranks find each other, a torch.distributed.Store.
+        store: a torch.distributed.Store, through which the ranks connect.
         device: of the tensors that are exchanged.
-        address: of the interface on which CPUs exchange what they computed.
-        blame: who was lost and how, as far as this process knows more than torch.
+        address: of the interface on which CPUs exchange tensors.
+        blame: returns which rank was lost and why, if this process knows more than torch.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class TorchGroup:
         return torch.cat(self._exchange(part_TN), 1)
 
     def lose(self) -> None:
-        self._is_lost = True  # what waits now, torch ends by itself
+        self._is_lost = True  # torch ends exchanges that are waiting now
 
     def _exchange(self, part: Tensor) -> list[Tensor]:
-        """The parts of all ranks, in their order."""
+        """The parts of all ranks, in rank order."""
         part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self.num_ranks)]
         if self._is_lost:
             raise RankLostError(self._blame() or f"rank {self.rank} of {self.num_ranks} has lost another one")
         try:
             self._group.allgather([parts], [part]).wait()
-        except RuntimeError as error:  # what torch has for a rank that went, and for one that is late
+        except RuntimeError as error:  # torch raises it for a lost rank and for a late one
             reason = self._blame() or f"rank {self.rank} of {self.num_ranks} lost another one: {error}"
             raise RankLostError(reason) from error
         return parts
 
 
 def open_group(store: Any, rank: int, num_ranks: int, device: str, address: str) -> Any:
-    """Meet the others."""
+    """Connect with the other ranks."""
     is_cuda = torch.device(device).type == "cuda"
     kind: Any = distributed.ProcessGroupNCCL if is_cuda else distributed.ProcessGroupGloo
     options = kind.Options() if is_cuda else kind._Options()
@@ -79,14 +79,14 @@ def open_group(store: Any, rank: int, num_ranks: int, device: str, address: str)
 
 
 def tcp_store() -> Any:
-    """torch's class of that name, which its stubs leave out; looked up when it is needed, as some builds lack it."""
+    """torch's TCPStore class, which its stubs omit. It is looked up on use, because some builds lack it."""
     return vars(distributed)["TCPStore"]
 
 
 def host_store(num_ranks: int, address: str = LOOPBACK) -> Any:
-    """Where the ranks find each other: on a port of this interface that the system chose.
+    """The store through which the ranks connect, on a port of this interface that the system chooses.
 
-    `port` says which.
+    Its attribute `port` is that port.
     """
     listener = socket.create_server((address, 0), family=family_of(address))
     return tcp_store()(
@@ -96,7 +96,7 @@ def host_store(num_ranks: int, address: str = LOOPBACK) -> Any:
 
 
 def join_store(address: str, port: int, num_ranks: int) -> Any:
-    """The same, from the others' side."""
+    """Connect to the store from another rank."""
     return tcp_store()(
         address, port, num_ranks, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
     )

@@ -9,13 +9,13 @@ from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.weights import Table, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan, Share
 
-LEADER: Final = 0  # the rank that adds the biases of products that all ranks have a part of
+LEADER: Final = 0  # the rank that adds the biases of products that are summed over ranks
 
 
 class ShardedWeights:
-    """A WeightSource of a rank's part of the weights of another, which reads no more than that where it can.
+    """A WeightSource with a rank's part of another source's weights; it reads only that part where possible.
 
-    Queries, keys, values, gate, up and head are divided by outputs; what follows them is divided by inputs.
+    Queries, keys, values, gate, up and head are divided by outputs; the layers after them are divided by inputs.
     """
 
     def __init__(self, whole: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
@@ -36,7 +36,7 @@ class ShardedWeights:
 
 
 def part_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Part:
-    """What a rank has of a linear layer."""
+    """A rank's part of a linear layer."""
     match name.rpartition(".")[2]:
         case "qkv":
             queries = piece_of(plan.heads).scaled(spec.head_dim)

@@ -1,1 +1,1 @@
-"""The papers' ideas: decisions only, no model, no I/O."""
+"""The decisions of speculative decoding, from papers; this code runs no model and does no I/O."""

@@ -17,28 +17,30 @@ NUM_RANKS: Final = 4  # rank classes; the last one is open
 NUM_DEPTHS: Final = 3  # depth classes: 1, 2 to 3, deeper
 CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
 PRIOR_TRIALS: Final = 20.0  # weight, in trials, of the draft's probability as a bin's prior, and of a bin as a cell's
-MOST_DOUBT: Final = -math.log(0.2)  # of a node after which more is foreseen: each takes Python some 20 us
-UNSAID: Final = 2 * HOPELESS  # log-probability of a foreseen token that is not said
-LEAST_LOG_PROB: Final = -600.0  # floor that keeps the probability above 0 in a float, also after many failures
+MOST_DOUBT: Final = -math.log(0.2)  # -log prob up to which a node's children are foreseen, which takes about 20 us
+UNSAID: Final = 2 * HOPELESS  # log-probability of a foreseen child that the draft then does not propose
+LEAST_LOG_PROB: Final = -600.0  # floor that keeps the probability above 0 in a float, even after many failures
 MEMORY: Final = 2000.0  # limit on a cell's trials, above which old ones are discounted
 
 
 Foresee: TypeAlias = Callable[[int], Sequence[tuple[int, float]]]
-NOBODY: Final = math.inf, 0, -1  # where the frontier ends
+NOBODY: Final = math.inf, 0, -1  # stands for an entry behind the frontier's end
 
 
 class BestFirstGrowth:
     """Best-first search for the `horizon` likeliest nodes.
 
-    The frontier holds the nodes not yet expanded. A node can only lead into the horizon if it is likelier than its last
-    member, since children are never likelier than their parents; when no frontier node is, growth ends early. It also
-    ends when the nodes it would expand next are together less likely to be reached than `min_mass`: an expansion costs
-    the same whatever it is worth. A guess that the draft gives less than `min_confidence` is kept and never expanded.
+    The horizon is the list of the likeliest nodes, the frontier that of nodes not yet expanded. Children are never
+    likelier than their parents, so expanding a node can change the horizon only if the node is likelier than the
+    horizon's last member; growth ends when no frontier node is. It also ends when the nodes to expand next have
+    together a smaller chance of being reached than `min_mass`, because an expansion costs the same whatever its gain. A
+    guess to which the draft gives a lower probability than `min_confidence` is kept but never expanded.
 
-    A tree that is cut once needs a horizon as wide as the cut. One that outlives its cuts is re-rooted at what was
-    accepted, so it needs the nodes of later cuts too.
+    A tree from which nodes are selected once needs a horizon as wide as the selection. A tree that is re-rooted at the
+    accepted node and used again needs a wider one, for the selections of later rounds.
 
-    Source: SpecExec, arXiv 2406.02532, algorithm 1; we drop hopeless children at once instead of compacting later.
+    Source: SpecExec, arXiv 2406.02532, algorithm 1; we drop children outside the horizon at once instead of compacting
+    later.
     Re-rooting: SwiftSpec, arXiv 2506.11309, section 3.
     """
 
@@ -50,16 +52,16 @@ class BestFirstGrowth:
         self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob given the parent
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
         self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
-        self._foreseen: set[int] = set()  # nodes in a batch with their parents
+        self._foreseen: set[int] = set()  # nodes in the same batch as their parents
 
     def next_batch(self, num_worth: Callable[[Sequence[float]], int] | None = None) -> list[int]:
         """Up to draft_width nodes to expand now, likeliest first; empty when growth has ended.
 
         Args:
-            num_worth: how many nodes of these chances, likeliest first, pay an expansion; None: all of them or none,
-                by min_mass.
+            num_worth: returns how many nodes of the given chances, likeliest first, are worth expanding; None: all of
+                them or none, by min_mass.
         """
-        num_open = bisect_left(self._frontier, (self._best_costs[-1],))  # those that can lead into the horizon
+        num_open = bisect_left(self._frontier, (self._best_costs[-1],))  # nodes whose children may join the horizon
         entries = self._frontier[: min(num_open, self._draft_width)]
         chances = [math.exp(-cost) for cost, _, _ in entries]
         if num_worth is not None:
@@ -70,11 +72,12 @@ class BestFirstGrowth:
         return [node for _, _, node in entries[:num_taken]]
 
     def next_batch_ahead(self, foresee: Foresee) -> list[int]:
-        """The same, where foreseen children of a node of the batch may be in it as well: the nodes that the text
-        reaches likeliest, parents before children. Each then needs its `add_children`, in this order.
+        """As `next_batch`, but the batch may also contain foreseen children of its own nodes, parents before children.
+
+        `add_children` must then be called for each node of the batch, in this order.
 
         Args:
-            foresee: tokens that may be said after a node, and the logs of their chances.
+            foresee: returns the tokens that the draft may propose after a node, and their log-probabilities.
         """
         frontier, limit, num_known = self._frontier, self._best_costs[-1], 0
         if math.fsum(math.exp(-cost) for cost, _, _ in frontier[: self._draft_width]) < self._min_mass:
@@ -100,14 +103,14 @@ class BestFirstGrowth:
         return batch
 
     def _foresee(self, node: int, foresee: Foresee, foreseen: list[tuple[float, int, int, int]]) -> None:
-        """Add what may be said after this node, but for what is there already."""
+        """Add the foreseen children of this node to the heap, except those that are in the tree."""
         cost, depth, known = -self.tree.log_probs[node], self.tree.depths[node] + 1, self.tree.children(node)
         for token_id, log_prob in foresee(node):
             if token_id not in known:
                 heappush(foreseen, (cost - min(log_prob, 0.0), depth, node, token_id))
 
     def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """Add an expanded node's children; return those that were added, and those that were foreseen.
+        """Add an expanded node's children; return the added ones and the foreseen ones that are among `token_ids`.
 
         Args:
             parent: the expanded node.
@@ -142,7 +145,7 @@ class BestFirstGrowth:
             self._best_costs.pop()
 
     def chances(self) -> list[float]:
-        """The chances of the horizon's members, likeliest first."""
+        """The probabilities of the horizon's members, likeliest first."""
         return [math.exp(-cost) for cost in self._best_costs if cost < math.inf]
 
     def reroot(self, node: int) -> dict[int, int]:
@@ -155,8 +158,8 @@ class BestFirstGrowth:
         return places
 
     def _settle(self, parent_cost: float, children: Mapping[int, int], said: Mapping[int, float]) -> list[int]:
-        """Give foreseen children the chances that they have now that their parent is expanded; return those that were
-        said."""
+        """Give foreseen children their actual log-probabilities, known now that their parent is expanded; return those
+        that the draft proposed."""
         settled: list[int] = []
         for token_id, node in children.items():
             if node in self._foreseen:
@@ -173,14 +176,14 @@ class BestFirstGrowth:
 
 
 def padded(costs: list[float], horizon: int) -> list[float]:
-    """The costs of a horizon's members; infinite where it has room."""
+    """The costs of a horizon's members, padded with infinity to its size."""
     return costs + [math.inf] * (horizon - len(costs))
 
 
 class CalibratedGuesses:
     """Adds children to a growth with calibrated probabilities, learnt from the text.
 
-    The table outlives trees and requests; the map from nodes to cells lasts as long as its tree.
+    The table is kept across trees and requests; the map from nodes to cells belongs to one tree.
     """
 
     def __init__(self) -> None:
@@ -190,7 +193,8 @@ class CalibratedGuesses:
     def add(
         self, growth: BestFirstGrowth, node: int, token_ids: Sequence[int], log_probs: Sequence[float]
     ) -> list[float]:
-        """Add an expanded node's children, which the draft ranked; return the logs of their chances, best first."""
+        """Add an expanded node's children, given in the draft's order; return their calibrated log-probabilities, best
+        first."""
         tree = growth.tree
         log_probs = list(takewhile(isfinite, log_probs))  # impossible tokens are never added
         cells, values = self._table.calibrate(log_probs, tree.depths[node] + 1)
@@ -204,21 +208,21 @@ class CalibratedGuesses:
         return values
 
     def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Count the guesses at every node that the text has passed, and the token that followed each."""
+        """Count for every node that the text has passed which of its guesses was right."""
         for node, token_id in zip(visited, token_ids, strict=False):
             for guess, child in tree.children(node).items():
                 if child in self._cells:
                     self._table.count(self._cells[child], guess == token_id)
 
     def reroot(self, places: Mapping[int, int]) -> None:
-        """Follow the nodes to their new numbers; forget those that have none."""
+        """Renumber the nodes; drop those without a new number."""
         self._cells = {places[node]: cell for node, cell in self._cells.items() if node in places}
 
 
 class AcceptanceTable:
-    """The share of guesses that came true, by (bin of the draft's log-probability, depth, rank among siblings).
+    """The share of guesses that were right, by bin of the draft's log-probability, depth, and rank among siblings.
 
-    A cell with few trials is shrunk to its bin, and a bin with few to the draft's probability.
+    A cell with few trials is shrunk towards its bin, and a bin with few trials towards the draft's probability.
 
     Source: the calibration of EAGLE-2 (arXiv 2406.16858, section 3.2), made online; SwiftSpec ranks by raw log q.
     """
@@ -228,8 +232,7 @@ class AcceptanceTable:
         self._num_tried = [0.0] * len(self._num_true)
 
     def calibrate(self, log_probs: Sequence[float], depth: int) -> tuple[list[int], list[float]]:
-        """The cell of each sibling, likeliest first, and its log-probability of being right: what was observed in the
-        cell, shrunk to the draft's probability."""
+        """The cell of each sibling, likeliest first, and the calibrated log-probability that it is right."""
         num_true, num_tried = self._num_true, self._num_tried
         place = 0 if depth == 1 else 1 if depth <= 3 else 2
         cells, values = [], []
@@ -244,7 +247,7 @@ class AcceptanceTable:
         return cells, values
 
     def count(self, cell: int, came_true: float) -> None:
-        """Take one guess's outcome, or the chance of it."""
+        """Record one guess's outcome, or its probability."""
         for place in (bin_of(cell), cell):
             if self._num_tried[place] >= MEMORY:
                 self._num_true[place] *= 0.5

@@ -1,6 +1,6 @@
-"""Plain decoding's time during a drafted text: when to time it, and the speed-up of drafting over it.
+"""Times plain decoding within a drafted text: when to do so, and the speed-up of drafting over it.
 
-No clock: times are passed in.
+Callers pass in times; no clock is read.
 """
 
 from collections import deque
@@ -13,23 +13,23 @@ from typing import Final
 from forerun.core.steps import Speedup
 from forerun.speculation.economy.time_share import TimeShare
 
-WARM_UP_S: Final = 2e-3  # seconds of uncounted plain rounds: the CPU caches still hold the drafter's data
+WARM_UP_S: Final = 2e-3  # of plain rounds that are not counted, as the CPU's caches still hold the drafter's data
 COUNTED: Final = 3  # rounds counted in a stretch among drafted ones
 SHARE: Final = 0.03  # share of the time spent on such stretches; their tokens are part of the text
 ENOUGH: Final = 16  # plain rounds after a text, if they also take ENOUGH_S
-ENOUGH_S: Final = 0.02  # seconds of plain rounds after a text, if they are also ENOUGH
+ENOUGH_S: Final = 0.02  # seconds of plain rounds after a text, if there are also ENOUGH of them
 FEWEST: Final = 6  # fewest plain rounds for an estimate
 FEWEST_TOKENS: Final = 24  # shortest text with a reported speed-up
 MEDIAN_ERROR: Final = 0.93  # standard error of a normal median of n values, in interquartile ranges over sqrt(n)
 WIDEST: Final = 0.10  # largest relative half-width of a reported interval
-KEPT: Final = 512  # limit on stored rounds: the latest of a text say enough
+KEPT: Final = 512  # limit on stored rounds, the latest of a text
 
 
 class PlainTimes:
-    """Plain rounds as they were timed, and whether it is time for more.
+    """The timed plain rounds, and whether more are due.
 
-    Rounds after a text have more context than those in its middle. In models of a few million parameters a hundred more
-    tokens are some percent of the time, which is subtracted.
+    Rounds after a text have more context than those in its middle. With a few million parameters, a hundred more tokens
+    of context take a few percent more time, which is subtracted.
 
     Args:
         context_s: added seconds of a round per token of context.
@@ -37,11 +37,11 @@ class PlainTimes:
 
     def __init__(self, context_s: float = 0.0) -> None:
         self._context_s = context_s
-        self._timed: deque[tuple[float, float]] = deque(maxlen=KEPT)  # end of each, and its time less the context's
+        self._timed: deque[tuple[float, float]] = deque(maxlen=KEPT)  # end of each, time less the context's
         self._share: TimeShare | None = None  # None before the first round
 
     def pass_by(self, seconds: float) -> None:
-        """Record a round's time. The first one estimates a stretch's time, which must be saved up beforehand."""
+        """Record a round's time. The first gives an estimate of a stretch's time, which must be saved up first."""
         if self._share is None:
             self._share = TimeShare(SHARE, WARM_UP_S)
             self._share.spend(WARM_UP_S + (1 + COUNTED) * seconds)
@@ -49,11 +49,11 @@ class PlainTimes:
 
     @property
     def is_due(self) -> bool:
-        """True where the share of the time allows another stretch of plain rounds."""
+        """True if the share of the time allows another stretch of plain rounds."""
         return self._share is not None and self._share.is_open
 
     def spend(self, seconds: float) -> None:
-        """Record a stretch's total time, with all its overhead."""
+        """Record a stretch's total time, including its overhead."""
         assert self._share is not None, "a stretch before any round"
         self._share.spend(seconds)
 
@@ -73,8 +73,8 @@ class PlainTimes:
 
 
 class Stretch:
-    """Plain rounds in a row. The first ones do not count: a round of a quarter of a millisecond takes a fifth longer
-    until the CPU caches hold plain decoding's data."""
+    """Plain rounds in a row. The first ones are not counted: a round of a quarter of a millisecond takes a fifth longer
+    until the CPU's caches hold plain decoding's data."""
 
     def __init__(self, times: PlainTimes) -> None:
         self._times, self._played_s, self.num_counted = times, 0.0, 0
@@ -91,8 +91,8 @@ def speedup_of(num_tokens: int, num_rounds: int, seconds: float, plain: Sequence
     """The speed-up of a text over plain rounds timed at about the same time; None if the estimate is too uncertain.
 
     A round cannot be quicker than a plain one, so the speed-up cannot exceed the tokens per round: an estimate above
-    that is capped if noise explains the excess, else discarded. Plain rounds enter by their median, which other load on
-    the machine hardly moves.
+    that is capped if noise explains the excess, else discarded. The median of the plain rounds is used, because other
+    load on the machine hardly changes it.
 
     Args:
         num_tokens, num_rounds, seconds: totals of the text.

@@ -6,16 +6,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-HOPELESS: Final = -500.0  # log-probability of nodes that no proposal has
+HOPELESS: Final = -500.0  # log-probability at or below which a node is never proposed
 
 
 class TokenTree:
     """Nodes with parents before children; node 0 is the root, the last committed token.
 
     Invariants: parents[i] < i; siblings have distinct tokens; log_probs[child] <= log_probs[parent]; growing only
-    appends. The grower is the tree's only writer. Plain lists: at these sizes they beat arrays.
+    appends. Only the code that grows the tree writes to it. Plain lists are faster than arrays at these sizes.
 
-    `chain` is what was last hung below the root by `add_chain`; it says whose guesses those nodes are.
+    `chain` holds the tokens last added by `add_chain`, to tell which drafter guessed those nodes.
     """
 
     __slots__ = ("chain", "depths", "log_probs", "parents", "token_ids")
@@ -29,7 +29,7 @@ class TokenTree:
 
     @classmethod
     def of(cls, token_ids: Sequence[int], parents: Sequence[int], log_probs: Sequence[float]) -> "TokenTree":
-        """A tree from its columns; what stands at the root's place in `parents` and `log_probs` does not matter."""
+        """A tree from its lists; the root's entries in `parents` and `log_probs` are ignored."""
         tree = cls(token_ids[0])
         tree.token_ids, tree.parents, tree.log_probs = list(token_ids), [-1, *parents[1:]], [0.0, *log_probs[1:]]
         depths = tree.depths
@@ -51,7 +51,7 @@ class TokenTree:
     def add_chain(self, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """Add a chain below the root, with log_probs conditional on the previous token; return the new nodes.
 
-        Where the tree has a token of the chain already, the chain goes on below that node.
+        Tokens at the chain's start that are in the tree already are not added again.
         """
         added: list[int] = []
         here, self.chain = 0, token_ids
@@ -64,7 +64,7 @@ class TokenTree:
         return added
 
     def children(self, parent: int) -> dict[int, int]:
-        """The children of `parent`: token to node."""
+        """The children of `parent`, as a map from token to node."""
         parents, token_ids = self.parents, self.token_ids
         try:
             first = parents.index(parent, parent + 1)
@@ -81,7 +81,7 @@ class TokenTree:
         return tokens[::-1]
 
     def descend(self, token_ids: Sequence[int]) -> list[int]:
-        """The nodes along `token_ids` from below the root, as far as the tree has them."""
+        """The nodes along `token_ids` from below the root, as far as they are in the tree."""
         nodes: list[int] = []
         here, own_ids, wanted = 0, self.token_ids, iter(token_ids)
         token_id = next(wanted, None)
@@ -99,7 +99,7 @@ class TokenTree:
         return copied
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
-        """The tree of `nodes`: ascending, ancestor-closed, the new root first."""
+        """The tree of `nodes`, which must be ascending and ancestor-closed, with the new root first."""
         assert nodes and sorted(set(nodes)) == list(nodes), f"nodes {nodes}"
         places = {node: place for place, node in enumerate(nodes)}
         root, *others = nodes
@@ -124,10 +124,10 @@ class TokenTree:
         return self.select(list(places)), places
 
     def best(self, width: int) -> list[int]:
-        """The `width` likeliest nodes, ascending; ties go to the lower depth, then the earlier node. Hopeless ones are
-        left out.
+        """The `width` likeliest nodes, ascending, without hopeless ones.
 
-        Ancestor-closed, since no child is likelier than its parent and an equal one lies deeper.
+        Ties go to the lower depth, then to the earlier node. The result is ancestor-closed, since no child is likelier
+        than its parent, and an equally likely one is deeper.
         """
         if width >= len(self) and min(self.log_probs) > HOPELESS:
             return list(range(len(self)))
@@ -136,23 +136,23 @@ class TokenTree:
 
 
 class AncestryRows:
-    """Rows of flags, each of which sees what its parent's row sees, and itself.
+    """The rows of an ancestry matrix: each has its parent's flags and its own.
 
-    Bytes rather than an array while they are few and short: a copy of a row is then one short call.
+    Rows are bytes rather than an array, because copying a short one is then a single quick call.
     """
 
     def __init__(self) -> None:
         self._rows: list[bytes] = []  # row i has i + 1 flags
 
     def add(self, parent: int) -> int:
-        """Append a row below the row `parent`, -1 for none; return its number."""
+        """Append a child row of the row `parent` (-1: of none); return its number."""
         rows = self._rows
         number = len(rows)
         rows.append(rows[parent].ljust(number, b"\0") + b"\1" if parent >= 0 else b"\0" * number + b"\1")
         return number
 
     def matrix(self, first: int = 0) -> NDArray[np.bool_]:
-        """[N - first, N] bool: the rows from `first` on, and which of all N they see."""
+        """[N - first, N] bool: the rows from `first` on, and which of all N rows they attend to."""
         num_rows = len(self._rows)
         flags = bytearray().join([row.ljust(num_rows, b"\0") for row in self._rows[first:]])
         return np.ndarray((num_rows - first, num_rows), np.bool_, flags)

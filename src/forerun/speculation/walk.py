@@ -1,4 +1,4 @@
-"""Verification: is a proposal one that the target can verify, and how far do its choices follow the tree?"""
+"""Verification: whether a proposal is well formed, and how far the target's choices follow its tree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Acceptance:
 def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
     """Accept a child exactly when its token is the target's choice at its parent.
 
-    Exact for any tree, greedy or sampled: the tree decides how far one walk gets, never which token is chosen.
+    This is exact for any tree, greedy or sampled: the tree decides how many tokens are accepted, never which.
 
     Args:
         tree: N nodes, parents before children, so that one pass in order meets every child after its parent.
@@ -45,10 +45,10 @@ def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
 
 
 def find_fault(tree: TokenTree, *, root: int, max_nodes: int, vocab_size: int) -> str | None:
-    """A proposal's fault, or None. Drafters are not trusted.
+    """What is wrong with a proposal, or None. Drafters are not trusted.
 
     Args:
-        root: the last committed token, which node 0 has to be.
+        root: the last committed token, which node 0 must hold.
         max_nodes: the width that was agreed on, root included.
         vocab_size: ids must lie in [0, vocab_size).
     """

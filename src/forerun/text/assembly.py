@@ -11,7 +11,8 @@ from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 class TextAssembly:
     """One answer as it grows: its ids, its text, and why it ended.
 
-    A token that ends the text belongs to the ids, but neither it nor a stop string belongs to the text.
+    A token that ends the text belongs to the ids, but neither it nor a stop string belongs to the text, nor a last
+    character of which the ids have only a part.
     """
 
     def __init__(

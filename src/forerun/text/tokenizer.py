@@ -16,6 +16,7 @@ import tokenizers
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import short
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
+from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
@@ -43,6 +44,7 @@ class Tokenizer:
         control = any_of([token.content for token in added.values() if token.special]).pattern
         self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
+        self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
@@ -171,9 +173,19 @@ class Tokenizer:
         """Whether this is a byte-fallback token, which is decoded together with the byte tokens beside it."""
         return id_ in self._byte_ids
 
+    def bytes_of(self, id_: int) -> bytes:
+        """What this token stands for in UTF-8, which may be a part of a character."""
+        token = self._backend.id_to_token(id_) or ""
+        if self.is_byte(id_):
+            return bytes.fromhex(token[3:5])  # <0xF0>
+        if not all(letter in self._byte_of_letter for letter in token):
+            return token.encode()
+        return bytes(self._byte_of_letter[letter] for letter in token)
+
 
 class IncrementalDecoder:
-    """Ids in, text out, piece by piece: the pieces and `flush` together are `decode` of all ids.
+    """Ids in, text out, piece by piece: the pieces and `flush` together are `decode` of all ids, without a last
+    character of which only a part was written.
 
     A piece is what decoding the last emitted tokens together with the new ones adds to decoding the former alone, so
     that a decoder that drops the text's leading space drops it once. Held back is a tail that later ids may still
@@ -193,10 +205,17 @@ class IncrementalDecoder:
         return "".join([self._feed_one(id_) for id_ in token_ids])
 
     def flush(self) -> str:
-        """The text still held back, once no more ids follow."""
+        """The text still held back, once no more ids follow.
+
+        A U+FFFD in it is one that the model wrote, or stands for bytes that no more ids could make a character.
+        """
+        num_unfinished = num_unfinished_bytes(b"".join(map(self._tokenizer.bytes_of, self._pending)))
+        if num_unfinished and self._tokenizer.is_byte(self._pending[-1]):
+            del self._pending[-num_unfinished:]
+            num_unfinished = 0
         text = self._pending_text()
         self._advance()
-        return text
+        return text.removesuffix(REPLACEMENT) if num_unfinished else text
 
     def _feed_one(self, id_: int) -> str:
         if self._tokenizer.is_silent(id_):

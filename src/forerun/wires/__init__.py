@@ -1,1 +1,1 @@
-"""The wires between processes."""
+"""Communication between processes."""

@@ -1,4 +1,4 @@
-"""Admission of peers at a listener: concurrent handshakes, so that a silent stranger blocks no other peer."""
+"""Admission of peers at a listener, with concurrent handshakes, so that a silent peer does not block others."""
 
 import logging
 import socket
@@ -25,10 +25,10 @@ class PendingPeer:
 
 
 class Admission:
-    """The handshakes of all peers of a listener, at most `MAX_PENDING` at a time: one more ends the oldest.
+    """The handshakes of all peers of a listener, at most `MAX_PENDING` at a time; a further one ends the oldest.
 
     Args:
-        handshake_s: how long a handshake may take as a whole.
+        handshake_s: longest time of a whole handshake.
     """
 
     def __init__(self, listener: socket.socket, key: bytes | None, *, handshake_s: float) -> None:
@@ -40,7 +40,7 @@ class Admission:
     def accept(self, timeout_s: float) -> socket.socket | None:
         """The next peer that passes, as a blocking socket; None on timeout, or after a peer was rejected.
 
-        Handshakes that have begun go on in the next call.
+        Unfinished handshakes continue in the next call.
         """
         end = monotonic() + timeout_s
         while True:

@@ -1,19 +1,19 @@
-"""Bytes in, bytes out, between two processes, without ever waiting unasked."""
+"""A byte stream between two processes; only `wait` blocks."""
 
 import select
 import socket
 import time
 from collections.abc import Iterable
 
-MAX_RECEIVED_BYTES = 1 << 20  # per call, so that one busy peer cannot hold the caller
+MAX_RECEIVED_BYTES = 1 << 20  # per call, so that a busy peer cannot occupy the caller
 INTERNET = (socket.AF_INET, socket.AF_INET6)
-# Python ignores SIGPIPE, a program that embeds it may not; macOS has no such flag.
+# Python ignores SIGPIPE, but a program that embeds Python may not; macOS has no such flag.
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 NOTHING = memoryview(b"")
 
 
 def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
-    """The descriptors that are readable or at their end; none if `timeout_s` is over first."""
+    """The descriptors that are readable or at end of file; none after `timeout_s`."""
     poller = select.poll()  # not select(), which fails for file numbers from 1024 on
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
@@ -23,9 +23,9 @@ def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> list[i
 class Channel:
     """One end of a connected stream socket, AF_UNIX or TCP. Only `wait` blocks; one thread at a time.
 
-    What is sent arrives whole and in order, or not at all: data is refused before its first byte is written or is
-    taken to its last one, so the frames of a caller never break, and at most one of them is held back here. Whatever
-    the network does shows in `is_open`, not in an exception.
+    Data is sent whole and in order, or not at all: `send` either refuses all of it or accepts all of it, so a caller's
+    frames are never cut, and at most one of them is buffered here. Network errors set `is_open` to False and raise no
+    exception.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -35,7 +35,7 @@ class Channel:
         self._sock = sock
         self._is_open = True
         self._rest = NOTHING
-        # Reused, because a fresh megabyte for every few bytes would cost more than the system call.
+        # Reused, because allocating a megabyte for a few bytes would cost more than the system call.
         self._received = memoryview(bytearray(MAX_RECEIVED_BYTES))
         # Not select(), which fails for file numbers from 1024 on.
         self._poller = select.poll()
@@ -43,13 +43,13 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """False once this end was closed, or a call has found that the other one is gone."""
+        """False once this end is closed, or a call has found that the other end is closed."""
         return self._is_open
 
     def send(self, data: bytes) -> bool:
-        """True if `data` was taken: written, or partly written and the rest kept for later calls.
+        """True if `data` was accepted: written, or partly written and the rest buffered for later calls.
 
-        False while an earlier rest is still not written, and once the channel is closed.
+        False while an earlier rest is not written yet, and after the channel is closed.
         """
         if self._rest:
             self.flush()
@@ -60,7 +60,7 @@ class Channel:
         return self._is_open
 
     def flush(self) -> None:
-        """Write as much of the kept rest as fits now."""
+        """Write as much of the buffered rest as possible now."""
         if not self._rest:
             return
         try:
@@ -73,9 +73,9 @@ class Channel:
         self._rest = self._rest[num_written:]
 
     def receive(self) -> bytes:
-        """What is there now, 1 MiB at most; nothing if nothing is there.
+        """The bytes available now, at most 1 MiB; empty if there are none.
 
-        A channel found broken is read all the same: what came before the end is delivered before the end shows.
+        A broken channel can still be read: bytes received before the end are delivered first.
         """
         try:
             num_read = self._sock.recv_into(self._received)
@@ -88,10 +88,10 @@ class Channel:
         return bytes(self._received[:num_read])
 
     def wait(self, timeout_s: float | None) -> bool:
-        """True as soon as `receive` has data or the end; False after `timeout_s`, None for never.
+        """True as soon as `receive` has data or the end; False after `timeout_s`, or never if that is None.
 
-        Meanwhile a kept rest is written as the other end makes room. The clock of poll() counts whole milliseconds,
-        rounded up; with 0 it does not wait at all.
+        Meanwhile a buffered rest is written as the other end makes room. poll() rounds the timeout up to whole
+        milliseconds; with 0 it does not wait.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._is_open:
@@ -106,7 +106,7 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """Close this end; a rest not yet written is dropped."""
+        """Close this end; a buffered rest is dropped."""
         self._break()
         self._sock.close()
 

@@ -1,7 +1,7 @@
 """TCP between two processes that share a key.
 
-The key authenticates, it does not encrypt: token ids cross in the clear, and who can alter the traffic can take over a
-connection that was opened by others. Across networks that are not yours, use a tunnel (ssh, WireGuard).
+The key authenticates but does not encrypt: token ids are sent unencrypted, and an attacker who can alter the traffic
+can take over an open connection. Across untrusted networks, use a tunnel (ssh, WireGuard).
 """
 
 import ipaddress
@@ -19,15 +19,14 @@ from forerun.wires.handshake import SocketHandshake
 
 MIN_KEY_BYTES = 16
 MAX_PORT = 65535
-# A peer whose machine or network vanished without a word is asked for after 10 s of silence, every 5 s, and given up
-# after four questions, or once it has confirmed nothing for 30 s that was sent to it. The system's own two hours would
-# hold a worker, which serves one target at a time, for as long.
+# TCP keepalive probes a silent peer after 10 s, then every 5 s, and gives up after four probes, or after sent data was
+# not acknowledged for 30 s. The system's default of two hours would block a worker, which serves one target at a time.
 SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a process listens: the server's name or IP address, and a port, 0 for any that is free."""
+    """The address at which a process listens: a host name or IP address, and a port, 0 for any free one."""
 
     server: str
     port: int
@@ -75,14 +74,14 @@ def require_long(key: bytes | None, holder: str = "the key has", advice: str = "
 
 
 def listen(address: Address, key: bytes | None) -> socket.socket:
-    """A socket bound to the first address that the name resolves to, listening. Without a key: loopback only."""
+    """A listening socket, bound to the first address that the name resolves to. Without a key, only loopback."""
     require_long(key)
     try:
         resolved = resolve(address)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot listen on {address}: {error}; name a host of this machine") from error
     if key is None:
-        # Bind all of them, or the order of a name server's answers would decide which peers can reach us.
+        # Check all addresses, because which one is bound depends on the order of the name server's answers.
         strangers = [where[0] for _, where in resolved if not is_loopback(where[0])]
         require(
             not strangers,
@@ -100,11 +99,11 @@ def listen(address: Address, key: bytes | None) -> socket.socket:
 def connect(address: Address, key: bytes | None, timeout_s: float, *, peer: str = "drafter") -> socket.socket:
     """A blocking socket to the listener at `address` that passes the handshake, all within `timeout_s`.
 
-    Only looking up the server's name takes the time it takes. A name may stand for several addresses; they are tried in
-    turn, for the listener is bound to one of them.
+    The name lookup is not limited by `timeout_s`. If the name has several addresses, all are tried in turn, because the
+    listener is bound to one of them.
 
     Args:
-        peer: who is to listen there, for messages.
+        peer: the kind of listener, for messages.
     """
     require_long(key)
     deadline = time.monotonic() + timeout_s
@@ -130,7 +129,7 @@ def connect(address: Address, key: bytes | None, timeout_s: float, *, peer: str 
 
 
 def resolve(address: Address) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
-    """Family and socket address of everything the server's name stands for."""
+    """Family and socket address of every address of the server's name."""
     found = socket.getaddrinfo(address.server, address.port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in found]
 
@@ -140,14 +139,14 @@ def is_loopback(ip_address: str) -> bool:
 
 
 def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
-    """Return once the listener is authenticated; raise OSError otherwise, or when the clock passes `deadline`."""
+    """Return once the listener is authenticated; raise OSError otherwise, or after `deadline`."""
     handshake = SocketHandshake(sock, key, is_listener=False)
     while not handshake.is_done():
         wait_readable([sock.fileno()], remaining_s(deadline))
 
 
 def settle(sock: socket.socket) -> socket.socket:
-    """The same socket, blocking, and such that a peer that vanishes is found out within 30 s."""
+    """Make the socket blocking, with keepalive, so that a lost peer is detected within 30 s; returns the socket."""
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in SILENCE.items():
@@ -157,7 +156,7 @@ def settle(sock: socket.socket) -> socket.socket:
 
 
 def remaining_s(deadline: float) -> float:
-    """Seconds until `deadline`, more than 0."""
+    """Seconds until `deadline`; raises TimeoutError if it is over."""
     remaining = deadline - time.monotonic()
     if remaining <= 0:
         raise TimeoutError("timed out")

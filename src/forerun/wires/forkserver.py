@@ -1,8 +1,9 @@
-"""A process that loads once what every worker needs, and forks a new worker whenever the last one has ended.
+"""A process that loads what every worker needs once, and forks a new worker whenever the last one has ended.
 
-A fork shares the loaded pages, so a worker that died is replaced in milliseconds rather than after another start of
-Python, import of torch and read of the weights. Engine and forkserver talk over a control socket: events of fixed size
-up, single bytes down. When the engine goes, whatever the reason, the socket ends and so do forkserver and worker.
+A fork shares the loaded pages, so a worker that died is replaced in milliseconds, without starting Python, importing
+torch and reading the weights again. Engine and forkserver communicate over a control socket: the forkserver sends
+events of fixed size, the engine sends single bytes. When the engine ends for any reason, the socket is closed, and
+forkserver and worker end too.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
 
 RECORD: Final = struct.Struct("<BIi4000s")  # kind, pid, status, text
-KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of the socket
+KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
 PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
@@ -63,9 +64,9 @@ def run_forkserver(
     """Keep one worker alive until the engine hangs up. Runs as the main thread of a process without other threads.
 
     Args:
-        control: the engine's end of it closes when the engine ends.
-        prepare: what every worker needs, made once.
-        serve: a worker's life; it ends when its channel does.
+        control: the control socket; the engine's end closes when the engine ends.
+        prepare: makes what every worker needs; called once.
+        serve: runs a worker; it returns when the worker's channel is closed.
     """
     try:
         prepared = prepare()
@@ -88,7 +89,7 @@ def run_forkserver(
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, even while stopped. Linux only; elsewhere sockets show the end."""
+    """Kill this process when its parent ends, even while stopped. Linux only; elsewhere it sees its sockets close."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -98,7 +99,7 @@ def die_with_parent(parent: int) -> None:
 def _fork_worker(
     control: socket.socket, prepared: Prepared, serve: Callable[[Channel, Prepared], None]
 ) -> tuple[int, int]:
-    """Fork a worker and hand the other end of its channel to the engine.
+    """Fork a worker and send the other end of its channel to the engine.
 
     Returns:
         its pid, and a descriptor that becomes readable when it has ended, whatever the reason.
@@ -127,7 +128,7 @@ def _fork_worker(
 
 
 def _wait_for_end(control: socket.socket, pid: int, ended: int) -> tuple[int | None, bool]:
-    """Wait until the worker has ended; return its status, None when the engine has gone, and whether it worked."""
+    """Wait until the worker has ended; return its status (None if the engine has ended) and whether it worked."""
     was_healthy = False
     while True:
         ready = wait_readable([control.fileno(), ended], None)
@@ -148,7 +149,7 @@ def _read_command(control: socket.socket) -> bytes:
 
 
 def _pause(control: socket.socket, seconds: float) -> bool:
-    """Wait before the next worker; False when the engine has gone."""
+    """Wait before the next worker; False if the engine has ended."""
     end = monotonic() + seconds
     while (left := end - monotonic()) > 0:
         if wait_readable([control.fileno()], left) and _read_command(control) == ENGINE_GONE:

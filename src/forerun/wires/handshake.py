@@ -1,9 +1,9 @@
 """Mutual authentication of two processes by a shared key.
 
-Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. With a key the connecting side then
-proves that it knows it, and only then the listening side does, so a stranger gets no proof out of a listener. A proof
-is HMAC-SHA256 over role, own nonce and peer's nonce: a recorded one fails, because the nonces are fresh, and one sent
-back, or carried over from another connection, fails, because the roles differ.
+Both sides send a hello: magic, version, whether they have a key, and a fresh nonce. If they have one, the connecting
+side then proves that it has the key, and only after that the listening side does, so an unauthenticated peer gets no
+proof from a listener. A proof is HMAC-SHA256 over role, own nonce and peer's nonce. A replayed proof fails because the
+nonces are fresh; a proof that is reflected, or relayed from another connection, fails because the roles differ.
 """
 
 import hmac
@@ -27,16 +27,16 @@ Handshake: TypeAlias = Generator[tuple[bytes, int], bytes, None]
 
 
 def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
-    """One side of a handshake, without I/O: yields what to send and how many bytes are then to be received.
+    """One side of a handshake, without I/O: a generator that yields the bytes to send and how many to receive next.
 
-    It is sent those bytes, and returns once the peer has shown who it is. No more bytes are asked for than belong to
-    the handshake.
+    The caller sends the received bytes into it. It returns once the peer is authenticated. It never requests bytes
+    beyond the handshake.
 
     Raises:
-        ConnectionAbortedError: the peer does not know the key.
+        ConnectionAbortedError: the peer does not have the key.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
-    # The greeting is read separately, so that a peer of another kind is detected at once and not on timeout.
+    # The greeting is read separately, so that another kind of program is detected immediately and not on timeout.
     greeting = yield GREETING + HELLO.pack(key is not None, nonce), len(GREETING)
     if not greeting.startswith(MAGIC):
         raise ConnectionAbortedError("the other side is no forerun process")
@@ -65,10 +65,10 @@ def prove(key: bytes, statement: bytes) -> bytes:
 
 
 class SocketHandshake:
-    """A handshake over a connected socket. Nothing here blocks.
+    """A handshake over a connected socket. No method blocks.
 
     Raises:
-        OSError: the peer hung up, or does not know the key; also from `is_done`.
+        OSError: the peer hung up, or does not have the key; also from `is_done`.
     """
 
     def __init__(self, sock: socket.socket, key: bytes | None, *, is_listener: bool) -> None:
@@ -96,6 +96,6 @@ class SocketHandshake:
                 return True
 
     def _send(self, data: bytes, num_wanted: int) -> int:
-        if self.sock.send(data) < len(data):  # some hundred bytes, which any fresh connection takes at once
+        if self.sock.send(data) < len(data):  # under a hundred bytes, which fit into the buffer of a new connection
             raise ConnectionAbortedError("the other side takes no data")
         return num_wanted

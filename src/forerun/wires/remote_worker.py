@@ -1,4 +1,4 @@
-"""A worker that listens on another machine: connects to it, and connects again when it was lost."""
+"""Connects to a worker on another machine, and reconnects if the connection is lost."""
 
 import threading
 from time import monotonic
@@ -9,11 +9,11 @@ from forerun.wires.backoff import Backoff
 from forerun.wires.channel import Channel
 from forerun.wires.endpoint import Address, connect
 
-CONNECT_S: Final = 5.0  # for name, connection and handshake, before the next try
+CONNECT_S: Final = 5.0  # for name lookup, connection and handshake, before the next attempt
 
 
 class RemoteSupply:
-    """Connections to a worker that listens at an address; made in the background, since reaching it takes time."""
+    """Connections to a worker at an address, made in a background thread because connecting takes time."""
 
     def __init__(self, address: Address, key: bytes | None) -> None:
         self._address, self._key = address, key
@@ -31,7 +31,7 @@ class RemoteSupply:
             self._present, self._made = self._made, None
             return self._present
         if (self._present is None or not self._present.is_open) and self._backoff.is_over():
-            self._backoff.note_failure()  # until the worker has shown that it works
+            self._backoff.note_failure()  # counts as a failure until the worker works
             self._attempt = threading.Thread(target=self._connect, name="forerun-connect", daemon=True)
             self._attempt.start()
         return None

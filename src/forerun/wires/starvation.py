@@ -1,4 +1,4 @@
-"""Tells a hanging process from one that is silent because it gets no CPU time."""
+"""Distinguishes a hanging process from one that is silent because it gets no CPU time."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core th
 
 
 class StarvationWatch:
-    """Judges a process by the processor time that it is given."""
+    """Judges a process by the CPU time that it gets."""
 
     def __init__(self) -> None:
         self._used_s, self._judged_at = 0.0, monotonic()
@@ -30,7 +30,7 @@ class StarvationWatch:
 
 
 def process_state(pid: int) -> tuple[str, float]:
-    """The state letter of a process and its CPU seconds; ("", 0.0) where the system does not report them."""
+    """The state letter of a process and its CPU seconds; ("", 0.0) if the system does not report them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Workers on this machine: starts the forkserver, restarts it when it dies, and takes each worker's connection from it.
+"""Supervises workers on this machine: starts and restarts the forkserver, and receives each worker's connection.
 
-A worker that crashed is restarted by `forkserver`; a worker on another machine is found again by `remote_worker`.
+`forkserver` restarts a crashed worker; `remote_worker` reconnects to a worker on another machine.
 """
 
 import os
@@ -22,11 +22,11 @@ END_S: Final = 2.0  # timeout for a forkserver to exit before it is killed
 
 
 class LocalSupply:
-    """Workers of a forkserver, a child process of this one that is ended with it.
+    """Workers of a forkserver, a child process of this one that ends with it.
 
     Args:
-        command: the forkserver's command line, given the descriptor of its control socket and the pid it is to end
-            with, 0 for none.
+        command: makes the forkserver's command line from the descriptor of its control socket and the pid of the
+            process with which it ends, 0 for none.
     """
 
     def __init__(self, command: Callable[[int, int], Sequence[str]]) -> None:
@@ -82,15 +82,15 @@ class LocalSupply:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        # Linux ties a child to the thread that made it; only the main thread is sure to last as long as the process.
+        # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-        self._process = run_on(  # not those that the calling thread keeps to just now
+        self._process = run_on(  # not the cores to which the calling thread is bound now
             self._cores,
             lambda: subprocess.Popen(
                 self._command(theirs.fileno(), parent),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the engine to act on
+                start_new_session=True,  # only the engine handles Ctrl-C
             ),
         )
         theirs.close()
@@ -98,7 +98,7 @@ class LocalSupply:
         self._finalizer = weakref.finalize(self, _end, self._process, ours)
 
     def _read(self, control: socket.socket) -> tuple[WorkerEvent | None, int | None]:
-        """The next event with the descriptor that came along; None when there is none now."""
+        """The next event and the descriptor sent with it; None if there is none now."""
         try:
             data, descriptors, _, _ = socket.recv_fds(control, RECORD.size - len(self._received), 1)
         except BlockingIOError:
@@ -129,7 +129,7 @@ class LocalSupply:
                 self.trouble = f"the drafter's process could not be made ready:\n{event.text}"
 
     def _restart_later(self) -> None:
-        """The forkserver itself has ended: bring up another one, later each time."""
+        """Restart a forkserver that has ended, after a delay that grows each time."""
         self._finalizer()
         self._control = None
         self._backoff.note_failure()
@@ -144,7 +144,7 @@ class LocalSupply:
 
 
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
-    """Hang up, and see the forkserver off. No part of the supply's object, so that it can run when that is gone."""
+    """Hang up, and end the forkserver. It is not a method, so that it can run as a finalizer."""
     control.close()
     try:
         process.wait(END_S)

@@ -79,7 +79,7 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path
 
 
 def test_a_kill_before_the_first_run_json_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "run.json.part").write_text('{"version"')
+    (tmp_path / ".run.json.0a.part").write_text('{"version"')
     RunFolder(tmp_path, PLAN, {}).close()
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
 
@@ -103,7 +103,7 @@ def test_a_file_where_the_folder_should_be_is_an_error_of_the_user(tmp_path: Pat
 HOLDER = """
 import sys, time
 from pathlib import Path
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
 hold(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

@@ -79,21 +79,6 @@ def test_the_file_is_plain_json_with_a_set_a_line(tmp_path: Path) -> None:
     assert f"\n    {json.dumps(one)}\n" in text
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "sets.json"
-    write_sets(path, IDENTITY, NUM_LAYERS, SETS)
-
-    def stop_halfway(self: Path, raw: bytes) -> int:
-        self.write_text(raw[: len(raw) // 2].decode())
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", stop_halfway)
-    with pytest.raises(ConfigError, match=r"sets\.json.*No space left.*: name another file"):
-        write_sets(path, IDENTITY, NUM_LAYERS, SETS[:1])
-    assert read_sets(path, NUM_LAYERS, IDENTITY) == SETS
-    assert [item.name for item in tmp_path.iterdir()] == ["sets.json"]
-
-
 @pytest.mark.parametrize(
     "named",
     [

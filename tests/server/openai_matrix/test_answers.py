@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forerun import Engine, SamplingParams
+from forerun.core.seeds import seed_of_text
 from tests.server.openai_matrix.ways import CHAT, MODEL, PROMPT, WAYS, Way, async_client_of, client_of
 from tests.server.serving import ENGINE, Served
 
@@ -25,7 +26,7 @@ def own() -> Iterator[Engine]:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_choices_have_seeds_and_numbers_of_their_own(server: Served, way: Way) -> None:
     several = way.ask(server, **WARM, n=3)
-    singly = [way.ask(server, **{**WARM, "seed": seed}) for seed in (11, 12, 13)]
+    singly = [way.ask(server, **{**WARM, "seed": seed}) for seed in (seed_of_text(11, number) for number in range(3))]
     assert several.texts == [answer.texts[0] for answer in singly]
     assert len(set(several.texts)) > 1
     assert several.num_new == sum(answer.num_new for answer in singly)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -74,14 +74,15 @@ class ServingProcess:
 
 
 @contextmanager
-def serving(*flags: str, **variables: str) -> Iterator[ServingProcess]:
-    """A server of the built-in pair with these flags and variables, ended afterwards.
+def serving(*flags: str, model: Sequence[str] = MODEL, **variables: str) -> Iterator[ServingProcess]:
+    """A server of the built-in pair, or another model, with these flags and variables, ended afterwards.
 
     Raises:
         AssertionError: it does not start.
     """
     with tempfile.TemporaryFile() as log:
-        popen = subprocess.Popen(command("serve", *MODEL, *flags), env=environment(**variables), stdout=log, stderr=log)
+        arguments = command("serve", *model, *flags)
+        popen = subprocess.Popen(arguments, env=environment(**variables), stdout=log, stderr=log)
         try:
             found = wait_until_ready(popen, log)
             yield ServingProcess(address=(found[1], int(found[2])), popen=popen, log=log)

@@ -27,6 +27,8 @@ import torch
 from forerun.backends.cpu.binding import VERSION, library
 from forerun.backends.cpu.layouts import NativeLinear, Source
 from forerun.backends.kept_weights import KeptWeights
+from forerun.core.locks import held, lock
+from forerun.core.output_file import synchronise
 from forerun.model.weights import RowsInFile
 
 logger = logging.getLogger(__name__)
@@ -130,6 +132,7 @@ class GrowingFile:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._part.replace(self._path)
+            synchronise(self._path.parent)
         except OSError as error:
             say_not_kept(self._name, self._path.parent, str(error.strerror))
         finally:
@@ -162,9 +165,9 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
     if not kept.is_whole:
         return None
     try:
-        kept.folder.mkdir(parents=True, exist_ok=True)
-        make_room(kept.folder, kept.num_bytes)
-        return GrowingFile(path, kept, about)
+        with held(kept.folder):  # a new file is not removed before its writer holds it
+            make_room(kept.folder, kept.num_bytes)
+            return GrowingFile(path, kept, about)
     except OSError as error:
         say_not_kept(kept.name, kept.folder, str(error.strerror))
         return None
@@ -228,17 +231,6 @@ def stats_of(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in folder.glob(f"*{SUFFIX}"):
         with suppress(FileNotFoundError):  # another process has removed it
             yield path, path.stat()
-
-
-def lock(descriptor: int) -> None:
-    """Hold a file for this process, however it ends.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
-    flock(descriptor, LOCK_EX | LOCK_NB)
 
 
 def is_held(path: Path) -> bool:

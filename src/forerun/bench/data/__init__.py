@@ -1,1 +1,1 @@
-"""What is asked: data sets found or fetched, questions, and the prompts made of them."""
+"""Data sets, found or downloaded, their questions, and the prompts made of them."""

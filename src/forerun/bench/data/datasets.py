@@ -18,10 +18,10 @@ GITHUB: Final = "https://raw.githubusercontent.com"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Questions and where they are from.
+    """Questions and their origin.
 
     Args:
-        licence: terms of the data, to be shown to who uses it.
+        licence: terms of the data, shown to the user.
         source: where it was published.
         path: the file that was read.
     """
@@ -38,14 +38,14 @@ def load_dataset(name: str, *, folder: Path | None = None, cache: Path, base_url
 
     Args:
         name: one of `NAMES`, or a path that ends in .jsonl.
-        folder: looked into first, for `NAME/question.jsonl`, or `NAME/raw.jsonl` and `NAME/shots.jsonl` where SWIFT's
-            sets are made from raw data.
-        cache: looked into next, in the same way; what is fetched goes there.
+        folder: searched first, for `NAME/question.jsonl`, or for `NAME/raw.jsonl` and `NAME/shots.jsonl` if questions
+            are made from raw data as in SWIFT.
+        cache: searched next, in the same way; downloads are stored there.
         base_url: the server to fetch from.
 
     Raises:
-        ConfigError: there is no such set, its file cannot be used, or it cannot be had; the message says which file to
-            put where.
+        ConfigError: there is no such set, its file cannot be used, or it cannot be downloaded; the message says which
+            file to put where.
     """
     if name.endswith(".jsonl"):
         path = Path(name).expanduser()
@@ -90,7 +90,7 @@ def _read(path: Path, source: DataSource) -> tuple[Question, ...]:
 
 
 def _fetch(name: str, source: DataSource, places: list[Path], base_url: str) -> Path:
-    """Fetch the files into the last place, the cache; the file to read comes last, so it is there with all others."""
+    """Download the files into the last place, the cache. The file to read comes last, so it never exists alone."""
     if not source.downloads:
         raise ConfigError(
             f"the data set {name!r} cannot be fetched ({source.origin}): {_what_to_place(source, places)}"

@@ -1,10 +1,9 @@
-"""A file fetched over HTTPS, whole or not at all."""
+"""Download a file over HTTPS; it appears under its name only when it is complete and checked."""
 
 import gzip
 import hashlib
-import os
 import zlib
-from contextlib import closing, suppress
+from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Final
@@ -21,48 +20,45 @@ from urllib.request import (
 
 from forerun.bench.data.json_lines import read_objects
 from forerun.core.errors import ConfigError
+from forerun.core.output_file import replacing
 
-TIMEOUT_S: Final = 30.0  # without a byte
+TIMEOUT_S: Final = 30.0  # longest wait for the next bytes
 MAX_BYTES: Final = 64 * 2**20
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def fetch(url: str, path: Path, *, num_rows: int, sha256: str | None = None) -> None:
-    """Put what is at `url` into `path`, unpacked if the URL ends in .gz.
+    """Download `url` to `path`, unpacked if the URL ends in .gz.
 
-    The file appears under its name when it is complete and was checked, so a broken connection, a wrong sum or a kill
-    leave nothing that could be taken for it.
+    The file appears under its name only when it is complete and checked, so a broken connection, a wrong checksum or a
+    kill leaves no invalid file there.
 
     Args:
         num_rows: JSON objects the file must hold, one per line.
-        sha256: sum of what is sent; None where it is not known.
+        sha256: checksum of the bytes sent; None if it is not known.
 
     Raises:
-        ConfigError: it cannot be fetched, is not what was expected, or cannot be written.
+        ConfigError: the file cannot be downloaded, is not the expected one, or cannot be written.
     """
     data = download(url)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise ConfigError(
             f"{url} is not the file that was expected: its sha256 is {hashlib.sha256(data).hexdigest()}, not {sha256}"
         )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(_unpack(url, data) if url.endswith(".gz") else data)
-        _check_rows(url, part, num_rows)
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(_unpack(url, data) if url.endswith(".gz") else data)
+            _check_rows(url, part, num_rows)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error}): choose another cache folder") from error
-    finally:
-        with suppress(OSError):  # it is gone where all went well, and never was where its folder could not be made
-            part.unlink()
 
 
 def download(url: str) -> bytes:
-    """What is at `url`; http is good enough within this machine only.
+    """The bytes at `url`. Plain http is allowed only for this machine.
 
     Raises:
-        ConfigError: it is no https URL, or cannot be had whole.
+        ConfigError: it is not an https URL, or the download fails or is incomplete.
     """
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
@@ -79,7 +75,7 @@ def download(url: str) -> bytes:
 
 
 def _opener(*, is_local: bool) -> OpenerDirector:
-    """Fetches without following redirections, which could lead away from https."""
+    """An opener that does not follow redirects, which could lead to plain http."""
     opener = OpenerDirector()
     handlers = (HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor())
     for handler in handlers if is_local else (ProxyHandler(), *handlers):
@@ -105,7 +101,7 @@ def _unpack(url: str, data: bytes) -> bytes:
 
 
 def _check_rows(url: str, part: Path, num_rows: int) -> None:
-    """A page that says "not found" politely, or an edited file, must not pass for the data."""
+    """Count the rows, so that an error page sent with status 200, or an edited file, is refused."""
     try:
         found = sum(1 for _ in read_objects(part))
     except ConfigError as error:

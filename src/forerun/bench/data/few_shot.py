@@ -1,7 +1,7 @@
-"""Questions made from raw data: a few solved examples, then the task, as SWIFT puts its tasks to models without chat.
+"""Questions made from raw data: a few solved examples, then the task, as in SWIFT's prompts for models without chat.
 
-SWIFT (arXiv 2410.06916, hemingkx/SWIFT) publishes how it words CNN/DM and HumanEval; GSM8K and TinyStories, which its
-paper measures too, are worded here. It clips prompts that do not fit into the context; we clip nothing.
+SWIFT (arXiv 2410.06916, hemingkx/SWIFT) publishes its prompts for CNN/DM and HumanEval; those for GSM8K and
+TinyStories, which its paper also measures, are ours. SWIFT clips prompts that do not fit into the context; we do not.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from forerun.bench.data.json_lines import JsonObject, read_objects
 from forerun.bench.data.questions import Question
 from forerun.core.errors import ConfigError
 
-SEED: Final = 2024  # of SWIFT's own evaluation script
-MAX_QUESTIONS: Final = 1000  # of the paper
+SEED: Final = 2024  # as in SWIFT's evaluation script
+MAX_QUESTIONS: Final = 1000  # as in the paper
 NUM_OPENING_WORDS: Final = 16
 NEWLINE: Final = "\n"
-Text = Callable[[JsonObject], str]  # made of a row
+Text = Callable[[JsonObject], str]  # makes a text from a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class Recipe:
     """How rows of raw data become prompts.
 
     Args:
-        needs: keys of a row, for messages.
-        task: what is to be solved.
-        answer: its solution, in a solved example.
-        shot: a solved example, where it is not task and answer.
-        is_shuffled: take rows in a random order; otherwise in the file's.
+        needs: keys that a row must have, for messages.
+        task: the text of the task.
+        answer: the solution, for solved examples.
+        shot: a solved example, if it is not the task followed by the answer.
+        is_shuffled: take rows in random order; otherwise in the file's order.
     """
 
     needs: tuple[str, ...]
@@ -45,9 +45,9 @@ class Recipe:
 def make_questions(recipe: Recipe, raw: Path, shots: Path | None) -> tuple[Question, ...]:
     """At most 1000 questions from the rows of `raw`; a question's id is the number of its row, from 0.
 
-    Shots are the first rows of `shots`, or of `raw`, which then are not asked. The others are asked in the order of
-    numpy's `default_rng(2024).permutation`, where the recipe shuffles: what `datasets` does for SWIFT, so that a whole
-    test split in its own order gives SWIFT's own questions.
+    The solved examples are the first rows of `shots`, or of `raw`, whose first rows then are not used as questions. If
+    the recipe shuffles, the order is that of numpy's `default_rng(2024).permutation`, which `datasets` uses for SWIFT,
+    so a whole test split in its original order gives SWIFT's own questions.
 
     Raises:
         ConfigError: a file cannot be used, or has too few rows.
@@ -96,6 +96,6 @@ TINYSTORIES: Final = Recipe(
     task=lambda row: " ".join(["Story:", *row.text("text").split()[:NUM_OPENING_WORDS]]),
     shot=lambda row: f"Story: {row.text('text').strip()}\n\n",
 )
-HUMANEVAL: Final = Recipe(  # tabs for four spaces, as in SWIFT: fewer tokens to draft
+HUMANEVAL: Final = Recipe(  # tabs instead of four spaces, as in SWIFT: fewer tokens to draft
     needs=("prompt",), task=lambda row: row.text("prompt").replace("    ", "\t"), is_shuffled=False
 )

@@ -22,7 +22,7 @@ class JsonObject:
 
     Args:
         place: `file:line`, for errors.
-        prefix: the way from the line's own object to this one, for example `choices[0].`.
+        prefix: the path from the line's own object to this one, for example `choices[0].`.
     """
 
     place: str
@@ -81,7 +81,7 @@ class JsonObject:
         Raises:
             ConfigError: always.
         """
-        # A value may be nested so deep or be so long that its own repr could not be made or read.
+        # A value may be too deeply nested for repr, or too long to print.
         shown = reprlib.repr(self.values.get(key))
         raise ConfigError(f"{self.place}: {self.prefix}{key} is {shown}, but must be {needed}")
 
@@ -129,7 +129,7 @@ def is_flag(value: object) -> TypeGuard[bool]:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """A string that UTF-8 can hold; JSON can also spell half a character, which cannot be printed."""
+    """Whether this is a string that UTF-8 can encode. JSON can also hold lone surrogates, which cannot be printed."""
     if not isinstance(value, str):
         return False
     try:
@@ -151,16 +151,16 @@ def read_objects(path: Path) -> Iterator[JsonObject]:
     """The object of every line that is not blank.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is anything but one JSON object; it names the line.
+        ConfigError: the file cannot be read, or a line is not one JSON object; the message names the line.
     """
     yield from _objects(path, read_bytes(path))
 
 
 def read_whole_lines(path: Path) -> tuple[tuple[JsonObject, ...], bytes]:
-    """Every line, as objects and as bytes, without a last line that its writer did not finish.
+    """Every line, as objects and as bytes, without an unfinished last line.
 
-    The last line is torn when it has no newline and is no JSON object. That is never wrong: no beginning of an object
-    is itself one, so that a line which can be read is whole.
+    The last line is unfinished if it has no newline and is not a JSON object. This test is exact, because no prefix of
+    a JSON object is itself a JSON object.
 
     Raises:
         ConfigError: as with `read_objects`.
@@ -176,7 +176,7 @@ def read_bytes(path: Path) -> bytes:
     """The file's bytes.
 
     Raises:
-        ConfigError: it is absent or cannot be read.
+        ConfigError: the file does not exist or cannot be read.
     """
     try:
         return path.read_bytes()
@@ -187,10 +187,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse(place: str, line: bytes) -> JsonObject:
-    """The object that a line spells.
+    """Parse a line into an object.
 
     Raises:
-        ConfigError: it is not UTF-8, not JSON, nested too deep, or not an object.
+        ConfigError: the line is not UTF-8, not JSON, nested too deep, or not an object.
     """
     try:
         values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)

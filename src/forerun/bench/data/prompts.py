@@ -1,4 +1,4 @@
-"""Questions to token ids: what every contestant gets to read, and which questions fit."""
+"""Convert questions to the token ids that every contestant reads, and choose those that fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ SEAM_TOKENS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """How the target reads questions.
+    """Converts questions to the target's token ids.
 
     Args:
-        max_length: tokens of all turns and answers together.
+        max_length: most tokens of all turns and answers together.
     """
 
     tokenizer: Tokenizer
     max_length: int
 
     def prompt_after(self, question: Question, answers: Sequence[str]) -> list[int]:
-        """The ids of the turn that follows these answers, in the target's chat template where it has one."""
+        """The ids of the turn that follows these answers, in the target's chat template if it has one."""
         conversation = Conversation(has_template=self.tokenizer.has_chat_template, system_prompt=None)
         for said, answer in zip(question.turns, answers, strict=False):
             conversation.add(said, answer)
@@ -31,19 +31,19 @@ class Reader:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.apply_chat_template(prompt)
 
     def room_for(self, question: Question, max_new_tokens: int) -> int:
-        """Tokens that all turns with answers of full length take at most.
+        """The most tokens that all turns with answers of full length can take.
 
-        An answer may have more ids when it is read again as text than it had when it was written: hence a quarter more,
-        and a few for where it meets what is around it.
+        An answer may have more ids when its text is tokenised again than when it was generated, so a quarter is added,
+        and a few tokens for the places where it joins the text around it.
         """
         num_said = len(self.prompt_after(question, [""] * (len(question.turns) - 1)))
         return num_said + len(question.turns) * (max_new_tokens + max_new_tokens // 4 + SEAM_TOKENS)
 
     def choose(self, questions: Sequence[Question], num_wanted: int, max_new_tokens: int) -> "Choice":
-        """So many questions that fit, evenly over the file, and the others that fit.
+        """Up to `num_wanted` questions that fit, evenly spaced in the file, and the other questions that fit.
 
         Raises:
-            ConfigError: none fits.
+            ConfigError: no question fits.
         """
         fitting = [question for question in questions if self.room_for(question, max_new_tokens) <= self.max_length]
         if not fitting:
@@ -63,7 +63,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The questions of one data set that are measured, those left to tune on, and how many are too long for either."""
+    """The questions of one data set to measure, those left for tuning, and the number of those that are too long."""
 
     measured: tuple[Question, ...]
     others: tuple[Question, ...]
@@ -71,6 +71,6 @@ class Choice:
 
 
 def spread(questions: Sequence[Question], num_wanted: int) -> list[Question]:
-    """So many of the questions, evenly over the file, since files are sorted by category."""
+    """Up to `num_wanted` questions, evenly spaced in the file, because files are sorted by category."""
     num_wanted = min(num_wanted, len(questions))
     return [questions[place * len(questions) // num_wanted] for place in range(num_wanted)]

@@ -1,4 +1,4 @@
-"""Question files: one question per line, in the layout that MT-bench began and EAGLE and Spec-Bench use."""
+"""Question files: one question per line, in the layout of MT-bench, EAGLE and Spec-Bench."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Final
 from forerun.bench.data.json_lines import JsonObject, read_objects
 from forerun.core.errors import ConfigError
 
-ONE_TURN_KEYS: Final = ("prompt", "question")  # of human-eval and of gsm8k
+ONE_TURN_KEYS: Final = ("prompt", "question")  # used by human-eval and gsm8k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A row of a question file: what a user says, turn by turn."""
+    """A row of a question file: the user's turns."""
 
     question_id: int | str
     category: str
@@ -23,11 +23,11 @@ class Question:
 def read_questions(path: Path) -> tuple[Question, ...]:
     """The questions of a file, in its order.
 
-    `turns` is needed, or one turn under `prompt` or `question`. Without a `question_id` a question has its place among
-    the rows, from 0. Unknown keys are skipped, since each benchmark adds some.
+    A row needs `turns`, or one turn under `prompt` or `question`. The default `question_id` is the row's index, from 0.
+    Unknown keys are ignored, because each benchmark adds some.
 
     Raises:
-        ConfigError: the file or a line cannot be used, two lines have the same id, or there is no line at all.
+        ConfigError: the file or a line cannot be used, two lines have the same id, or the file is empty.
     """
     places: dict[int | str, str] = {}
     questions = []
@@ -64,7 +64,7 @@ def _turns(line: JsonObject) -> tuple[str, ...]:
 
 
 def _reference(line: JsonObject) -> tuple[str, ...]:
-    """Model answers as strings: one, a list, or none."""
+    """The reference answers; the key may hold a string, a list or nothing."""
     if isinstance(line.values.get("reference"), str):
         return (line.text("reference"),)
     return line.texts("reference", ())

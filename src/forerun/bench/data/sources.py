@@ -1,4 +1,4 @@
-"""Where the published data sets are, at which revision, and under which licence."""
+"""The published data sets: address, revision and licence of each."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,13 +17,13 @@ HUMAN_EVAL: Final = "openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A file that can be fetched.
+    """A file that can be downloaded.
 
     Args:
-        name: the file's name here.
-        path: repository, commit and path there; unpacked if it ends in .gz.
-        sha256: of the file as it is sent; None where it is not known, so that only the rows can be counted.
-        num_rows: lines it holds.
+        name: the file's local name.
+        path: repository, commit and path on the server; unpacked if it ends in .gz.
+        sha256: checksum of the bytes sent; None if it is not known, so that only the rows are counted.
+        num_rows: number of lines.
     """
 
     name: str
@@ -37,10 +37,10 @@ class DataSource:
     """A published data set.
 
     Args:
-        origin: where it is from, for people.
-        downloads: files to fetch; empty where there is no plain file to fetch.
+        origin: where the data is from, in words.
+        downloads: files to download; empty if the data is not published as plain files.
         recipe: how raw rows become questions; None for files of questions.
-        advice: how to make the raw file, where it cannot be fetched.
+        advice: how to make the raw file if it cannot be downloaded.
     """
 
     licence: str

@@ -1,4 +1,4 @@
-"""The peers by name: what each needs, what may be tuned, how to open it."""
+"""The peers by name: the packages each needs, its settings, and how to open it."""
 
 import shutil
 import sys
@@ -32,10 +32,10 @@ class Peer:
     """One peer.
 
     Args:
-        kind: which adapter runs it.
-        mode: which of the engine's ways of decoding.
-        needs_draft: it has no use without a draft model.
-        grid: settings to tune over, the defaults first; their names are all that may be set.
+        kind: the adapter that runs it.
+        mode: the engine's decoding mode.
+        needs_draft: whether it needs a draft model.
+        grid: settings to tune over, the defaults first; no other names may be set.
     """
 
     kind: Kind
@@ -138,7 +138,7 @@ def find_peer(name: str) -> Peer:
     """The peer of this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such peer.
     """
     if name not in PEERS:
         raise ConfigError(f"there is no peer {name!r}: choose from {', '.join(PEERS)}")
@@ -146,7 +146,7 @@ def find_peer(name: str) -> Peer:
 
 
 def find_absence(name: str, plan: PeerPlan) -> str | None:
-    """Why a peer cannot take part, or None. Nothing is loaded to find out."""
+    """The reason why a peer cannot take part, or None. Nothing is loaded to find out."""
     peer = find_peer(name)
     missing = [package for package in PACKAGES[peer.kind] if find_spec(package) is None]
     if missing:
@@ -174,18 +174,18 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
 
 
 def find_binary_fault(path: str | None) -> str | None:
-    """Why there is no server to start, or None."""
+    """The reason why the server cannot be started, or None."""
     if path is None:
         return "no llama-server binary given"
     return None if shutil.which(path) else f"{path} is not a program"
 
 
 def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
-    """A peer that is ready to write.
+    """Open a peer, ready to generate.
 
     Raises:
         ConfigError: there is no such peer or setting.
-        PeerError: it does not start.
+        PeerError: the peer does not start.
     """
     peer = find_peer(name)
     unknown = sorted(set(settings) - peer.settings)

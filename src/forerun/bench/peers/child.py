@@ -1,4 +1,4 @@
-"""The serving end of a peer's process: answer the requests on stdin until it closes."""
+"""The main loop of a peer's process: answer the requests on stdin until it closes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from forerun.core.errors import ForerunError
 
 
 class Writer(Protocol):
-    """An engine behind the messages."""
+    """An engine that answers requests."""
 
     def write(self, request: PeerRequest) -> Answer: ...
 
@@ -24,7 +24,7 @@ class Writer(Protocol):
 
 @dataclass(slots=True)
 class Log:
-    """Ids of one answer with the times they came at; made when the request arrives."""
+    """Ids of one answer with their arrival times; created when the request arrives."""
 
     began_s: float = field(default_factory=perf_counter)
     token_ids: list[int] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Log:
 
 
 def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
-    """Open what the first line asks for, then answer line by line.
+    """Open the engine that the first line describes, then answer line by line.
 
-    An error of ours goes back as a message. Any other ends this process, and its traceback is the message: the parent
-    reads stderr.
+    A ForerunError is sent back as a message. Any other error ends this process, and the parent reads its traceback
+    from stderr.
     """
     replies = claim_stdout()
     try:
@@ -63,7 +63,7 @@ def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
 
 
 def reply_to(writer: Writer, line: bytes) -> bytes:
-    """The line that answers this one."""
+    """The reply to a line."""
     try:
         kind, values = from_line(line)
         if kind == "write":
@@ -80,7 +80,7 @@ def refusal(error: ForerunError) -> bytes:
 
 
 def claim_stdout() -> BinaryIO:
-    """Keep stdout for messages: whatever Python or a library prints from now on goes to stderr."""
+    """Reserve stdout for messages: redirect what Python or a library prints to stderr."""
     sys.stdout.flush()
     messages = os.dup(1)
     os.dup2(2, 1)

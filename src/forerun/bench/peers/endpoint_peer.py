@@ -15,11 +15,11 @@ NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What one kind of server understands beyond OpenAI's own words.
+    """One kind of server's extensions to OpenAI's API.
 
     Args:
-        extra: fields of the request that ask for ids and for counts in every event.
-        forget_path: empties the prefix cache; not every server offers it.
+        extra: request fields that make the server send ids or counts in every event.
+        forget_path: the path that empties the prefix cache; not every server has it.
     """
 
     extra: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Dialect:
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
-    # reset_prefix_cache is there in vLLM's development mode only; start it with --no-enable-prefix-caching otherwise.
+    # vLLM has reset_prefix_cache only in its development mode; otherwise start it with --no-enable-prefix-caching.
     "vllm": Dialect(extra={"return_token_ids": True}, forget_path="/reset_prefix_cache"),
     "sglang": Dialect(extra={}, forget_path="/flush_cache"),
 }
@@ -35,10 +35,10 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 
 @dataclass(slots=True)
 class Arrivals:
-    """What has come of an answer.
+    """The part of an answer that has arrived.
 
-    Ids are kept if the server sends them. Tokens are counted by their ids, else by the running count that the request
-    asks for; with a server that sends neither the columns stay empty.
+    Ids are kept if the server sends them. Tokens are counted by their ids, else by the server's running count; if the
+    server sends neither, the columns stay empty.
     """
 
     began_s: float = field(default_factory=perf_counter)
@@ -62,7 +62,7 @@ class Arrivals:
             self.num_tokens = count
 
     def turn(self, num_prompt_tokens: int) -> Turn:
-        # One count at the very end says how many came, but not when.
+        # A single count at the end gives the number of tokens but not their times.
         is_timed = len(self.emitted) > 1 or self.num_tokens == 1
         return Turn(
             text="".join(self.texts),
@@ -76,7 +76,7 @@ class Arrivals:
 
 
 class EndpointPeer:
-    """A contestant behind a URL. Its times include the way over the network."""
+    """A contestant behind a URL. Its times include the network."""
 
     def __init__(self, name: str, url: str, *, max_length: int) -> None:
         self.name, self._max_length = name, max_length
@@ -85,10 +85,10 @@ class EndpointPeer:
         self.model = self._find_model()
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        """The server's continuation: text, and ids if it sends them.
+        """The server's answer: text, and ids if it sends them.
 
         Raises:
-            PeerError: it refused, or cannot be reached.
+            PeerError: the server refused, or cannot be reached.
         """
         body = self._body(PeerRequest.of(prompt_ids, params, max_length=self._max_length))
         arrivals = Arrivals()
@@ -101,13 +101,13 @@ class EndpointPeer:
         return arrivals.turn(len(prompt_ids))
 
     def forget(self) -> None:
-        """Empty the prefix cache, where the server offers that."""
+        """Empty the prefix cache if the server can do that."""
         status = post(self._url + self._dialect.forget_path)
         if status >= 400 and status != NOT_FOUND:
             raise PeerError(f"{self.name} answered {status} when asked to empty its cache: is it still at work?")
 
     def close(self) -> None:
-        """Nothing to do: the server is not ours to stop."""
+        """Do nothing, because we did not start the server."""
 
     def _find_model(self) -> str:
         models = get_json(f"{self._url}/v1/models").get("data") or []

@@ -15,10 +15,10 @@ PREFIX: Final = b"data:"
 
 
 def get_json(url: str, *, timeout_s: float = TIMEOUT_S) -> Any:
-    """What a GET of `url` gives.
+    """The JSON that a GET of `url` returns.
 
     Raises:
-        PeerError: nothing answers there, or with something else.
+        PeerError: there is no answer, or it is an error or not JSON.
     """
     with request("GET", url, None, timeout_s=timeout_s) as response:
         require_ok(response, url)
@@ -26,7 +26,7 @@ def get_json(url: str, *, timeout_s: float = TIMEOUT_S) -> Any:
 
 
 def post(url: str, *, timeout_s: float = TIMEOUT_S) -> int:
-    """The status that a POST without a body meets with."""
+    """Send a POST without a body; returns the status."""
     with request("POST", url, None, timeout_s=timeout_s) as response:
         return response.status
 
@@ -34,10 +34,10 @@ def post(url: str, *, timeout_s: float = TIMEOUT_S) -> int:
 def post_events(
     url: str, body: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
 ) -> Generator[dict[str, Any], None, None]:
-    """The events of a POST as they come. Closing the generator closes the connection, which tells the server to stop.
+    """The events of a POST as they arrive. Closing the generator closes the connection, so that the server stops.
 
     Raises:
-        PeerError: nothing answers there, or with an error, or with something that is no event.
+        PeerError: there is no answer, or it is an error or not an event.
     """
     with request("POST", url, json.dumps(body), timeout_s=timeout_s) as response:
         require_ok(response, url)
@@ -52,7 +52,7 @@ def post_events(
 
 @contextmanager
 def request(method: str, url: str, body: str | None, *, timeout_s: float) -> Iterator[HTTPResponse]:
-    """A response, and its connection for as long as the block lasts; what goes wrong meanwhile is a PeerError."""
+    """Send a request; the connection is open inside the `with` block, and errors in it are raised as PeerError."""
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     with closing(kind(parts.netloc, timeout=timeout_s)) as connection:
@@ -67,7 +67,7 @@ def request(method: str, url: str, body: str | None, *, timeout_s: float) -> Ite
 
 
 def require_ok(response: HTTPResponse, url: str) -> None:
-    """Raise PeerError, with what the server said, unless it agreed."""
+    """Raise PeerError with the server's message unless the status is 200."""
     if response.status != 200:
         said = response.read(500).decode(errors="replace").strip()
         raise PeerError(f"{url} answered {response.status} {response.reason}: {said}")

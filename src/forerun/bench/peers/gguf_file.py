@@ -1,7 +1,7 @@
-"""A Hugging Face folder as a GGUF file for llama.cpp: the same weights under other names.
+"""Convert a Hugging Face folder to a GGUF file for llama.cpp: the same weights under other names.
 
-Prompts are ids, so the vocabulary is one of placeholders, and it names no token that ends a text: who reads the ids
-knows which do. The draft of a target that is a GGUF file has that file's: llama-server compares the two.
+Prompts are ids, so the vocabulary consists of placeholders and names no end-of-text token; the reader of the ids stops
+the text. If the target is a GGUF file, the draft gets its vocabulary, because llama-server compares the two.
 Source: llama.cpp, convert_hf_to_gguf.py, for the names, the order of rows and the factors.
 """
 
@@ -26,22 +26,22 @@ from forerun.model.rope import inverse_frequencies
 
 ARCHITECTURES: Final = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 TYPES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
-FILE_TYPES: Final = {"float32": "ALL_F32"}  # of others: mostly what TYPES says
+FILE_TYPES: Final = {"float32": "ALL_F32"}  # for other formats: "MOSTLY_" and the type in TYPES
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# The only kind of vocabulary that may lack beginning, end and merges, and whose pieces llama.cpp can still print.
+# The only kind of vocabulary that needs no begin and end tokens and no merges, and that llama.cpp can print.
 VOCABULARY: Final = "rwkv"
 
 
 def write_gguf(folder: Path, path: Path, *, weights: str, vocabulary: Path | None = None) -> None:
     """Write the checkpoint in `folder` to `path`, one tensor in memory at a time.
 
-    Norms and biases are kept in float32, as llama.cpp wants them.
+    Norms and biases are kept in float32, as llama.cpp requires.
 
     Args:
-        weights: a dtype, or int8 for llama.cpp's Q8_0, or int4 for its Q4_0. As its own tool does, Q4_0 leaves the head
-            finer: in Q8_0, since the Q6_K which that tool takes cannot be written from Python. A tensor whose rows are
-            no whole blocks is F16.
-        vocabulary: the GGUF file to take it from; None for placeholders.
+        weights: a dtype, or int8 for llama.cpp's Q8_0, or int4 for its Q4_0. With Q4_0 the head is stored in Q8_0;
+            llama.cpp's own tool uses Q6_K, which cannot be written from Python. A tensor whose rows are not a whole
+            number of blocks is stored in F16.
+        vocabulary: the GGUF file to copy the vocabulary from; None for placeholders.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or holds a tensor that GGUF has no name for.
@@ -75,7 +75,7 @@ def write_gguf(folder: Path, path: Path, *, weights: str, vocabulary: Path | Non
 
 
 def frequency_factors(spec: ModelSpec) -> Tensor | None:
-    """What llama.cpp divides each rotary frequency by; None where it needs no such table."""
+    """The factors that llama.cpp divides the rotary frequencies by; None if the model needs no such table."""
     if spec.rope.kind != "llama3":
         return None
     plain = RopeSpec(theta=spec.rope.theta)
@@ -83,7 +83,7 @@ def frequency_factors(spec: ModelSpec) -> Tensor | None:
 
 
 def type_of(tensor: StoredTensor, spec: ModelSpec, weights: str) -> str:
-    """The GGML type of a tensor."""
+    """The GGML type in which a tensor is stored."""
     if len(tensor.shape) == 1:
         return "F32"
     name = TYPES[weights]
@@ -94,16 +94,16 @@ def type_of(tensor: StoredTensor, spec: ModelSpec, weights: str) -> str:
 
 
 def encode(values: Tensor, name: str) -> Any:
-    """The numpy array of bytes that stands for a tensor in this GGML type."""
+    """A tensor's bytes in this GGML type, as a numpy array."""
     if name in DTYPES:
         return values.to(DTYPES[name]).contiguous().view(torch.uint8).numpy()
     return gguf.quants.quantize(values.float().numpy(), gguf.GGMLQuantizationType[name])
 
 
 def permute(weight: Tensor, num_heads: int) -> Tensor:
-    """Rows of a query or key projection in the order of llama.cpp's Llama.
+    """Reorder the rows of a query or key projection for llama.cpp's Llama.
 
-    Hugging Face rotates dimension i of a head with the one half a head on; llama.cpp rotates neighbours, as Meta does.
+    Hugging Face rotates dimension i of a head with dimension i + D/2; llama.cpp rotates neighbours, as Meta does.
     """
     halves = weight.view(num_heads, 2, weight.shape[0] // num_heads // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)

@@ -1,4 +1,4 @@
-"""A model of llama.cpp with its cache, and which ids the cache stands for."""
+"""A llama.cpp model with its cache, and the ids in the cache."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from forerun.bench.peers.messages import PeerError, PeerPlan
 Ids = npt.NDArray[np.intc]
 BATCH: Final = 512  # rows of one pass, llama.cpp's default
 ALL_LAYERS: Final = 10_000
-CACHE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}  # ggml's numbers of types
+CACHE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}  # ggml's type numbers
 
 
 class Context:
@@ -32,7 +32,7 @@ class Context:
         self._ids, self._length = np.empty(self.size, dtype=np.intc), 0
 
     def hold(self, ids: Ids) -> None:
-        """Make the cache stand for these ids: keep what it has of them, compute the rest without logits."""
+        """Make the cache hold exactly these ids: keep the shared prefix, compute the rest without logits."""
         shared = min(self._length, len(ids))
         differing = np.flatnonzero(self._ids[:shared] != ids[:shared])
         self.truncate(int(differing[0]) if len(differing) else shared)
@@ -40,11 +40,11 @@ class Context:
             self._decode(ids[self._length : self._length + BATCH], has_logits=False)
 
     def extend(self, ids: Ids) -> None:
-        """One pass over ids that follow, with logits for each."""
+        """Run one pass over the ids that follow, with logits for each."""
         self._decode(ids, has_logits=True)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first ids."""
+        """Keep only the first `length` ids."""
         if length < self._length:
             llama_cpp.llama_memory_seq_rm(self._memory, 0, length, -1)
             self._length = length
@@ -83,7 +83,7 @@ def model_params(plan: PeerPlan) -> Any:
 
 
 def context_params(plan: PeerPlan, is_flash: bool) -> Any:
-    """Our threads, our length, and a cache in our dtype, where the default would be float16."""
+    """Parameters with our threads, length and cache dtype; the default cache dtype is float16."""
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = plan.max_length
     params.n_batch = params.n_ubatch = BATCH

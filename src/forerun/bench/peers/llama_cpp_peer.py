@@ -1,4 +1,4 @@
-"""llama.cpp in a separate process, through llama-cpp-python: plain, with looked-up and with drafted tokens."""
+"""llama.cpp in a separate process, through llama-cpp-python: plain, with prompt lookup and with a draft model."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,7 +15,7 @@ from forerun.bench.peers.messages import Answer, PeerPlan, PeerRequest
 from forerun.checkpoints.open import open_source
 
 Ids = npt.NDArray[np.intc]
-Drafter = Callable[[Ids], Ids]  # what llama-cpp-python calls a LlamaDraftModel: the text so far to guesses
+Drafter = Callable[[Ids], Ids]  # llama-cpp-python's LlamaDraftModel: maps the text so far to guesses
 
 NO_GUESS: Final = np.zeros(0, dtype=np.intc)
 
@@ -23,7 +23,7 @@ NO_GUESS: Final = np.zeros(0, dtype=np.intc)
 class LlamaWriter:
     """llama.cpp's own speculative loop (examples/speculative-simple) on its C functions.
 
-    `Llama.generate` is not used: with a draft it computes the head for the whole prompt and copies every row of logits.
+    We do not use `Llama.generate`: with a draft it computes logits for the whole prompt and copies every row of them.
     """
 
     def __init__(self, plan: PeerPlan) -> None:
@@ -36,7 +36,7 @@ class LlamaWriter:
         self.forget()
 
     def write(self, request: PeerRequest) -> Answer:
-        """The continuation: each round verifies root and guesses in one pass, and keeps what the sampler chose."""
+        """Generate an answer. Each round verifies root and guesses in one pass, and keeps the sampler's tokens."""
         log = Log()
         ids = np.empty(len(request.prompt_ids) + request.max_new_tokens, dtype=np.intc)
         length = len(request.prompt_ids)
@@ -84,9 +84,9 @@ class LlamaWriter:
 
 
 class DraftChain:
-    """A chain of the smaller model's likeliest tokens, cut where it is less sure than `p_min`.
+    """A chain of the draft model's likeliest tokens, cut where their probability is below `p_min`.
 
-    Its cache is kept from round to round: only what it guessed wrong is computed again.
+    The cache is kept between rounds, so that only tokens after a wrong guess are computed again.
     """
 
     def __init__(self, context: Context, plan: PeerPlan) -> None:
@@ -109,7 +109,7 @@ class DraftChain:
 
 
 def choose(target: Context, sample: Sample, guesses: Ids, stop_ids: frozenset[int]) -> list[int]:
-    """The sampler's tokens row by row, up to the first that is not the guess in that place, or that ends the text."""
+    """The sampler's tokens row by row, up to the first that differs from the guess there or ends the text."""
     new: list[int] = []
     for row in range(len(guesses) + 1):
         new.append(sample(target, row))

@@ -8,12 +8,12 @@ import llama_cpp
 from forerun.bench.peers.llama_context import Context
 from forerun.bench.peers.messages import PeerRequest
 
-Sample = Callable[[Context, int], int]  # the token after a row of the last pass
+Sample = Callable[[Context, int], int]  # samples the token after a row of the last pass
 
 
 @contextmanager
 def sampler(request: PeerRequest) -> Iterator[Sample]:
-    """A chain for as long as the block lasts. The same one serves every row, as in llama.cpp's own examples."""
+    """A sampler chain, freed at the end of the `with` block. It serves every row, as in llama.cpp's own examples."""
     chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     for part in _parts(request):
         llama_cpp.llama_sampler_chain_add(chain, part)

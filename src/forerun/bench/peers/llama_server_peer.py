@@ -1,4 +1,4 @@
-"""llama.cpp's own server, started on a free port of this host; this process lives as long as it does."""
+"""llama.cpp's own server, started on a free port of this host."""
 
 import subprocess
 import sys
@@ -17,13 +17,13 @@ HOST: Final = "127.0.0.1"
 START_S: Final = 300.0
 LOOK_S: Final = 0.05
 CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-SPECULATION: Final[Mapping[str, Mapping[str, str]]] = {  # unless a setting says another
+SPECULATION: Final[Mapping[str, Mapping[str, str]]] = {  # unless a setting overrides it
     "plain": {}, "draft": {"spec_type": "draft-simple"}, "lookup": {"spec_type": "ngram-simple"},
 }  # fmt: skip
 
 
 class LlamaServerWriter:
-    """A llama-server with one slot, asked over HTTP. It streams token by token, also those of one round."""
+    """A llama-server with one slot, called over HTTP. It streams one token at a time, even within a round."""
 
     def __init__(self, plan: PeerPlan) -> None:
         assert plan.llama_server is not None, "the catalogue asks for a binary"
@@ -36,7 +36,7 @@ class LlamaServerWriter:
         self._wait_until_up()
 
     def write(self, request: PeerRequest) -> Answer:
-        """The continuation. In a converted file there is no end-of-text token, so closing the connection stops it."""
+        """Generate an answer. Converted files name no end-of-text token, so we close the connection to stop it."""
         stop_ids = frozenset() if request.ignore_eos else self._eos_ids
         log = Log()
         events = post_events(f"{self._url}/completion", self._body(request))
@@ -55,7 +55,7 @@ class LlamaServerWriter:
         return log.answer()
 
     def forget(self) -> None:
-        """Have the next prompt computed whole."""
+        """Make the server compute the whole next prompt."""
         self._keeps_prompt = False
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class LlamaServerWriter:
         return {
             "prompt": list(request.prompt_ids),
             "n_predict": request.max_new_tokens,
-            "ignore_eos": request.ignore_eos,  # a model's own GGUF file names its end of text
+            "ignore_eos": request.ignore_eos,  # a model's own GGUF file names its end-of-text token
             "seed": request.seed,
             "samplers": list(FILTERS),
             **{name: getattr(request, name) for name in FILTERS},
@@ -92,7 +92,7 @@ class LlamaServerWriter:
 
 
 def server_flags(plan: PeerPlan, *, port: str) -> Sequence[str]:
-    """The command line but for the program: our threads, length and dtypes, one slot."""
+    """The arguments of the server: our threads, length and dtypes, one slot."""
     kind, layers = CACHE_TYPES[plan.dtype], "0" if plan.device == "cpu" else "all"
     flags = [
         "--model", str(target_file(plan)), "--host", HOST, "--port", port, "--parallel", "1",

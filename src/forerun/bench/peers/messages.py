@@ -1,4 +1,4 @@
-"""What a peer's process and this one say to each other: one JSON object a line, plain Python on both ends."""
+"""The messages between a peer's process and this one: one JSON object per line."""
 
 import json
 import secrets
@@ -13,7 +13,7 @@ from forerun.core.model_spec import WeightFormat
 DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
 UNDERSTOOD: Final = frozenset((*FILTERS, "max_new_tokens", "ignore_eos", "seed"))
-NUM_SEEDS: Final = 2**32 - 1  # llama.cpp reads 32 bits, and all of them set as "take any"
+NUM_SEEDS: Final = 2**32 - 1  # llama.cpp's seeds have 32 bits; with all bits set it chooses a random seed
 
 
 class PeerError(ForerunError):
@@ -22,20 +22,21 @@ class PeerError(ForerunError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerPlan:
-    """What all peers of a run share, so that they do the work our engine does; the first message to a peer's process.
+    """The settings that all peers share with our engine, so that they do the same work. It is the first message to a
+    peer's process.
 
     Args:
         target, draft: checkpoint folders or GGUF files.
         dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
         num_threads: CPU threads.
-        max_length: tokens of prompt and answer together, at most. A static cache is as long.
+        max_length: most tokens of prompt and answer together, and the length of a static cache.
         cache: folder for converted checkpoints.
         weight_format: of the linear layers' weights.
         device: a torch device.
-        urls: peer to the address of a server that is up.
-        llama_server: the binary.
-        mode: which of the peer's ways of decoding; this and the next one are set for each peer.
-        settings: what may be tuned, by the peer's own names.
+        urls: addresses of running servers, by peer.
+        llama_server: path of the binary.
+        mode: the peer's decoding mode; this and the next field are set for each peer.
+        settings: the tunable settings, by the peer's own names.
     """
 
     target: str
@@ -56,13 +57,13 @@ class PeerPlan:
 
     @property
     def weights(self) -> str:
-        """What the weights are, in one word: their dtype or their format."""
+        """The dtype or format of the weights, in one word."""
         return self.dtype if self.weight_format == "plain" else self.weight_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRequest:
-    """A prompt and how it is to be continued. Filters apply in our order: temperature, top_k, top_p, min_p."""
+    """A prompt and its sampling parameters. Filters apply in our order: temperature, top_k, top_p, min_p."""
 
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
@@ -75,10 +76,10 @@ class PeerRequest:
 
     @classmethod
     def of(cls, prompt_ids: Sequence[int], params: SamplingParams, *, max_length: int) -> "PeerRequest":
-        """The request that gives a peer the work these parameters give to our engine.
+        """The request that makes a peer do the same work as our engine does with these parameters.
 
         Raises:
-            ConfigError: a parameter is set that not every peer knows, or the prompt is empty.
+            ConfigError: a parameter is set that not every peer has, or the prompt is empty.
             ContextOverflowError: prompt and answer do not fit.
         """
         strange = [
@@ -107,7 +108,7 @@ class PeerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """New ids, with the one that ended the text; how many came at a time; when, in seconds since the request."""
+    """New ids including the one that ended the text, the number per arrival, and arrival times (s since request)."""
 
     token_ids: tuple[int, ...]
     emitted: tuple[int, ...]
@@ -124,7 +125,7 @@ def from_line(line: bytes) -> tuple[str, dict[str, Any]]:
     """Kind and fields of a message; lists come back as tuples.
 
     Raises:
-        PeerError: the line is no message.
+        PeerError: the line is not a message.
     """
     try:
         values = json.loads(line)

@@ -1,4 +1,4 @@
-"""A peer in a separate process, so that its threads, libraries and crashes stay out of the one that measures."""
+"""A peer in a separate process, so that its threads, libraries and crashes do not affect the measuring process."""
 
 import os
 import signal
@@ -13,18 +13,18 @@ from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerReques
 from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
 
-START_S: Final = 900.0  # a compiled model takes minutes
+START_S: Final = 900.0  # compiling a model takes minutes
 ANSWER_S: Final = 900.0
 GRACE_S: Final = 5.0
 TAIL_BYTES: Final = 2000
 
 
 class Process:
-    """A child that answers lines. It is killed, with all it started, when it is late and when it is closed."""
+    """A child process that answers lines. It and its children are killed if it is late, and when it is closed."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
-        # A file rather than a pipe, which would have to be read while the child writes.
+        # A file, because a pipe would have to be read while the child writes.
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
@@ -32,7 +32,7 @@ class Process:
         self._was_late = False
 
     def ask(self, line: bytes, *, due: str, timeout_s: float) -> dict[str, Any]:
-        """Send a line and wait for the fields of the answer, which must be of the kind `due`.
+        """Send a line and wait for the answer, which must be of the kind `due`; returns its fields.
 
         Raises:
             PeerError: the child refused, died, or was late.
@@ -65,7 +65,7 @@ class Process:
         self._stderr.close()
 
     def _exchange(self, line: bytes) -> bytes:
-        """The child's line; empty if it is gone."""
+        """Send a line and read the child's reply; empty if the child has ended."""
         assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
         try:
             self._child.stdin.write(line)
@@ -96,12 +96,12 @@ class Process:
 
 
 class ProcessPeer:
-    """A contestant in a separate process. Times are taken there, so that the way between costs nothing.
+    """A contestant in a separate process. The process measures times itself, so that they exclude the messages.
 
     Args:
-        name: what it is called in reports.
+        name: its name in reports.
         command: starts a process that runs `child.serve`.
-        plan: what it is to load, and how.
+        plan: the models to load, and their settings.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class ProcessPeer:
             raise
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        """The peer's continuation of the prompt; the text stays empty.
+        """The peer's answer to the prompt; the text stays empty.
 
         Raises:
-            PeerError: it died, was late or refused.
+            PeerError: the peer died, was late or refused.
         """
         request = PeerRequest.of(prompt_ids, params, max_length=self._max_length)
         fields = self._process.ask(to_line("write", request), due="answer", timeout_s=self._answer_s)

@@ -1,8 +1,8 @@
-"""Hugging Face transformers in a separate process: `generate` with each of its caches and ways to guess.
+"""Hugging Face transformers in a separate process: `generate` with each of its caches and speculation methods.
 
-Times come from a streamer. In every mode `generate` hands it the tokens of a round at once, as soon as they are chosen,
-and its loop reads them on the host anyway; so the times are right and cost a few microseconds a round. (On Apple's mps
-alone it hands them over a step late.)
+Times are taken by a streamer. In every mode `generate` gives it the tokens of a round together, as soon as they are
+chosen, and its loop reads them on the host anyway; so the times are right, at a cost of a few microseconds per round.
+(On Apple's mps it gives them one step late.)
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ WARM_UP_TOKENS: Final = 6
 
 @dataclass(slots=True)
 class RoundLog:
-    """A streamer, in the sense of transformers: it is given the prompt, then the tokens of each round."""
+    """A streamer for transformers: it receives the prompt, then the tokens of each round."""
 
     log: Log = field(default_factory=Log)
     has_prompt: bool = False
@@ -33,11 +33,11 @@ class RoundLog:
         self.has_prompt = True
 
     def end(self) -> None:
-        """The answer is whole; nothing is held back."""
+        """Do nothing, because no tokens are buffered."""
 
 
 class TransformersWriter:
-    """A model, perhaps with an assistant, and what is the same in every call of `generate`."""
+    """A model, an optional assistant, and the arguments that every call of `generate` shares."""
 
     def __init__(self, plan: PeerPlan) -> None:
         torch.set_num_threads(plan.num_threads)
@@ -65,14 +65,14 @@ class TransformersWriter:
         return rounds.log.answer()
 
     def forget(self) -> None:
-        """Nothing to do: `generate` begins every text with an empty cache."""
+        """Do nothing: `generate` begins every text with an empty cache."""
 
     def close(self) -> None:
-        """Nothing to do: the process ends."""
+        """Do nothing: the process ends."""
 
     def _generate(self, prompt_ids: tuple[int, ...], config: GenerationConfig, **extra: Any) -> None:
         torch.manual_seed(extra.pop("seed", 0))
-        # An assistant takes its end of text and its manners from its own defaults, not from this call.
+        # An assistant takes its end-of-text token and sampling settings from its own defaults, not from this call.
         self._model.generation_config = defaults(config)
         if self._assistant is not None:
             self._assistant.generation_config = defaults(config, **self._plan.settings)
@@ -96,7 +96,7 @@ class TransformersWriter:
         )
 
     def _warm_up(self) -> None:
-        """Load code, compile, and make the static cache as long as it will ever be: another length compiles anew."""
+        """Compile the model and allocate the static cache at its final length; another length would compile again."""
         config = GenerationConfig(max_length=self._plan.max_length, do_sample=False, pad_token_id=0, **self._constant)
         stop = StoppingCriteriaList([lambda ids_1T, scores: ids_1T.shape[1] > WARM_UP_TOKENS])
         self._generate((0, 0), config, stopping_criteria=stop)
@@ -109,14 +109,14 @@ def load(folder: str, plan: PeerPlan) -> Any:
 
 
 def compile_config() -> CompileConfig:
-    """The library's own settings for compiling, also where it would not compile by itself, as on a CPU."""
+    """The library's default compile settings, enabled on all devices; by default it does not compile on a CPU."""
     config = CompileConfig()
     config._compile_all_devices = True
     return config
 
 
 def defaults(config: GenerationConfig, **settings: Any) -> GenerationConfig:
-    """What a model falls back on, instead of what its checkpoint recommends, such as a repetition penalty."""
+    """Default settings that replace a checkpoint's own, which may include a repetition penalty, for example."""
     return GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, **settings)
 
 

@@ -1,4 +1,4 @@
-"""A draft that lacks some of its target's tokens, written with a row for each: other engines know no vocabulary map.
+"""Write a draft with a partial vocabulary as one with all of the target's tokens, for engines without vocabulary maps.
 
 Legend: V the target's vocabulary, W the draft's, H the hidden size, T tokens of texts.
 """
@@ -18,19 +18,20 @@ from forerun.checkpoints.huggingface.stored_tensors import SINGLE_NAME
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig
+from forerun.core.output_file import replacing, write_whole
 from forerun.engine.model_loading import Checkpoint
 
-NUM_TEXTS: Final = 16  # random ones that the losing row is fitted to, of
-NUM_TOKENS: Final = 128  # each: some times the hidden size in all, and first tokens, which differ most, among them
-LOSING: Final = -100.0  # logit of a token that the draft lacks; the likeliest token's is above 0 nearly everywhere
+NUM_TEXTS: Final = 16  # random texts that the losing row is fitted to
+NUM_TOKENS: Final = 128  # of each text; in all a few times the hidden size
+LOSING: Final = -100.0  # logit of a token that the draft lacks; the likeliest token's logit is nearly always above 0
 RIDGE: Final = 1e-3  # of the mean square of a hidden value
 
 
 def whole_draft(name: str, cache: Path) -> Path:
-    """The draft itself where it has all tokens, else a folder in `cache` that says the same with all of them.
+    """The draft itself if it has all tokens, else a folder in `cache` with an equivalent draft that has all of them.
 
-    A token that the draft lacks has the embedding of the one that the draft reads it as, and a row of the head that
-    loses to every other: it is read and never proposed. The head is then one of all tokens, and costs as much.
+    A token that the draft lacks gets the embedding of the token that the draft reads it as, and a head row whose logit
+    is always low, so it is never proposed. The head then has all tokens, and its cost grows accordingly.
 
     Raises:
         CheckpointError: the draft cannot be read.
@@ -49,18 +50,19 @@ def whole_draft(name: str, cache: Path) -> Path:
     weights[EMBEDDING_NAME] = embedding_WH[draft_ids_V]
     weights[HEAD_NAME] = torch.where(vocabulary.is_known[:, None], head_WH[draft_ids_V], row_H)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / SINGLE_NAME, metadata={"format": "pt"})
+    with replacing(folder / SINGLE_NAME) as beside:
+        save_file(weights, beside, metadata={"format": "pt"})
     config = json.loads((source.path / CONFIG_NAME).read_bytes())
     config |= {"vocab_size": len(draft_ids_V), "tie_word_embeddings": False}
-    (folder / CONFIG_NAME).write_text(json.dumps(config))  # last: without it the folder is not whole
+    write_whole(folder / CONFIG_NAME, json.dumps(config))  # last: without it the folder is not whole
     return folder
 
 
 def losing_row(source: CheckpointSource, head_WH: Tensor) -> Tensor:
-    """A row [H] of the head whose logit is far below all others after any text.
+    """A head row [H] whose logit is far below all others after any text.
 
-    A Llama's head has no bias. But its hidden states, which follow from logits and head, all lean one way: fitted to
-    random texts by ridge regression, a row has a logit near LOSING everywhere.
+    A Llama's head has no bias, but its hidden states have a large common component, so a row fitted to random texts by
+    ridge regression has a logit near LOSING everywhere. Hidden states are computed from the logits and the head.
     """
     config = EngineConfig(target=str(source.path), dtype="float32")
     runner = Checkpoint.open(source, config).load(

@@ -1,1 +1,1 @@
-"""What was answered: records on disk and in memory, and every number that follows from them."""
+"""The answers of a run: records on disk and in memory, and every number computed from them."""

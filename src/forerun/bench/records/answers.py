@@ -1,4 +1,4 @@
-"""What a contestant answers: one turn with its times, and its record of a question."""
+"""A contestant's answers: one turn with its times, and the record of a question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from forerun.core.config import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundColumns:
-    """Data on rounds that only our drafters report: columns of one length, an entry per round.
+    """Data on rounds, which only our drafters report: columns of equal length, an entry per round.
 
     num_drafted leaves out the root, num_verified counts it, num_accepted leaves out the bonus token.
     """
@@ -27,9 +27,9 @@ class RoundColumns:
 class Match:
     """A text compared with the one of drafter `none`, token by token.
 
-    first_difference: index of the first token that differs (or that only one text has); None where all are the same.
-    margin: the lead of `none`'s token over its next best there, in logits; None where it is not known.
-    is_near_tie: the margin is so small that rounding decides.
+    first_difference: index of the first token that differs (or that only one text has); None if all are the same.
+    margin: the logit of `none`'s token there minus that of its second choice; None if it is not known.
+    is_near_tie: whether the margin is so small that rounding decides.
     """
 
     first_difference: int | None
@@ -39,20 +39,20 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One answer and when its tokens came.
+    """One answer and the arrival times of its tokens.
 
     Args:
         text: the answer.
         num_new_tokens: tokens of the answer.
-        wall_s: seconds from the call until the last token was there, prefill included.
-        token_ids: the answer's ids; empty in records of others that hold none.
-        num_prompt_tokens: 0 where it is not known.
-        emitted: tokens that came at a time, an entry per round: the accepted ones and the bonus token. Their sum may
-            exceed num_new_tokens where a stop cut the last round short. Empty where it is not known.
-        emitted_at_s: when they came, seconds since the call. Empty where it is not known.
+        wall_s: seconds from the call to the last token, prefill included.
+        token_ids: the answer's ids; empty if a peer does not report them.
+        num_prompt_tokens: 0 if it is not known.
+        emitted: tokens per arrival, an entry per round: the accepted ones and the bonus token. Their sum exceeds
+            num_new_tokens if a stop cut the last round short. Empty if it is not known.
+        emitted_at_s: arrival times in seconds since the call. Empty if they are not known.
         num_near_ties: tokens that rounding could have decided.
         rounds: None for peers.
-        match: None where nothing was compared.
+        match: None if nothing was compared.
     """
 
     text: str
@@ -72,9 +72,9 @@ class Record:
     """One contestant's answer to one question; a line of a record file.
 
     Args:
-        contestant: who answered, for example "none", "draft_model" or "llama.cpp".
+        contestant: its name, for example "none", "draft_model" or "llama.cpp".
         dataset: name of the data set, for example "mt_bench".
-        repeat: 0 for the first time the question was put.
+        repeat: 0 for the first time the question was asked.
         started_at: seconds since the epoch.
     """
 
@@ -90,16 +90,16 @@ class Record:
 
 
 class Contestant(Protocol):
-    """What answers questions: one of our drafters, or a peer in a separate process."""
+    """Answers questions: one of our drafters, or a peer in a separate process."""
 
     name: str
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        """Answer; the text may be left empty, since ids say it all."""
+        """Answer a prompt; the text may be left empty if the ids are given."""
         ...
 
     def forget(self) -> None:
-        """Empty the caches, so that the next prompt is computed whole."""
+        """Empty the caches, so that the whole next prompt is computed."""
         ...
 
     def close(self) -> None: ...

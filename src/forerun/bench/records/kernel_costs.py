@@ -1,4 +1,4 @@
-"""What the ops of a model's passes took, beside what this machine's memory and instructions can do."""
+"""The times of the ops in a model's passes, compared with the machine's memory bandwidth and peak arithmetic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,16 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """All ops of one kind in a pass, those of its layers summed.
+    """All ops of one kind in a pass, summed over its layers.
 
     Args:
-        name: what they compute.
-        weights: the format of their weights; "" where they have none.
-        num_ops: how many there are.
-        num_bytes: of the weights, or of keys and values, that they read.
-        multiply_adds: products that they add up.
-        time_s: what they take.
-        peak_per_s: products a second that the instructions for these weights reach at most; None: not known.
+        name: the kind of op.
+        weights: the format of their weights; "" if they have none.
+        num_ops: number of ops.
+        num_bytes: bytes of weights, or of keys and values, that they read.
+        multiply_adds: number of multiply-adds.
+        time_s: seconds that they take.
+        peak_per_s: peak multiply-adds per second of the instructions for these weights; None: not known.
     """
 
     name: str
@@ -28,12 +28,12 @@ class OpCost:
     peak_per_s: float | None
 
     def read_share(self, read_bytes_per_s: float) -> float | None:
-        """Bytes over the time, as a share of the reading speed; None where nothing is read that counts."""
+        """The bandwidth reached, as a share of the memory's read bandwidth; None if no bytes are counted."""
         return self.num_bytes / self.time_s / read_bytes_per_s if self.num_bytes and self.time_s else None
 
     @property
     def peak_share(self) -> float | None:
-        """Products over the time, as a share of the peak."""
+        """Multiply-adds per second, as a share of the peak."""
         if not self.multiply_adds or not self.time_s or not self.peak_per_s:
             return None
         return self.multiply_adds / self.time_s / self.peak_per_s
@@ -41,10 +41,10 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """One kind of pass: so many rows behind a text, or a whole prompt, whose passes are summed.
+    """The costs of one kind of pass: `num_rows` rows after a text, or a whole prompt, summed over its passes.
 
     Args:
-        pass_s: of the pass in one call.
+        pass_s: seconds of the pass in one call.
     """
 
     is_prompt: bool
@@ -62,7 +62,7 @@ class PassCosts:
 
     @property
     def left_s(self) -> float:
-        """What the pass takes beside its ops: barriers, its call, and the error of all these measurements."""
+        """The time of the pass minus that of its ops: barriers, the call, and measurement errors."""
         return self.pass_s - self.ops_s
 
     @property
@@ -70,7 +70,7 @@ class PassCosts:
         return sum(op.num_bytes for op in self.ops)
 
     def peak_s(self) -> float | None:
-        """The time in which the instructions alone could add up the products; None where a peak is not known."""
+        """The time of all multiply-adds at peak speed; None if a peak is not known."""
         working = [op for op in self.ops if op.multiply_adds]
         if any(not op.peak_per_s for op in working):
             return None
@@ -82,11 +82,11 @@ class KernelCosts:
     """All that `forerun bench kernels` measured.
 
     Args:
-        context: tokens before the rows of a pass that is no prompt.
-        read_bytes_per_s: of memory that no cache holds.
-        peaks_per_s: products a second by what weights are multiplied with; instructions not known are left out.
+        context: tokens before the rows of a pass that is not a prompt.
+        read_bytes_per_s: read bandwidth of memory outside the caches.
+        peaks_per_s: peak multiply-adds per second, by input kind; unknown ones are left out.
         repeats: how often each pass was measured.
-        foreign_load: share of a core that other programs took, see `bench.run.machine`.
+        foreign_load: share of a core that other programs used, see `bench.run.machine`.
     """
 
     model: str
@@ -102,7 +102,7 @@ class KernelCosts:
     machine: Mapping[str, str | int | float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything with the shares, for JSON."""
+        """All values and the shares, for JSON."""
         whole = asdict(self)
         for written, costs in zip(whole["passes"], self.passes, strict=True):
             written |= {"ops_s": costs.ops_s, "left_s": costs.left_s}

@@ -1,6 +1,6 @@
-"""The groups of numbers a report gives for some records; `report.columns` says what each means.
+"""The groups of numbers that a report computes from records; `report.columns` explains each.
 
-What cannot be known is None, never 0.
+Unknown values are None, never 0.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanSpeed:
-    """Tokens/s of several answers: the mean over prompts, and what the slowest 5 % of prompts do not exceed."""
+    """Tokens/s of several answers: the mean over prompts, and the 5th percentile."""
 
     mean: float | None
     slow: float | None
@@ -16,13 +16,14 @@ class MeanSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Seconds until something came.
+    """Latencies in seconds.
 
     Args:
-        slow_first_token_s: from the call to the first token for the slowest 5 % of answers, at least.
+        slow_first_token_s: from the call to the first token, 95th percentile over answers.
         round_s: mean time between two arrivals.
-        token_p50_s, token_p95_s, token_p99_s: a token's share of the time its burst took, over tokens.
-        token_curve_s: that share at each of CURVE_SHARES, for a picture of the distribution.
+        token_p50_s, token_p95_s, token_p99_s: percentiles over tokens; a token's time is its burst's time divided by
+            the burst's tokens.
+        token_curve_s: quantiles of that time at each of CURVE_SHARES, for a plot of the distribution.
     """
 
     first_token_s: float | None
@@ -36,13 +37,13 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftMeasures:
-    """What a round brought; `accepted` leaves out the bonus token.
+    """Acceptance per round; `accepted` does not count the bonus token.
 
     Args:
         num_rounds: rounds whose number of tokens is known.
         accepted_counts: rounds in which 0, 1, 2, ... drafted tokens were accepted.
         reached: share of the rounds with a proposal in which at least 1, 2, ... drafted tokens were accepted.
-        kept: the same among the rounds that had accepted one token less.
+        kept: the same share, among the rounds that accepted at least one token less.
     """
 
     num_rounds: int
@@ -58,7 +59,7 @@ class DraftMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
-    """Where the time between the first and the last arrival went: parts that sum to 1; `draft` is without `wait`."""
+    """Shares of the time between the first and the last arrival, which sum to 1; `draft` does not include `wait`."""
 
     draft: float
     wait: float
@@ -68,9 +69,9 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """How many answers are those of decoding without drafts, part at a near-tie, or part anywhere else.
+    """How many answers equal those of decoding without drafts, differ first at a near-tie, or differ elsewhere.
 
-    In one of our drafters the last is an error. How near a tie of other engines was is not known.
+    For one of our drafters the last is an error. For other engines near-ties are not known.
     """
 
     num_compared: int

@@ -1,4 +1,4 @@
-"""Every number of a report, computed in one place: pure functions of records. What is not known is None, never 0."""
+"""Every number of a report, computed by pure functions of records. Unknown values are None, never 0."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ from forerun.bench.records.measures import DraftMeasures, Exactness, Latency, Me
 PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
 SpeedOf: TypeAlias = Callable[[Record], float | None]
 
-MAX_DEPTH: Final = 256  # more accepted tokens than this count as this many, whatever a file says
+MAX_DEPTH: Final = 256  # larger numbers of accepted tokens in a file count as this many
 SLOW: Final = 0.05  # the share of prompts or tokens that a report calls slow
 CURVE_SHARES: Final = (0.0, *(step / 50 for step in range(1, 46)), *(0.9 + step / 200 for step in range(1, 20)), 1.0)
 
 
 def delivered(turn: Turn) -> tuple[int, ...]:
-    """Tokens of the answer by arrival: what a stop cut off the last rounds never reached the user."""
+    """Tokens per arrival that reached the user, without those that a stop cut off."""
     left, counts = turn.num_new_tokens, []
     for num in turn.emitted:
         counts.append(min(num, left))
@@ -34,15 +34,15 @@ def has_times(turn: Turn) -> bool:
 
 
 def whole_tokens_per_s(record: Record) -> float | None:
-    """New tokens over the time from the call to the last token, prefill included; over all turns together."""
+    """New tokens over the time from the call to the last token, prefill included, summed over all turns."""
     return _ratio(sum(turn.num_new_tokens for turn in record.turns), sum(turn.wall_s for turn in record.turns))
 
 
 def decode_tokens_per_s(record: Record) -> float | None:
     """Tokens after the first arrival over the time after it.
 
-    The first arrival closes the prefill for everyone who is measured from outside, so this is the same number for a
-    drafter and for a peer. None where nothing came after it.
+    Measured from outside, the prefill ends at the first arrival, so this is the same quantity for a drafter and for a
+    peer. None if nothing arrived after it.
     """
     turns = [turn for turn in record.turns if has_times(turn)]
     num_tokens = sum(max(min(turn.num_new_tokens, sum(turn.emitted)) - turn.emitted[0], 0) for turn in turns)
@@ -50,7 +50,7 @@ def decode_tokens_per_s(record: Record) -> float | None:
 
 
 def prompt_speeds(records: Iterable[Record], speed_of: SpeedOf) -> dict[PromptKey, float]:
-    """Each prompt's tokens/s: the median over its repeats. Answers without tokens or times have none."""
+    """Each prompt's tokens/s: the median over its repeats. Answers without tokens or times are left out."""
     speeds: dict[PromptKey, list[float]] = defaultdict(list)
     for record in records:
         if speed := speed_of(record):
@@ -59,7 +59,7 @@ def prompt_speeds(records: Iterable[Record], speed_of: SpeedOf) -> dict[PromptKe
 
 
 def prompt_tokens(records: Iterable[Record]) -> dict[PromptKey, int]:
-    """New tokens of each prompt's answer: by so much it weighs in a total."""
+    """New tokens of each prompt's answer, which are its weight in totals."""
     return {
         (record.dataset, record.question_id): sum(turn.num_new_tokens for turn in record.turns) for record in records
     }
@@ -89,10 +89,10 @@ def latency(records: Iterable[Record]) -> Latency:
 
 
 def bursts(turns: Iterable[Turn]) -> list[tuple[float, int]]:
-    """For each arrival after the first: seconds since the one before, and how many tokens came.
+    """For each arrival after the first: seconds since the previous one, and how many tokens arrived.
 
-    Tokens of one round come together and share the gap: to give the first the whole of it and the rest none would make
-    any percentile below the median of a good drafter zero.
+    Tokens of one round arrive together and share the gap equally. If the first token got the whole gap and the others
+    none, all percentiles of a good drafter below the median would be zero.
     """
     return [
         (after - before, num)
@@ -103,7 +103,7 @@ def bursts(turns: Iterable[Turn]) -> list[tuple[float, int]]:
 
 
 def drafting(records: Iterable[Record]) -> DraftMeasures:
-    """Tokens that came all at once say nothing of rounds, unless a drafter of ours says so."""
+    """Acceptance per round. An answer that arrived all at once is left out, unless our drafter reports its rounds."""
     turns = [turn for turn in _turns(records) if turn.rounds is not None or len(turn.emitted) > 1]
     emitted = [num for turn in turns for num in turn.emitted]
     accepted = [num for turn in turns for num in (turn.rounds.num_accepted if turn.rounds else _without_bonus(turn))]
@@ -127,13 +127,13 @@ def drafting(records: Iterable[Record]) -> DraftMeasures:
 
 
 def _acceptance_by_depth(accepted: Sequence[int]) -> tuple[float, ...]:
-    """P(accepted >= d) for d = 1, 2, ... as deep as any round went."""
+    """P(accepted >= d) for d = 1, 2, ... up to the deepest round."""
     depths = range(1, max(accepted, default=0) + 1)
     return tuple(sum(num >= depth for num in accepted) / len(accepted) for depth in depths)
 
 
 def time_shares(records: Iterable[Record]) -> TimeShares | None:
-    """None where rounds or times are not known. The first round is left out: what precedes it is the prefill."""
+    """None if rounds or times are not known. The first round is left out, because it includes the prefill."""
     draft_s = wait_s = verify_s = decode_s = 0.0
     for turn in _turns(records):
         if turn.rounds is not None and has_times(turn) and len(turn.rounds.draft_s) == len(turn.emitted):
@@ -148,7 +148,7 @@ def time_shares(records: Iterable[Record]) -> TimeShares | None:
 
 
 def one_row_verify_s(records: Iterable[Record]) -> float | None:
-    """Mean time of a target pass with one row, which is what the byte floor bounds."""
+    """Mean time of a target pass with one row, for which the byte floor is a lower bound."""
     passes = [
         seconds
         for turn in _turns(records)
@@ -160,14 +160,15 @@ def one_row_verify_s(records: Iterable[Record]) -> float | None:
 
 
 def exactness(records: Iterable[Record]) -> Exactness | None:
-    """None where nothing was compared."""
+    """None if nothing was compared."""
     return _counted([turn.match for turn in _turns(records) if turn.match is not None])
 
 
 def kept_texts(drafted: Iterable[Record], plain: Iterable[Record]) -> Exactness | None:
-    """An engine's answers compared with those of the same engine that drafts nothing; None where there are none.
+    """Compare an engine's answers with those of the same engine without drafts; None if there are none.
 
-    Byte for byte, prompt by prompt, same flags and seed, as users report it. Source: llama.cpp issue 25618.
+    Answers are compared byte for byte, with the same prompt, flags and seed, as in users' reports. Source: llama.cpp
+    issue 25618.
     """
     expected = {(record.dataset, record.question_id, record.repeat): record.turns for record in plain}
     return _counted(
@@ -181,7 +182,7 @@ def kept_texts(drafted: Iterable[Record], plain: Iterable[Record]) -> Exactness 
 
 
 def _first_difference(turn: Turn, reference: Turn) -> int | None:
-    """Index of the first token, or character where ids are unknown, at which the texts part."""
+    """Index of the first token, or character if ids are unknown, at which the texts differ."""
     pairs = zip_longest(turn.token_ids or turn.text, reference.token_ids or reference.text)
     return next((place for place, (here, there) in enumerate(pairs) if here != there), None)
 
@@ -209,18 +210,18 @@ def _without_bonus(turn: Turn) -> tuple[int, ...]:
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """None where it says nothing: nothing was counted, no time went by, or so little that no number holds it."""
+    """The ratio; None if it is undefined: the part is negative, no time passed, or the result overflows."""
     ratio = part / whole if part >= 0 and whole > 0 else inf
     return ratio if ratio < inf else None
 
 
 def _quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, ...]:
-    """Linear between neighbours; empty for no values."""
+    """Quantiles with linear interpolation; empty for no values."""
     return tuple(float(value) for value in np.quantile(values, shares)) if values else ()
 
 
 def _weighted_quantiles(values: Sequence[tuple[float, int]], shares: Sequence[float]) -> tuple[float, ...]:
-    """The smallest values that these shares of the weight do not exceed; empty for no values."""
+    """Quantiles of (value, weight) pairs; empty for no values."""
     if not values:
         return ()
     ordered = sorted(values)

@@ -1,6 +1,6 @@
-"""Record files: one answer per line, readable by the scripts of EAGLE, Spec-Bench and SWIFT, and without loss by us.
+"""Record files: one answer per line, readable by the scripts of EAGLE, Spec-Bench and SWIFT.
 
-What those three know stands where they look for it; all the rest of a record is in the object `forerun`.
+Fields that those scripts use are under the keys they expect; all other fields are in the object `forerun`.
 """
 
 import json
@@ -20,13 +20,13 @@ Key: TypeAlias = tuple[int | str, int]  # question id, repeat
 
 
 def to_line(record: Record) -> str:
-    """The record as a line of JSON, without its newline; `record_from` gives an equal record.
+    """The record as a line of JSON without newline; `record_from` reads it back as an equal record.
 
-    `idxs` and `decoding_steps` are rounds per turn, 0 where they are not known; `accept_lengths` holds the tokens of
+    `idxs` and `decoding_steps` are rounds per turn, 0 if they are not known; `accept_lengths` holds the tokens of
     every round, bonus token included; `acceptance_rate` is accepted over drafted tokens.
 
     Raises:
-        ConfigError: the record holds what a line cannot, such as an infinite time.
+        ConfigError: the record holds a value that JSON cannot, such as an infinite time.
     """
     try:
         line = json.dumps(_to_values(record), allow_nan=False)
@@ -87,7 +87,7 @@ def _turn_values(turn: Turn) -> dict[str, object]:
 
 
 def acceptance_rate(turns: Iterable[Turn]) -> float | None:
-    """Accepted over drafted tokens, bonus tokens in neither; None where nothing was drafted or it is not known."""
+    """Accepted over drafted tokens, without bonus tokens; None if nothing was drafted or it is not known."""
     rounds = [turn.rounds for turn in turns if turn.rounds is not None]
     num_drafted = sum(sum(columns.num_drafted) for columns in rounds)
     num_accepted = sum(sum(columns.num_accepted) for columns in rounds)
@@ -98,7 +98,7 @@ def record_from(line: JsonObject) -> Record:
     """The record that `to_line` wrote.
 
     Raises:
-        ConfigError: the line is not one of ours, or was changed; the error names its place.
+        ConfigError: the line is not one of ours, or was changed; the message names the line.
     """
     ours = line.nested("forerun")
     if ours.integer("version") != VERSION:
@@ -179,7 +179,7 @@ def _match(values: JsonObject) -> Match:
 
 
 def split(flat: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """The list in pieces of these lengths; None if they do not add up to its own."""
+    """Split the list into pieces of these lengths; None if the lengths do not add up to the list's."""
     if sum(lengths) != len(flat):
         return None
     ends = accumulate(lengths)
@@ -187,7 +187,7 @@ def split(flat: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[int, .
 
 
 def read_records(path: Path) -> tuple[Record, ...]:
-    """The records of a file of ours, without a last line that its writer did not finish.
+    """The records of a file that we wrote, without an unfinished last line.
 
     Raises:
         ConfigError: a line cannot be used, or two lines answer the same question for the same contestant.
@@ -196,7 +196,7 @@ def read_records(path: Path) -> tuple[Record, ...]:
 
 
 def records_from(lines: Iterable[JsonObject]) -> tuple[Record, ...]:
-    """The records of these lines, each given once.
+    """The records of these lines, which must all be different.
 
     Raises:
         ConfigError: as with `read_records`.
@@ -216,17 +216,17 @@ def records_from(lines: Iterable[JsonObject]) -> tuple[Record, ...]:
 
 
 class RecordFile:
-    """A file of records that grows line by line and can be gone on with after its writer was killed.
+    """A file of records that grows line by line and can be continued after its writer was killed.
 
-    A record is on the disk when `append` returns. A kill before that leaves nothing or a torn line; opening cuts the
-    torn line off, so that no record is lost or doubled. One process at a time may hold a file open.
+    A record is on the disk when `append` returns. A kill before that leaves nothing or a partial line. Opening removes
+    a partial line, so that no record is lost or duplicated. Only one process at a time may have a file open.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it and its folder.
+        """Open the file, or create it and its folder.
 
         Raises:
-            ConfigError: it cannot be written, or holds what is not ours.
+            ConfigError: the file cannot be written, or holds lines that are not records.
         """
         self._path = path
         self._records: dict[Key, Record] = {}
@@ -244,14 +244,14 @@ class RecordFile:
 
     @property
     def records(self) -> Mapping[Key, Record]:
-        """What is in the file, by question id and repeat."""
+        """The records in the file, by question id and repeat."""
         return self._records
 
     def append(self, record: Record) -> None:
-        """Write a record and wait until the disk has it.
+        """Write a record and wait until it is on the disk.
 
         Raises:
-            ConfigError: it cannot be written; the file is closed then, and opening it again repairs it.
+            ConfigError: it cannot be written; the file is then closed, and opening it again repairs it.
         """
         key = (record.question_id, record.repeat)
         assert key not in self._records, f"{key} is in {self._path} already"

@@ -1,4 +1,4 @@
-"""Answers on disk to records in memory: a run's folder, or single record files."""
+"""Read the answers on disk, from a run's folder or from single record files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from forerun.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """What contestants answered.
+    """The answers of contestants.
 
     Args:
         about: the run's run.json; empty for single files.
@@ -27,7 +27,7 @@ def read_folder(folder: Path) -> RecordedRun:
     """The run in a folder, finished or not.
 
     Raises:
-        ConfigError: it is no run's folder, or a file in it cannot be read.
+        ConfigError: it is not a run's folder, or a file in it cannot be read.
     """
     about = read_run(folder / NAME)
     files = sorted(folder.glob("*/*-temperature-*.jsonl"))
@@ -35,7 +35,7 @@ def read_folder(folder: Path) -> RecordedRun:
 
 
 def read_files(files: Sequence[Path]) -> RecordedRun:
-    """Record files, each of one contestant.
+    """Read record files, each of one contestant.
 
     Raises:
         ConfigError: a file cannot be read, or holds no record.
@@ -47,13 +47,13 @@ def read_files(files: Sequence[Path]) -> RecordedRun:
 
 
 def with_baseline(run: RecordedRun, file: Path) -> tuple[RecordedRun, str]:
-    """The run with a file's contestant beside it, and that one's name."""
+    """Add a file's contestant to the run; returns the run and the contestant's name."""
     baseline = _read_beside(run.records, file)
     return RecordedRun(records=(*run.records, *baseline), about=run.about), baseline[0].contestant
 
 
 def _read_beside(others: Sequence[Record], file: Path) -> list[Record]:
-    """The file's records, under a contestant's name that no other file has."""
+    """The file's records, with the contestant renamed if another file has the same name."""
     found = read_records(file)
     if not found:
         raise ConfigError(f"{file} holds no record: name a file that forerun bench run wrote")

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, and every answer so far."""
+"""The folder of a run: its settings, and every answer so far."""
 
 import json
 import os
@@ -11,56 +11,66 @@ from forerun.bench.records.answers import Record
 from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
-from forerun.core.folder_lock import hold
+from forerun.core.locks import hold
+from forerun.core.output_file import write_whole
 
 NAME: Final = "run.json"
-PART: Final = "run.json.part"  # stays where a writer is killed before its first run.json
 VERSION: Final = 1
 Key = tuple[int | str, int]  # question id, repeat
 
 
 class RunFolder:
-    """Answers are appended as they come, so a run that is killed goes on where it was.
+    """The files of a run. Answers are appended as they arrive, so that a killed run can be continued.
 
-    run.json says what the run is; a file for each data set, contestant and temperature holds the answers.
+    run.json describes the run; a file for each data set, contestant and temperature holds the answers.
     """
 
     def __init__(self, path: Path, plan: RunPlan, about: Mapping[str, Any]) -> None:
-        """Make the folder, or go on with it.
+        """Create the folder, or continue the run in it.
 
         Args:
-            about: what describes the run without defining it: machine, command, floor.
+            about: facts that describe the run but do not define it: machine, command, floor.
 
         Raises:
-            ConfigError: the folder holds another run, or something else, or another process writes there.
+            ConfigError: the folder holds another run or other files, or another process writes there.
         """
         self._path = path
         self._files: dict[Path, RecordFile] = {}
-        file = path / NAME
-        if file.exists():
-            self._values = read_run(file)
-            plan.require_same(self._values["plan"], str(file))
-            self._values["continued"] = [*self._values.get("continued", ()), about.get("machine", {})]
-        else:
-            if path.is_dir() and any(entry.name != PART for entry in path.iterdir()):
-                raise ConfigError(f"{path} is not empty and holds no {NAME}: give a new folder to --out")
-            self._values = describe(plan) | dict(about)
         self._lock = hold(path)
-        self._write()
+        try:
+            self._values = self._begin(plan, about)
+            self._write()
+        except ConfigError:
+            self.close()
+            raise
+
+    def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What run.json is to say."""
+        for left in self._path.glob(f".{NAME}.*.part"):  # by a killed process
+            left.unlink()
+        file = self._path / NAME
+        if file.exists():
+            values = read_run(file)
+            plan.require_same(values["plan"], str(file))
+            values["continued"] = [*values.get("continued", ()), about.get("machine", {})]
+            return values
+        if any(self._path.iterdir()):
+            raise ConfigError(f"{self._path} is not empty and holds no {NAME}: give a new folder to --out")
+        return describe(plan) | dict(about)
 
     def settings_of(self, name: str, temperature: float) -> dict[str, Any] | None:
-        """The settings that were chosen for a contestant; None before that."""
+        """The settings that were chosen for a contestant; None if none were chosen yet."""
         return self._values["contestants"][name]["settings"].get(f"{temperature:g}")  # type: ignore[no-any-return]
 
     def choose(self, name: str, temperature: float, settings: Mapping[str, Any], tried: list[Any]) -> None:
-        """Remember the settings a contestant goes on with, and what it was chosen from."""
+        """Save the settings chosen for a contestant, and all that were tried."""
         contestant = self._values["contestants"][name]
         contestant["settings"][f"{temperature:g}"] = dict(settings)
         contestant["tried"][f"{temperature:g}"] = tried
         self._write()
 
     def skip(self, name: str, temperature: float, reason: str) -> None:
-        """Remember that a contestant cannot take part at this temperature."""
+        """Save that a contestant cannot take part at this temperature."""
         contestant = self._values["contestants"][name]
         contestant["skips"][f"{temperature:g}"] = contestant["skipped"] = reason
         self._write()
@@ -69,7 +79,7 @@ class RunFolder:
         return f"{temperature:g}" in self._values["contestants"][name]["skips"]
 
     def find(self, dataset: str, name: str, temperature: float, key: Key) -> Record | None:
-        """The answer, if it was given already."""
+        """The answer, if there is one already."""
         return self._file(dataset, name, temperature).records.get(key)
 
     def append(self, record: Record) -> None:
@@ -90,21 +100,16 @@ class RunFolder:
         return self._files[path]
 
     def _write(self) -> None:
-        """Write run.json whole or not at all.
+        """Replace run.json atomically.
 
         Raises:
             ConfigError: it cannot be written.
         """
-        try:
-            beside = self._path / PART
-            beside.write_text(json.dumps(self._values, indent=2) + "\n")
-            beside.replace(self._path / NAME)
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written ({error}): give another folder to --out") from error
+        write_whole(self._path / NAME, json.dumps(self._values, indent=2) + "\n")
 
 
 def describe(plan: RunPlan) -> dict[str, Any]:
-    """run.json of a run that has not begun."""
+    """The run.json of a run that has not begun."""
     return {
         "version": VERSION,
         "forerun": __version__,
@@ -131,10 +136,10 @@ def describe(plan: RunPlan) -> dict[str, Any]:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """run.json.
+    """Read a run.json.
 
     Raises:
-        ConfigError: it cannot be read, or is not one.
+        ConfigError: the file cannot be read, or is not a run.json.
     """
     try:
         values = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What defines a run: to continue it, the same must be asked for."""
+"""The settings that define a run, which must be the same to continue it."""
 
 import json
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from forerun.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """The questions, who answers them, and how.
+    """The questions, the contestants, and the decoding settings.
 
     Args:
-        target, draft: model names; draft None is the built-in one.
-        drafters, peers: contestants by name; drafter "none" is always among them, first.
-        questions: ids put, by data set.
-        repeats: how often each question is put.
-        tune: settings are chosen by `tuning` first, on other questions.
+        target, draft: model names; a draft of None is the built-in one.
+        drafters, peers: contestants by name; drafter "none" is always the first.
+        questions: ids of the questions, by data set.
+        repeats: how often each question is asked.
+        tune: whether `tuning` first chooses settings, on other questions.
     """
 
     target: str
@@ -47,12 +47,12 @@ class RunPlan:
 
     @property
     def num_answers(self) -> int:
-        """Answers in the whole run, a question's turns counted as one."""
+        """Number of answers in the whole run; the turns of a question count as one."""
         num_questions = sum(map(len, self.questions.values()))
         return num_questions * self.repeats * len(self.temperatures) * len(self.contestants)
 
     def params(self, temperature: float, question_number: int) -> SamplingParams:
-        """How the question is to be answered: the same seed for every contestant and repeat."""
+        """Sampling parameters for a question, with the same seed for every contestant and repeat."""
         return SamplingParams(
             temperature=temperature,
             max_new_tokens=self.max_new_tokens,
@@ -64,7 +64,7 @@ class RunPlan:
         return asdict(self)
 
     def require_same(self, values: Mapping[str, Any], where: str) -> None:
-        """Raise ConfigError unless `values`, a plan out of a file, are those of this plan."""
+        """Raise ConfigError unless `values`, a plan read from a file, equals this plan."""
         for name, ours in json.loads(json.dumps(self.to_json())).items():
             theirs = values.get(name)
             if ours != theirs:

@@ -1,1 +1,1 @@
-"""A run in rows with intervals, compared with another, and shown: terminal, Markdown, one page for the browser."""
+"""Summarise a run in rows with confidence intervals, compare two runs, and show them: terminal, Markdown, HTML."""

@@ -1,11 +1,13 @@
-"""How far a mean, or a ratio of means, could be off: a studentised bootstrap over prompts.
+"""Confidence intervals for a mean or a ratio of means: a studentised bootstrap over prompts.
 
-Prompts are resampled, each with all that was measured on it: a ratio's two speeds stay together, because prompts differ
-far more than contestants do, and repeats of a prompt are one value, because they say nothing about other prompts.
+Prompts are resampled together with all their measurements. The two speeds of a ratio stay paired, because prompts
+differ far more than contestants do. Repeats of a prompt count as one value, because they give no information about
+other prompts.
 
 Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), 12.5. The quantiles are those of
-(resampled - observed) / the resample's own standard error, on the logarithm, which keeps its promise for five prompts
-already, where plain percentiles are too narrow. The standard error of a ratio of means is that of its linear part.
+(resampled - observed) / the resample's own standard error, of the logarithm. They have the stated coverage for as few
+as five prompts, where plain percentile intervals are too narrow. The standard error of a ratio of means is that of its
+linear approximation.
 """
 
 from collections.abc import Sequence
@@ -17,20 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 NUM_RESAMPLES: Final = 4_000
-MIN_PROMPTS: Final = (
-    5  # with fewer, too many resamples hold hardly more than one prompt and have no spread of their own
-)
+MIN_PROMPTS: Final = 5  # with fewer, too many resamples consist mostly of one prompt and have no spread
 CONFIDENCE: Final = 0.95
-MAX_DISTANCE: Final = 50.0  # an interval that reaches further, on the logarithm, says nothing
+MAX_DISTANCE: Final = 50.0  # of the logarithm; wider intervals are not reported
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A value, the interval that covers the true one 95 times of 100, and what it rests on.
+    """A value, its 95 % confidence interval, and the number of prompts.
 
-    low and high are None for fewer than five prompts, and where these do not bound the value.
+    low and high are None for fewer than five prompts, and if the prompts do not bound the value.
     """
 
     value: float
@@ -40,11 +40,11 @@ class Estimate:
 
 
 class Resamples:
-    """A ratio of means, and the same of many resamples of its prompts.
+    """A ratio of means, and the ratios of many resamples of its prompts.
 
     Args:
         values: a positive number per prompt.
-        base: the same prompts' numbers below the line; None for a plain mean.
+        base: the denominators of the same prompts; None for a plain mean.
         seed: the same seed gives the same resamples.
     """
 
@@ -72,7 +72,7 @@ class Resamples:
         return self._num_prompts >= MIN_PROMPTS
 
     def estimate(self) -> Estimate:
-        """The value with its interval."""
+        """The value with its confidence interval."""
         low: float | None = None
         high: float | None = None
         if self.is_enough:
@@ -82,16 +82,16 @@ class Resamples:
         return Estimate(value=float(np.exp(self._log_ratio)), low=low, high=high, num_prompts=self._num_prompts)
 
     def _bound(self, score: float) -> float | None:
-        """The edge of the interval; None where the prompts do not bound it, as when all but one are equal."""
+        """An end of the interval; None if the prompts do not bound it, for example if all but one are equal."""
         distance = score * self._error if self._error > 0 else 0.0
         return float(np.exp(self._log_ratio - distance)) if abs(distance) < MAX_DISTANCE else None
 
     def chance_of_at_least(self, bound: float) -> float:
         """The one-sided p-value: how likely a value this small would be if the true one were `bound`.
 
-        The resamples' own p-value, or that of Student's t where it is larger: far out in the tail, where many rows
-        push the question, resamples of twenty prompts are too bold. Below 0.025 the whole interval lies below the
-        bound. 1 for too few prompts.
+        The larger of the resamples' p-value and that of Student's t, because with twenty prompts the resamples'
+        p-values are too small far out in the tail, which matters with many rows. Below 0.025 the whole interval lies
+        below the bound. 1 for too few prompts.
         """
         if not self.is_enough:
             return 1.0
@@ -105,9 +105,9 @@ class Resamples:
         )
 
     def _score(self, moments: Array, num_resamples: int, seed: int) -> Array:
-        """The distance of each resample from the observed value, in its standard errors; infinite where these are zero.
+        """The distance of each resample from the observed value in its standard errors; infinite if these are zero.
 
-        The moments are of numbers whose means are 1, hence the logarithm of a resample's ratio is how far it is off.
+        The moments are of numbers with mean 1, so the logarithm of a resample's ratio is its distance.
         """
         counts = self._counts(np.random.default_rng(seed), num_resamples)
         log_ratios, errors = _log_ratios(counts @ moments / self._num_prompts)
@@ -116,14 +116,14 @@ class Resamples:
         return np.divide(log_ratios, errors, out=beyond, where=errors > 0)
 
     def _counts(self, generator: np.random.Generator, num_resamples: int) -> Array:
-        """How often each prompt is in each resample; counted in one go, which is much faster than a multinomial."""
+        """How often each prompt is in each resample, by one bincount, which is much faster than a multinomial."""
         size = (num_resamples, self._num_prompts)
         drawn = generator.integers(self._num_prompts, size=size) + np.arange(num_resamples)[:, None] * size[1]
         return np.bincount(drawn.ravel(), minlength=size[0] * size[1]).reshape(size).astype(np.float64)
 
 
 def estimate(values: Sequence[float], base: Sequence[float] | None = None) -> Estimate:
-    """The mean of the values, over the mean of `base` where there is one, with its interval."""
+    """The mean of the values, divided by the mean of `base` if given, with its confidence interval."""
     return Resamples(values, base).estimate()
 
 

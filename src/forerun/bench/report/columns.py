@@ -1,4 +1,4 @@
-"""The columns of every table, each with what its number means; how numbers are written."""
+"""The columns of every table with their meanings, and the formatting of numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Column:
     """A number of a row as text.
 
     Args:
-        is_main: part of the short tables too.
+        is_main: whether it is in the short tables too.
     """
 
     title: str
@@ -57,13 +57,13 @@ def interval(estimate: Estimate | None, digits: int = 2) -> str:
 
 
 def ratio(estimate: Estimate | None) -> str:
-    """A ratio with its interval, as far as there is one."""
+    """A ratio, with its interval if there is one."""
     around = interval(estimate)
     return times(estimate) if around == UNKNOWN else f"{times(estimate)} ({around})"
 
 
 def same_text(row: Row) -> str:
-    """How many texts are the same, and how many differ without an excuse."""
+    """How many texts are the same, and how many differ although there is no near-tie."""
     found = row.exactness
     if found is None:
         return UNKNOWN
@@ -72,7 +72,7 @@ def same_text(row: Row) -> str:
 
 
 def kept_text(row: Row) -> str:
-    """How many texts drafting left as they are, and how early the first was changed."""
+    """How many texts are the same with drafting, and the index of the earliest difference."""
     found = row.kept_texts
     if found is None:
         return UNKNOWN

@@ -1,7 +1,7 @@
-"""Is a second run slower than a first one, beyond what the prompts' scatter explains?
+"""Test whether a second run is slower than a first one, beyond the variation between prompts.
 
-Only what changes from prompt to prompt is seen as scatter: a machine that was slower as a whole during one of the runs
-makes that run slower, which is what a tolerance is for.
+Only variation between prompts counts as noise. If the whole machine was slower during one run, that run is slower, and
+the tolerance is for such cases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from forerun.bench.report.bootstrap import Estimate, Resamples
 from forerun.bench.report.summary import VERSION, PromptSpeed, Summary, summarise, times_taken
 from forerun.core.errors import ConfigError
 
-FALSE_ALARMS: Final = 0.025  # of all comparisons of equal runs; an interval of 95 % has as much on each side
+FALSE_ALARMS: Final = 0.025  # of all comparisons of equal runs; each tail of a 95 % interval has as much
 NUM_RESAMPLES: Final = 10_000
 
 RowKey: TypeAlias = tuple[str | None, str, float]  # data set, contestant, temperature
@@ -24,7 +24,7 @@ Prompts: TypeAlias = Mapping[PromptKey, PromptSpeed]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpeeds:
-    """As much of a report as is compared.
+    """The part of a report that is compared.
 
     Args:
         kind: whether the speeds include the prefill; see `Summary`.
@@ -45,10 +45,10 @@ class RunSpeeds:
 
     @classmethod
     def read(cls, path: Path) -> "RunSpeeds":
-        """Those of a report.json, of a run's folder, or of a record file.
+        """Read the speeds of a report.json, a run's folder, or a record file.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: the path is none of these.
         """
         if path.is_dir() or path.suffix == ".jsonl":
             return cls.of(summarise(path))
@@ -64,7 +64,7 @@ class RunSpeeds:
             raise ConfigError(f"{path} is no report ({error}): make one with forerun bench report OUT") from error
 
     def prompts(self) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
-        """Prompts for each row and, where there are several data sets, over all."""
+        """The prompts of each row and, if there are several data sets, of all of them."""
         found: dict[RowKey, dict[PromptKey, PromptSpeed]] = {}
         has_many = len({dataset for dataset, _, _ in self.rows}) > 1
         for (dataset, contestant, temperature), speeds in self.rows.items():
@@ -91,13 +91,13 @@ def _prompt_speeds(row: JsonObject) -> list[PromptSpeed]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """One row of both runs; data set None stands for all of them.
+    """One row of both runs; a data set of None stands for all of them.
 
     Args:
-        ratio: second over first: the time that the second run's tokens would have taken in the first, prompt by
-            prompt, over the time that they took, on the prompts that both have.
-        chance: how likely a ratio this small is where the second run is no slower, the tolerance granted.
-        is_slower: the chance is too small for this many rows.
+        ratio: speed of the second run over the first: the time that the second run's tokens would have taken in the
+            first, prompt by prompt, divided by the time that they took, on the prompts that both have.
+        chance: p-value: how likely a ratio this small is if the second run is not slower, given the tolerance.
+        is_slower: whether the p-value is too small for this many rows.
     """
 
     dataset: str | None
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def num_unknown(self) -> int:
-        """Rows with so few prompts in common that nothing can be said of them."""
+        """Number of rows with too few common prompts for a confidence interval."""
         return sum(row.ratio.low is None and row.ratio.high is None for row in self.rows)
 
     @property
@@ -127,11 +127,11 @@ class Comparison:
 def compare(before: RunSpeeds, after: RunSpeeds, *, tolerance: float = 0.0) -> Comparison:
     """Compare row by row and prompt by prompt.
 
-    A single row is slower where its whole interval lies below 1 - tolerance. Of many rows some are always unlucky, so
-    Holm's correction asks more of each: all rows together raise a false alarm in 2.5 of 100 comparisons of equal runs.
+    A single row is slower if its whole interval lies below 1 - tolerance. With many rows some are low by chance, so
+    Holm's correction is applied: all rows together raise a false alarm in 2.5 of 100 comparisons of equal runs.
 
     Args:
-        tolerance: a slowdown that is let pass, as a share: 0.03 for 3 %.
+        tolerance: a slowdown that is ignored, as a share: 0.03 for 3 %.
 
     Raises:
         ConfigError: the runs have nothing in common, or measure different things.
@@ -153,7 +153,7 @@ def compare(before: RunSpeeds, after: RunSpeeds, *, tolerance: float = 0.0) -> C
 
 
 def holm(chances: Sequence[float], allowed: float) -> list[bool]:
-    """Which of these p-values are too small for chance, with at most `allowed` for one wrong among all.
+    """Which of these p-values are significant, with a chance of at most `allowed` that any of them is wrong.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979); it holds for dependent rows.
     """
@@ -172,7 +172,7 @@ def _paired(first: Prompts, second: Prompts) -> tuple[list[float], list[float]]:
 
 
 def _judged(pairs: Mapping[RowKey, tuple[list[float], list[float]]], bound: float) -> tuple[ComparedRow, ...]:
-    num_resamples = max(NUM_RESAMPLES, int(4 * len(pairs) / FALSE_ALARMS))  # enough for the smallest p-value asked for
+    num_resamples = max(NUM_RESAMPLES, int(4 * len(pairs) / FALSE_ALARMS))  # enough for the smallest p-value needed
     resamples = [Resamples(before, after, num_resamples=num_resamples) for before, after in pairs.values()]
     chances = [each.chance_of_at_least(bound) for each in resamples]
     verdicts = holm(chances, FALSE_ALARMS)

@@ -1,4 +1,4 @@
-"""The tables of `forerun bench kernels`: times, and their shares of what memory and instructions can do."""
+"""The tables of `forerun bench kernels`: times, and shares of the memory bandwidth and of the peak arithmetic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from forerun.bench.report.columns import UNKNOWN, share
 from forerun.bench.report.markdown import escape
 
 MUCH_LOAD: Final = 0.05  # of a core
-FEW_BYTES: Final = 0.05e6  # would be shown as 0.0 MB
+FEW_BYTES: Final = 0.05e6  # fewer bytes would be shown as 0.0 MB
 Cell = Callable[[PassCosts, OpCost], str]
 Key = tuple[str, str]  # name and format of an op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """Ops down, passes across. The first `num_labels` cells of a line are words, the others numbers."""
+    """A row per op, a column per pass. The first `num_labels` cells of a line are words, the others numbers."""
 
     title: str
     heads: Sequence[str]
@@ -25,7 +25,7 @@ class KernelTable:
 
 
 def tables(costs: KernelCosts) -> list[KernelTable]:
-    """Milliseconds that add up to the pass, then both shares, of those ops that have one."""
+    """The table of milliseconds, which add up to the pass, then the tables of both shares."""
     read = costs.read_bytes_per_s
     shares = [share(whole.num_bytes / whole.pass_s / read) for whole in costs.passes]
     peaks = [share(None if (peak_s := whole.peak_s()) is None else peak_s / whole.pass_s) for whole in costs.passes]
@@ -39,12 +39,12 @@ def tables(costs: KernelCosts) -> list[KernelTable]:
 
 
 def says_something(line: Sequence[str]) -> bool:
-    """False for an op that no pass has a number for."""
+    """Whether any pass has a number for this op."""
     return any(cell != UNKNOWN for cell in line[2:])
 
 
 def times_table(costs: KernelCosts) -> KernelTable:
-    """Milliseconds of all ops; they and what is left add up to the pass."""
+    """Milliseconds of all ops and of the rest, which add up to the pass."""
     table = _table(
         costs,
         "milliseconds",
@@ -63,7 +63,7 @@ def times_table(costs: KernelCosts) -> KernelTable:
 
 
 def about(costs: KernelCosts) -> list[str]:
-    """What was measured, on what, and the two limits."""
+    """Lines that describe the measurement, the machine, and the two limits."""
     peaks = ", ".join(f"{kind} {value / 1e9:.0f}" for kind, value in costs.peaks_per_s.items())
     threads = f"{costs.num_threads} thread{'' if costs.num_threads == 1 else 's'}"
     lines = [
@@ -89,7 +89,7 @@ def about(costs: KernelCosts) -> list[str]:
 
 
 def as_markdown(table: KernelTable) -> str:
-    """The table for a document."""
+    """The table as Markdown."""
     num_numbers = len(table.heads) - table.num_labels
     rule = ["---"] * table.num_labels + ["---:"] * num_numbers
     rows = [table.heads, rule, *([escape(cell) for cell in line] for line in table.lines)]
@@ -97,13 +97,13 @@ def as_markdown(table: KernelTable) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits, as far as they say something."""
+    """Milliseconds with three digits, but at most two after the point."""
     value = 1e3 * seconds
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def megabytes(costs: KernelCosts, key: Key) -> str:
-    """What the ops of this name and format read in one pass of the first kind that has them."""
+    """Bytes that the ops of this name and format read in one pass of the first kind that has them."""
     found = (op for whole in costs.passes if (op := _find(whole, key)) is not None)
     return megabytes_of(next(found).num_bytes)
 

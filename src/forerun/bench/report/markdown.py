@@ -12,7 +12,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
 def write(summary: Summary) -> str:
-    """Headline, a table per temperature, one of data sets, what it rests on, and what the numbers mean."""
+    """Headline, tables per temperature and data set, the circumstances, and the meanings of the numbers."""
     found = headline(summary)
     parts = [f"**{escape(found.text)}**  \n{escape(found.detail)}"]
     for temperature in summary.temperatures:
@@ -30,7 +30,7 @@ def write(summary: Summary) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape a text for Markdown, on one line."""
     return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""The report as one page for the browser: nothing is fetched, nothing runs, and everything from data is escaped."""
+"""The report as one HTML page: it loads nothing, has no scripts, and all data in it is escaped."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -18,7 +18,7 @@ PEER: Final = "another program"
 
 
 def write(summary: Summary) -> str:
-    """The page. Needs matplotlib, which the importer of this module must have."""
+    """The page as HTML."""
     found = headline(summary)
     looks = {
         name: Look(number=place, is_peer=summary.kind_of(name) == "peer")

@@ -1,6 +1,6 @@
-"""The pictures of a report, as SVG whose colours are the page's, so that they follow light and dark.
+"""The plots of a report, as SVG with the page's colours, so that they follow its light and dark themes.
 
-matplotlib knows no CSS variables. It draws with stand-in colours, which are replaced in its output.
+matplotlib does not support CSS variables, so it draws with placeholder colours, which are replaced in its output.
 """
 
 import re
@@ -27,13 +27,13 @@ TEXT, LINES, FAINT, BAND = "#c0ffe0", "#c0ffe1", "#c0ffe2", "#c0ffe3"
 VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}
 NUM_COLOURS: Final = 10
 MARKERS: Final = "osD^vP*Xph"
-PIXEL: Final = 1 / 72  # inches: a point of the picture is then a pixel of the page
+PIXEL: Final = 1 / 72  # inches: a point of the plot is then a pixel of the page
 MAX_DEPTH_SHOWN: Final = 12
 SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 12,
-    "text.parse_math": False,  # a name may hold a dollar
+    "text.parse_math": False,  # a name may contain a dollar sign
     "text.color": TEXT,
     "axes.edgecolor": LINES,
     "axes.labelcolor": TEXT,
@@ -56,7 +56,7 @@ TAG: Final = re.compile(r"<[^>]+>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How a contestant is drawn, in every picture alike."""
+    """A contestant's colour, marker and line style, which are the same in every plot."""
 
     number: int
     is_peer: bool
@@ -71,7 +71,7 @@ class Look:
 
     @property
     def dashes(self) -> str:
-        """Dashed for programs of others, so that colour is not all there is to go by."""
+        """Dashed for other programs, so that they differ in more than colour."""
         return "--" if self.is_peer else "-"
 
 
@@ -122,7 +122,7 @@ def accepted(rows: Sequence[Row], looks: Looks) -> str:
 
 
 def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
-    """Share of rounds that got at least so deep; thin: of those that had got one less."""
+    """Share of rounds that accepted at least so many tokens; thin: of the rounds that accepted one less."""
     rows = [row for row in rows if row.drafting.reached]
     with _picture("depth", (500, 290), "Share of rounds that accepted at least so many tokens") as (axes, finish):
         for row in rows:
@@ -139,7 +139,7 @@ def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
 
 
 def latencies(rows: Sequence[Row], looks: Looks) -> str:
-    """The share of tokens that took at most so long, the slowest 5 % marked."""
+    """The share of tokens that took at most a given time, with the slowest 5 % marked."""
     rows = [row for row in rows if row.latency.token_curve_s]
     with _picture("latency", (1040, 320), "Share of tokens by time per token") as (axes, finish):
         axes.axhspan(1 - SLOW, 1, color=BAND, linewidth=0)
@@ -160,9 +160,9 @@ def latencies(rows: Sequence[Row], looks: Looks) -> str:
 
 @contextmanager
 def _picture(name: str, size: tuple[float, float], title: str) -> Iterator[tuple[Axes, Callable[[], str]]]:
-    """Axes to draw on, and what gives the SVG once they are left."""
+    """Axes to draw on, and a function that returns the SVG."""
     with warnings.catch_warnings(), matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
-        # A name in a script that matplotlib's font lacks is measured wrongly; the browser shows it all the same.
+        # matplotlib measures glyphs that its font lacks wrongly; the browser still shows them.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(size[0] * PIXEL, size[1] * PIXEL), dpi=72, layout="constrained")
         axes = figure.add_subplot()
@@ -172,14 +172,14 @@ def _picture(name: str, size: tuple[float, float], title: str) -> Iterator[tuple
 
 
 def _themed(svg: str, name: str, title: str) -> str:
-    """The picture in the page's colours and font, with unique ids, as wide as its container."""
+    """The plot in the page's colours and font, with unique ids, as wide as its container."""
     label = f'role="img" aria-label="{escape(title, quote=True)}" '
     themed = TAG.sub(lambda tag: _themed_tag(tag[0], name), NOT_WANTED.sub("", svg).strip())
     return themed.replace("<svg ", f"<svg {label}", 1)
 
 
 def _themed_tag(tag: str, name: str) -> str:
-    """Only tags are changed: between them stand names, which may look like anything."""
+    """Replace the colours in a tag. Only tags are changed, because the text between them may hold any name."""
     for colour, variable in VARIABLES.items():
         tag = tag.replace(colour, variable)
     tag = re.sub(r"#c0fff(\d)", r"var(--c\1)", tag)
@@ -190,7 +190,7 @@ def _themed_tag(tag: str, name: str) -> str:
 
 
 def _shares(drafting: DraftMeasures) -> list[float]:
-    """Share of rounds by accepted tokens; what is more than can be shown is in the last one."""
+    """Share of rounds by accepted tokens; the last entry includes all larger numbers."""
     counts = list(drafting.accepted_counts)
     counts = [*counts[:MAX_DEPTH_SHOWN], sum(counts[MAX_DEPTH_SHOWN:])] if len(counts) > MAX_DEPTH_SHOWN else counts
     return [count / sum(counts) for count in counts]

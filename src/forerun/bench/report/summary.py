@@ -1,4 +1,4 @@
-"""A run in numbers: a row for each data set, contestant and temperature, and one over all data sets."""
+"""Summarise a run: a row for each data set, contestant and temperature, and one over all data sets."""
 
 import json
 from collections import defaultdict
@@ -40,18 +40,18 @@ class Row:
     Args:
         dataset: None for the row over all data sets.
         speed: all tokens over all the time they took, in tokens/s of the summary's kind, each prompt at the median over
-            its repeats; None where it is not known.
-        slow_tokens_per_s: what the slowest 5 % of prompts do not exceed, of the same kind.
+            its repeats; None if it is not known.
+        slow_tokens_per_s: the 5th percentile over prompts, of the same kind.
         ratio: the time that the baseline would have taken for these tokens, prompt by prompt, over the time they took;
-            None without a baseline, and for it.
-        mean_ratio: the mean over prompts of tokens/s over the baseline's mean, as speed-ups are mostly published: one
-            prompt whose text repeats itself can carry the others.
+            None without a baseline, and for the baseline itself.
+        mean_ratio: the mean over prompts of tokens/s over the baseline's mean, as most papers report speed-ups; one
+            prompt with a repetitive text can dominate it.
         decode, whole: tokens/s without and with the prefill.
-        exactness: its texts against those of drafter `none`.
-        kept_texts: its texts against those of the same engine without drafts.
-        floor_share: the byte floor over the mean time of a one-row pass: how much of the bandwidth was used.
-        floor_token_s: the byte floor per token at this row's tokens per round: what the best kernels would give if
-            drafting cost nothing and a pass of several rows no more than one of one row.
+        exactness: its texts compared with those of drafter `none`.
+        kept_texts: its texts compared with those of the same engine without drafts.
+        floor_share: the byte floor over the mean time of a one-row pass, the share of the bandwidth that was used.
+        floor_token_s: the byte floor per token at this row's tokens per round: the time with ideal kernels if drafting
+            cost nothing and a pass of several rows cost as much as a pass of one.
         prompts: empty in a row over all data sets.
     """
 
@@ -81,9 +81,9 @@ class Summary:
     """Everything a report shows except texts.
 
     Args:
-        speed_kind: "decode" leaves the prefill out; "whole" is used where a contestant's times of arrival are unknown.
-        baseline: the contestant that ratios refer to; None where there is none.
-        about: run.json.
+        speed_kind: "decode" excludes the prefill; "whole" is used if a contestant's arrival times are unknown.
+        baseline: the contestant that ratios refer to; None if there is none.
+        about: the contents of run.json.
     """
 
     speed_kind: SpeedKind
@@ -109,16 +109,16 @@ class Summary:
         return tuple(row for row in self.rows if row.dataset is None and row.temperature == temperature)
 
     def kind_of(self, contestant: str) -> str:
-        """ "drafter" for one of ours, "peer" for another program; "" where the run does not say."""
+        """ "drafter" for one of ours, "peer" for another program; "" if run.json has no kind."""
         return str(self.about.get("contestants", {}).get(contestant, {}).get("kind", ""))
 
     def to_json(self) -> str:
-        """report.json."""
+        """The contents of report.json."""
         return json.dumps({"version": VERSION} | asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @property
     def skips(self) -> dict[str, str]:
-        """Who could not take part, in full or at a temperature, and why."""
+        """The contestants that could not take part, at all or at a temperature, and the reasons."""
         told = self.about.get("skips")
         if told:
             return {str(who).replace("@", " at temperature "): str(reason) for who, reason in told.items()}
@@ -130,10 +130,10 @@ def summarise(source: Path | Sequence[Path], *, baseline: str | None = None) -> 
     """The numbers of a run's folder, or of record files.
 
     Args:
-        baseline: a contestant, or a record file to set beside the others; None takes drafter `none` if it is there.
+        baseline: a contestant, or a record file to add; None takes drafter `none` if it took part.
 
     Raises:
-        ConfigError: something cannot be read, or no contestant has the baseline's name.
+        ConfigError: a file cannot be read, or no contestant has the baseline's name.
     """
     run, name = read_run_with(source, baseline)
     return summarise_run(run, baseline=name)
@@ -175,7 +175,7 @@ Groups = dict[GroupKey, list[Record]]
 
 
 def _speed_kind(records: Iterable[Record]) -> SpeedKind:
-    """Only decoding, unless that is unknown for one contestant: two kinds of speed must not be compared."""
+    """Decoding alone, unless that is unknown for one contestant, because two kinds of speed must not be compared."""
     is_known: dict[str, bool] = {}
     for record in records:
         known = is_known.get(record.contestant, False)
@@ -184,7 +184,7 @@ def _speed_kind(records: Iterable[Record]) -> SpeedKind:
 
 
 def _grouped(run: RecordedRun, baseline: str | None) -> Groups:
-    """Records by row, in the order of a report: by temperature, then data set, the one over all last."""
+    """Records by row, in the order of a report: by temperature, then data set; the row over all data sets is last."""
     found: Groups = defaultdict(list)
     for record in run.records:
         found[record.dataset, record.contestant, record.temperature].append(record)
@@ -245,7 +245,8 @@ def _row(
 
 
 def plain_of(contestant: str, kinds: Mapping[str, str]) -> str:
-    """Who decodes in the same engine without drafts, "" for that one: of a peer whose name its own begins with."""
+    """The contestant that decodes without drafts in the same engine, or "" if this is that one. For a peer, it is the
+    peer whose name begins this one's."""
     if kinds.get(contestant) == "peer":
         return next((name for name in kinds if contestant.startswith(f"{name}_")), "")
     return NONE if kinds.get(contestant) and contestant != NONE else ""
@@ -262,12 +263,12 @@ def times_taken(
     faster: Mapping[PromptKeyT, float],
     keys: Sequence[PromptKeyT],
 ) -> tuple[list[float], list[float]]:
-    """Seconds that the same tokens take at one speed and at another, prompt by prompt."""
+    """Seconds that each prompt's tokens take at one speed and at the other."""
     return [tokens[key] / slower[key] for key in keys], [tokens[key] / faster[key] for key in keys]
 
 
 def _gaps(groups: Groups) -> list[str]:
-    """Who answered fewer questions than others, so that rows over all data sets are not about the same prompts."""
+    """Notes on contestants that answered fewer questions, whose rows over all data sets have other prompts."""
     notes = []
     for temperature in sorted({temperature for _, _, temperature in groups}):
         answered = {

@@ -1,4 +1,4 @@
-"""The report in a terminal: who is how fast over all data sets, then data set by data set."""
+"""The report in a terminal: speeds over all data sets, then for each data set."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ ALL: str = "all data sets"
 
 
 def draw(summary: Summary) -> RenderableType:
-    """Everything, to be printed by rich. Names are shown as they are: brackets in them are no markup."""
+    """The whole report for rich to print. Names are printed literally, without rich's markup."""
     found = headline(summary)
     return Group(
         Text(found.text, style="bold"),
@@ -28,7 +28,7 @@ def draw(summary: Summary) -> RenderableType:
 
 
 def draw_comparison(comparison: Comparison) -> RenderableType:
-    """The rows of two runs, slower ones marked."""
+    """The rows of two runs, with slower ones marked."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("data set", "contestant", "temp."):
         table.add_column(title)
@@ -83,7 +83,7 @@ def _main_table(rows: Sequence[Row]) -> Table:
 
 
 def _by_dataset(summary: Summary, temperature: float) -> Table:
-    """Contestants down, data sets across; the fastest of each data set is bold."""
+    """A row per contestant, a column per data set; the fastest of each data set is bold."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
     table.add_column("contestant", overflow="fold")
     columns = [
@@ -108,6 +108,6 @@ def _cell(rows: Sequence[Row], contestant: str) -> Text:
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the highest tokens/s; None where no speed is known."""
+    """The row with the highest tokens/s; None if no speed is known."""
     known = [row for row in rows if row.speed is not None]
     return max(known, key=lambda row: row.speed.value if row.speed else 0.0, default=None)

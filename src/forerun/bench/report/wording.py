@@ -1,4 +1,4 @@
-"""What a report says in words: who is fastest, how texts compare, under which circumstances."""
+"""The sentences of a report: the fastest contestant, the comparison of texts, and the circumstances."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The result in a sentence, and the row it is about."""
+    """The result in one sentence, and the row it describes."""
 
     text: str
     detail: str
@@ -21,7 +21,7 @@ class Headline:
 
 
 def headline(summary: Summary) -> Headline:
-    """The fastest drafter over all data sets at the lowest temperature, against the baseline."""
+    """The fastest drafter over all data sets at the lowest temperature, compared with the baseline."""
     rows = _ranked(summary)
     candidates = [row for row in rows if row.contestant != summary.baseline]
     ours = [row for row in candidates if summary.kind_of(row.contestant) != "peer"] or candidates
@@ -40,12 +40,12 @@ def headline(summary: Summary) -> Headline:
 
 
 def fastest_peer(summary: Summary) -> Row | None:
-    """The fastest of other people's programs over all data sets at the lowest temperature."""
+    """The fastest peer over all data sets at the lowest temperature."""
     return next((row for row in _ranked(summary) if summary.kind_of(row.contestant) == "peer"), None)
 
 
 def verdict_on_texts(summary: Summary) -> str:
-    """Whether our drafters wrote what `none` wrote, over everything that was compared."""
+    """Whether the texts of our drafters equal those of `none`, over all comparisons."""
     rows = [
         row.exactness
         for row in summary.rows
@@ -65,7 +65,7 @@ def verdict_on_texts(summary: Summary) -> str:
 
 
 def circumstances(summary: Summary) -> list[tuple[str, str]]:
-    """Origin of the numbers: model, machine, versions, command, as far as the run has them."""
+    """The circumstances of the run: model, machine, versions and command, as far as they are recorded."""
     about = summary.about
     plan = about.get("plan", {})
     found: list[tuple[str, Any]] = [

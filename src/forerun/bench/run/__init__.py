@@ -1,1 +1,1 @@
-"""Measuring: contestants answer the same questions in turn, on a machine that is described."""
+"""Measurement: contestants answer the same questions in turn, and the machine is recorded."""

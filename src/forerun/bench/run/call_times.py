@@ -1,4 +1,4 @@
-"""Seconds of short calls: blocks of them, in turn with what they are compared with."""
+"""Time short calls in blocks, alternating with the calls they are compared with."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from typing import Any, Final
 import torch
 
 Call = Callable[[], Any]
-BLOCK_S: Final = 0.5e-3  # long against the clock's reading, short against a time slice, so that most blocks are whole
+BLOCK_S: Final = 0.5e-3  # much longer than reading the clock, much shorter than a time slice of the scheduler
 MAX_CALLS: Final = 1000
-LEAST_S: Final = 1e-9  # for clocks too coarse to see a call
+LEAST_S: Final = 1e-9  # for clocks too coarse to measure a call
 MIN_BLOCKS: Final = 5
 MAX_BLOCKS: Final = 201
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The median of some numbers, and their first and third quartile."""
+    """The median of some numbers, and their first and third quartiles."""
 
     median: float
     low: float
@@ -34,7 +34,7 @@ class Spread:
 
 
 def time_block(calls: Sequence[Call], device: torch.device) -> float:
-    """Seconds per call of calls that follow each other: by events on a GPU, by the clock elsewhere."""
+    """Seconds per call of consecutive calls, by events on a GPU, by the clock elsewhere."""
     if device.type == "cuda":
         return _time_cuda_block(calls, device)
     began = perf_counter()
@@ -59,7 +59,7 @@ class Rotation:
 
     def __init__(self, calls: Sequence[Call], device: torch.device) -> None:
         self._device, self._calls = device, cycle(calls)
-        calls[0]()  # whatever a first call sets up
+        calls[0]()  # a first call may allocate or compile
         warm_s = time_block(calls[-1:], device)
         self._num_calls = min(MAX_CALLS, ceil(BLOCK_S / max(warm_s, LEAST_S)))
 
@@ -68,11 +68,11 @@ class Rotation:
 
 
 def time_in_turn(sides: Sequence[Sequence[Call]], device: torch.device, *, budget_s: float) -> list[tuple[float, ...]]:
-    """A B A B ...: rounds with one block of every side, in seconds per call, after a warm-up, while the budget lasts.
+    """A B A B ...: after a warm-up, rounds with one block of every side while the budget lasts; seconds per call.
 
     Args:
-        sides: for each side the calls to go round.
-        budget_s: seconds, warm-up included; MIN_BLOCKS rounds are made whatever they take.
+        sides: the calls of each side, which are used in turn.
+        budget_s: seconds, warm-up included; at least MIN_BLOCKS rounds are made.
     """
     deadline = perf_counter() + budget_s
     rotations = [Rotation(calls, device) for calls in sides]

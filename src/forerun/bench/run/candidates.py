@@ -1,4 +1,4 @@
-"""Who takes part: contestants by name, opened with settings of their own choice."""
+"""Open contestants by name, each with its tuned settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Candidates:
     """Opens contestants for a run.
 
     Args:
-        tuning_prompts: ids of prompts that are not measured.
+        tuning_prompts: token ids of prompts that are not measured.
     """
 
     plan: RunPlan
@@ -29,7 +29,7 @@ class Candidates:
     tuning_prompts: Sequence[Sequence[int]]
 
     def open(self, name: str, temperature: float) -> Contestant:
-        """A contestant with the settings chosen for it, which are remembered.
+        """Open a contestant with the settings chosen for it, which are saved.
 
         Raises:
             ForerunError: it cannot take part.
@@ -59,7 +59,7 @@ class Candidates:
 
 
 def grid_of(name: str) -> Sequence[Mapping[str, Any]]:
-    """Settings to tune a contestant over, its defaults first.
+    """The settings among which a contestant is tuned, its defaults first.
 
     Raises:
         ConfigError: there is no such contestant.

@@ -1,4 +1,4 @@
-"""How fast the device's memory is, measured, and the bytes that a decoding step must read."""
+"""Measure the device's memory bandwidth, and count the bytes that a decoding step must read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.quantise import head_format, weight_bytes
 
 NUM_BUFFERS: Final = 4
-# One buffer takes a GPU long enough to hide the start of a kernel.
+# Reading one buffer takes a GPU much longer than a kernel launch.
 LEAST_BUFFER_BYTES: Final = {"cpu": 32 << 20, "cuda": 512 << 20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """The most bytes per second that simple torch calls moved on a device with `num_threads` threads.
+    """The bandwidth, in bytes per second, of simple torch calls on a device with `num_threads` threads.
 
     Args:
         device: a torch device.
-        num_threads: CPU threads; of no meaning on a GPU.
-        cache_bytes: the last-level cache.
-        read: summed up, from buffers that together are several times the cache.
-        copy: the same copied, bytes read and bytes written both counted.
-        cached_read: summed up again and again in an eighth of the cache.
+        num_threads: CPU threads; not used on a GPU.
+        cache_bytes: size of the last-level cache.
+        read: summing buffers that together are several times as large as the cache.
+        copy: copying the same buffers; bytes read and bytes written both count.
+        cached_read: summing an eighth of the cache repeatedly.
     """
 
     device: str
@@ -41,10 +41,10 @@ class Ceilings:
 
 
 def measure_ceilings(device: str = "cpu", *, budget_s: float = 2.0, cache_bytes: int | None = None) -> Ceilings:
-    """Measure a device in about `budget_s` seconds, with torch's present number of threads.
+    """Measure a device in about `budget_s` seconds, with torch's current number of threads.
 
     Args:
-        cache_bytes: the last-level cache; None asks the system.
+        cache_bytes: size of the last-level cache; None: as the system reports it.
     """
     place = torch.device(device)
     cache_bytes = last_level_cache_bytes(place) if cache_bytes is None else cache_bytes
@@ -63,21 +63,21 @@ def measure_ceilings(device: str = "cpu", *, budget_s: float = 2.0, cache_bytes:
 
 
 def copies(buffers: Sequence[torch.Tensor]) -> list[Call]:
-    """Each buffer copied into the next but one, so that no copy finds what the one before it wrote."""
+    """Copy each buffer into the next but one, so that no copy reads what the previous one wrote."""
     targets = [*buffers[2:], *buffers[:2]]
     return [partial(target.copy_, source) for target, source in zip(targets, buffers, strict=True)]
 
 
 def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: float) -> Spread:
-    """`amount` per second, where each call is worth `amount`."""
+    """`amount` per second, if each call processes `amount`."""
     return Spread.of([amount / call_s for (call_s,) in time_in_turn([calls], device, budget_s=budget_s)])
 
 
 def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
-    Of an embedding table that is not the head a step reads one row. A table that is the head too is read whole, and
-    counted once; but a quantised head is another table.
+    A step reads one row of an embedding table that is separate from the head. A table shared with the head is read
+    whole and counted once. A quantised head is always a separate table.
     """
     head = "embedding.weight" if spec.tied_embeddings else "head.weight"
     is_shared = spec.tied_embeddings and weight_format == "plain"

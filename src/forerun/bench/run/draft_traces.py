@@ -1,4 +1,4 @@
-"""Record what a draft would have guessed at every token of the target's answers: traces for the planner."""
+"""Record a draft's guesses at every token of the target's answers, as traces for the planner."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,18 +20,18 @@ from forerun.sampling.sample import LogitShaper, topk
 from forerun.text.prompt import Prompt
 from forerun.text.vocabulary import require_match
 
-NUM_CHILDREN: Final = 8  # recorded for every token: what a drafter is likely to try
-ROWS_PER_PASS: Final = 64  # wide enough to be fast, narrow enough for the logits of a large vocabulary
+NUM_CHILDREN: Final = 8  # recorded for every token, as many as a drafter is likely to use
+ROWS_PER_PASS: Final = 64  # enough to be fast, few enough for the logits of a large vocabulary
 
 
 class Recorder:
-    """A target that writes and a draft that is asked what it would have guessed."""
+    """A target that writes answers, and a draft whose guesses are recorded."""
 
     def __init__(self, config: EngineConfig, draft: str, on_progress: Progress | None = None) -> None:
-        """Load both models; the configuration's drafter and pace do not matter.
+        """Load both models; the configuration's drafter and pace are not used.
 
         Raises:
-            CheckpointError, VocabularyError: a model cannot be read, or the draft does not have the target's tokens.
+            CheckpointError, VocabularyError: a model cannot be read, or the draft has other tokens than the target.
         """
         config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
         self.engine = Engine(config, on_progress)
@@ -46,14 +46,14 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Let go of both models."""
+        """Release both models."""
         self.engine.close()
         self._runner.forget()
 
     def record(
         self, prompts: Sequence[Prompt], params: SamplingParams, on_answer: Callable[[int], None] | None = None
     ) -> Iterator[AnswerTrace]:
-        """A trace for every prompt, as they come; `on_answer` is called with the number done."""
+        """Yield a trace for every prompt; `on_answer` is called with the number done."""
         for number, prompt in enumerate(prompts, start=1):
             prompt_ids = self.engine.encode(prompt)
             answer = self.engine.generate(prompt_ids, params)
@@ -87,8 +87,8 @@ class Teacher:
     """Runs the draft over a given text.
 
     Args:
-        noise: the target's own, None when greedy.
-        vocabulary: what the draft's ids stand for.
+        noise: the target's sampling noise, None if greedy.
+        vocabulary: maps the draft's ids to the target's.
     """
 
     runner: Runner

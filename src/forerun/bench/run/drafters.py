@@ -1,4 +1,4 @@
-"""The drafters of this engine as contestants, and the settings each may be tuned over."""
+"""The drafters of this engine as contestants, and the settings among which each may be tuned."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,7 +30,7 @@ from forerun.engine.placement import CorePlacement
 NONE: Final = "none"
 Settings = Mapping[str, Any]
 Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, TokenRecycling, Parallel, LayerSkip, Automatic)
-# The first entry is the default. A peer is given as many.
+# The first entry is the default. Peers have as many entries.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
     "auto": ({},),
@@ -83,10 +83,10 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterPlan:
-    """What all drafters of a run share.
+    """The settings that all drafters of a run share.
 
     Args:
-        config: target, dtype, device; its drafter and threads are left open.
+        config: target, dtype, device; its drafter and threads are not used.
         num_threads: CPU threads of target and drafter together.
         draft: the draft model; None: the built-in one.
     """
@@ -140,10 +140,10 @@ class DrafterContestant:
 
 
 def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
-    """Threads of the target, where a drafter's process takes its own out of the same number.
+    """Threads of the target; a drafter in another process takes its threads from the same total.
 
     Raises:
-        ConfigError: that leaves none, on a device where threads are what computes.
+        ConfigError: no thread is left for the target, on a device that computes with CPU threads.
     """
     if not isinstance(drafter, Parallel) or drafter.address is not None:
         return plan.num_threads
@@ -158,13 +158,13 @@ def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
 
 
 def columns_of(stats: Sequence[StepStats]) -> RoundColumns:
-    """The rounds of a generation, column by column."""
+    """The rounds of a generation as columns."""
     names = [field.name for field in fields(RoundColumns)]
     return RoundColumns(**{name: tuple(getattr(item, name) for item in stats) for name in names})
 
 
 def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterConfig:
-    """The drafter called `name` with these fields changed; for `parallel` also those of its draft.
+    """The config of the drafter `name` with these fields changed; for `parallel` also fields of its draft.
 
     Raises:
         ConfigError: there is no such drafter or field.

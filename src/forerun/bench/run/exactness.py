@@ -1,4 +1,4 @@
-"""Is a text the one that drafter `none` wrote, and if not, can rounding be the cause?"""
+"""Check whether a text equals the one of drafter `none`, and if not, whether rounding can be the cause."""
 
 from collections.abc import Sequence
 
@@ -17,13 +17,13 @@ def compare(
     """Compare an answer with that of `none` to the same prompt.
 
     Args:
-        plain: the engine of `none`; asked for its margin where the two part.
+        plain: the engine of `none`, which computes its margin at the first difference.
     """
     length = min(len(token_ids), len(expected_ids))
     place = next((place for place in range(length) if token_ids[place] != expected_ids[place]), length)
     if place == len(token_ids) == len(expected_ids):
         return Match(first_difference=None)
     if place == length:
-        return Match(first_difference=place)  # one goes on where the other ends: no question of rounding
+        return Match(first_difference=place)  # one text is a prefix of the other, so rounding is not the cause
     margin = plain.margin_after([*prompt_ids, *expected_ids[:place]], params)
     return Match(first_difference=place, margin=margin, is_near_tie=margin < plain.near_tie(params))

@@ -1,4 +1,4 @@
-"""The run: every contestant answers every question in turn, and each answer is written down at once."""
+"""The run: every contestant answers every question in turn, and each answer is saved immediately."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ from forerun.core.errors import ForerunError
 PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
 WARM_UP_TOKENS: Final = 32
 
-Open = Callable[[str, float], Contestant]  # a contestant by name, set up for a temperature
-Progress = Callable[[int, str], None]  # answers done, who answers what
+Open = Callable[[str, float], Contestant]  # opens a contestant by name, for a temperature
+Progress = Callable[[int, str], None]  # number of answers done, and a description of the current one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One question put to all contestants, one after another."""
+    """One question that all contestants answer, one after another."""
 
     dataset: str
     question: Question
@@ -39,11 +39,11 @@ class Group:
 
 
 class BenchRun:
-    """Plays a plan into a folder; what the folder already holds is not played again.
+    """Runs a plan and saves the answers in a folder; answers already in the folder are not repeated.
 
-    Interleaved: a question goes to all contestants before the next one is put, `none` first, the others in an order
-    that moves on by one with each question and each repeat. The data sets take turns too, so that a machine that slows
-    down slows down all rows of the report.
+    Runs are interleaved: all contestants answer a question before the next one is asked. `none` is first, and the
+    order of the others is rotated by one with each question and each repeat. The data sets alternate too, so that a
+    slowdown of the machine affects all rows of the report.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BenchRun:
         self._contestants: dict[str, Contestant] = {}
 
     def play(self, on_progress: Progress) -> None:
-        """Play what is missing."""
+        """Measure all missing answers."""
         num_done = 0
         for temperature in self._plan.temperatures:
             groups = list(self._groups(temperature))
@@ -85,7 +85,7 @@ class BenchRun:
                         )
 
     def _missing(self, group: Group) -> list[str]:
-        """Who still has to answer: `none` first, the others in this group's order."""
+        """The contestants that have not answered yet: `none` first, the others in this group's order."""
         others = [name for name in self._plan.contestants if name != NONE]
         turned = (group.number + group.repeat) % max(len(others), 1)
         order = [NONE, *others[turned:], *others[:turned]]
@@ -105,14 +105,14 @@ class BenchRun:
                 continue
             try:
                 self._contestants[name] = contestant = self._open(name, temperature)
-                warm_up(contestant, prompt_ids[::-1], params)  # in reverse, so that no drafter learns the answer
+                warm_up(contestant, prompt_ids[::-1], params)  # reversed, so that no drafter learns the answer
             except ForerunError as error:
                 if name == NONE:
                     raise
                 self._drop(name, temperature, error)
 
     def _drop(self, name: str, temperature: float, error: ForerunError) -> None:
-        """Go on without a contestant that fails."""
+        """Remove a contestant that fails, and continue without it."""
         self._folder.skip(name, temperature, str(error))
         contestant = self._contestants.pop(name, None)
         if contestant is not None:
@@ -124,7 +124,7 @@ class BenchRun:
         self._contestants = {}
 
     def _play_group(self, group: Group, missing: Sequence[str], say: Callable[[str], None]) -> None:
-        """Let all answer, then compare, then write: comparing in between would warm `none`'s caches only."""
+        """Get all answers, then compare, then save. Comparing in between would warm only the caches of `none`."""
         params = self._plan.params(group.temperature, group.number)
         reference = self._folder.find(group.dataset, NONE, group.temperature, group.key)
         answers: dict[str, Record] = {}
@@ -145,7 +145,7 @@ class BenchRun:
             self._folder.append(self._finished(group, answer, reference, params))
 
     def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> Record:
-        """Put the turns of a question one after another; a conversation goes on with what `none` answered."""
+        """Ask the turns of a question one after another; later turns follow the answers of `none`."""
         contestant, turns, started_at = self._contestants[name], list[Turn](), time()
         contestant.forget()
         for _ in group.question.turns:
@@ -167,14 +167,14 @@ class BenchRun:
         )
 
     def _finished(self, group: Group, answer: Record, reference: Record, params: SamplingParams) -> Record:
-        """The answer, compared with that of `none` now that nothing is being timed."""
+        """Compare the answer with that of `none`; called when nothing is being timed."""
         plain = self._contestants[NONE]
         assert isinstance(plain, DrafterContestant), "none is a drafter of ours"
         is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
         turns = []
         for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
             match = None
-            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has other noise, and may send no ids
+            if not is_peer or (params.is_greedy and turn.token_ids):  # a peer has other noise, and may lack ids
                 prompt_ids = self._reader.prompt_after(group.question, texts[:place])
                 match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, plain.engine)
             turns.append(replace(turn, match=match))
@@ -182,7 +182,7 @@ class BenchRun:
 
 
 def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-    """Let allocation and compilation happen now, in the way of choosing tokens that is measured then."""
+    """Generate some tokens with these sampling parameters, so that allocation and compilation happen now."""
     assert params.max_new_tokens is not None, "room was made for a stated number of tokens"
     num_tokens = min(WARM_UP_TOKENS, params.max_new_tokens)
     contestant.write(prompt_ids, replace(params, max_new_tokens=num_tokens, ignore_eos=True))

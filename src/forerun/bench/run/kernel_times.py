@@ -1,10 +1,10 @@
-"""What each op of a model's passes takes on this machine, measured within whole passes.
+"""Measure the time of each op of a model's passes on this machine, within whole passes.
 
-A model's weights exceed the caches, so an op that is repeated by itself would find its weight where a pass does not.
-Here the ops of a pass run in order, each in a call of its own, in turn with the same pass in one call.
+A model's weights exceed the caches, so an op that is repeated alone would find its weights in the cache, which it does
+not in a pass. Here the ops of a pass run in order, each in its own call, alternating with the same pass in one call.
 
-The fastest quarter of all passes counts, and of what is measured of the machine: other programs only add time. Ops are
-those of whole passes, so that with what is left over they add up.
+Of passes and of machine measurements the fastest quarter counts, because other programs only add time. The times of ops
+are taken from whole passes, so that they and the remainder add up to the pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,25 +23,25 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import star
 from forerun.model.runner import PREFILL_ROWS, Runner
 
-CONTEXT: Final = 64  # tokens before the rows, as far as the model has positions
+CONTEXT: Final = 64  # tokens before the rows, fewer if the model has fewer positions
 LEAST_REPEATS: Final = 3
 MOST_REPEATS: Final = 25
-READ_BYTES: Final = 64 << 20  # at a time: a few milliseconds
-LEAST_READ_BYTES: Final = 256 << 20  # in all, before a part is read again
-MOST_READ_BYTES: Final = 1 << 30  # rented machines report the cache of a whole host
-PASSES_IN_TURN: Final = 4  # of a few rows, in every repeat; prompts take long enough
+READ_BYTES: Final = 64 << 20  # per read: a few milliseconds
+LEAST_READ_BYTES: Final = 256 << 20  # smallest whole buffer, so that a part is not cached when it is read again
+MOST_READ_BYTES: Final = 1 << 30  # a limit, because virtual machines report the cache of the whole host
+PASSES_IN_TURN: Final = 4  # of passes with few rows, in every repeat; a prompt takes long enough alone
 READS: Final = 4  # in every repeat
 PEAK_ROUNDS: Final = 20_000  # of 96 products or more on each thread: about 0.1 ms
 PEAK_CALLS: Final = 8  # in every repeat
 INPUT_KINDS: Final[tuple[InputKind, ...]] = ("float32", "bfloat16", "int16", "int8")
 
 OnStep = Callable[[int, int], None]
-Kind = tuple[bool, int]  # of a pass: whether it is a prompt, and its rows
+Kind = tuple[bool, int]  # whether the pass is a prompt, and its rows
 Peaks = Mapping[InputKind, float]
 
 
 class Measurement:
-    """One model's passes, measured in turn."""
+    """Measures all kinds of passes of a model in turn."""
 
     def __init__(self, runner: Runner, probe: KernelProbe, *, rows: Sequence[int], prompts: Sequence[int]) -> None:
         self._runner, self._probe = runner, probe
@@ -51,11 +51,11 @@ class Measurement:
         total = min(MOST_READ_BYTES, max(LEAST_READ_BYTES, 2 * last_level_cache_bytes(torch.device("cpu"))))
         self._memory = torch.ones(total // READ_BYTES, READ_BYTES, dtype=torch.uint8)
         self._read_s: list[float] = []
-        self._peaks: dict[InputKind, list[float]] = {kind: [] for kind in INPUT_KINDS}  # seconds of a product
+        self._peaks: dict[InputKind, list[float]] = {kind: [] for kind in INPUT_KINDS}  # seconds per multiply-add
 
     @torch.inference_mode()
     def run(self, budget_s: float, on_step: OnStep) -> int:
-        """Measure everything in turn while the budget lasts, at least LEAST_REPEATS times; returns how often."""
+        """Measure everything in turn while the budget lasts, at least LEAST_REPEATS times; returns the repeats."""
         self._runner.sync(self._token_ids(0, self.context))
         began, repeats = perf_counter(), 0
         while repeats < LEAST_REPEATS or (repeats < MOST_REPEATS and perf_counter() - began < budget_s):
@@ -67,18 +67,18 @@ class Measurement:
         return repeats
 
     def read_bytes_per_s(self) -> float:
-        """How fast memory is read that no cache holds."""
+        """Read bandwidth of memory outside the caches."""
         return 1.0 / fmean(fastest_quarter(self._read_s)) * READ_BYTES
 
     def peaks_per_s(self) -> Peaks:
-        """Products a second of instructions alone; those that are not known are left out."""
+        """Peak multiply-adds per second of the instructions; unknown ones are left out."""
         peaks = {kind: 1.0 / fmean(fastest_quarter(values)) for kind, values in self._peaks.items() if values}
-        if "bfloat16" in peaks:  # can be widened as well, which on some processors is faster
+        if "bfloat16" in peaks:  # kernels may also convert to float32, which is faster on some processors
             peaks["bfloat16"] = max(peaks["bfloat16"], peaks["float32"])
         return peaks
 
     def passes(self) -> list[PassCosts]:
-        """What each kind of pass took, by op."""
+        """The time of each kind of pass, by op."""
         return [self._costs(kind) for kind in self._kinds]
 
     def _measure_machine(self) -> None:
@@ -93,16 +93,16 @@ class Measurement:
                     peaks.append((perf_counter() - began) / multiply_adds)
 
     def _time(self, kind: Kind) -> list[list[tuple[float, OpTimes]]]:
-        """Some times over: for each pass of this kind its seconds in one call and those of its ops."""
+        """Measure repeatedly: for each pass of this kind, its seconds in one call and those of its ops."""
         passes, run = self._inputs(kind), self._runner.executor.run
-        run(passes[0])  # code and buffers were another width's
+        run(passes[0])  # warm up code and buffers for this width
         return [
             [(seconds_of(partial(run, inputs)), self._probe.time_ops(inputs)) for inputs in passes]
             for _ in range(1 if kind[0] else PASSES_IN_TURN)
         ]
 
     def _inputs(self, kind: Kind) -> list[ForwardInput]:
-        """The passes of a prompt as the runner divides it; or one pass over a small tree behind a text."""
+        """The passes of a prompt as the runner divides it, or one pass over a small tree after a text."""
         is_prompt, num_rows = kind
         if not is_prompt:
             return [self._pass(self.context, num_rows, is_tree=True)]
@@ -134,19 +134,19 @@ class Measurement:
 
 
 def own_times(times: Sequence[OpTimes]) -> list[float]:
-    """The seconds of each op, without what its call takes: means over those passes whose ops took least together."""
+    """Seconds of each op without the cost of its call: means over the fastest quarter of passes."""
     fastest = sorted(times, key=lambda one: sum(one.ops_s))[: ceil(len(times) / 4)]
     call_s = min(one.call_s for one in times)
     return [max(0.0, fmean(seconds) - call_s) for seconds in zip(*(one.ops_s for one in fastest), strict=True)]
 
 
 def fastest_quarter(seconds: Sequence[float]) -> list[float]:
-    """The shortest quarter of some times, one at least."""
+    """The shortest quarter of some times, at least one."""
     return sorted(seconds)[: ceil(len(seconds) / 4)]
 
 
 def sum_up(works: Sequence[OpWork], times_s: Sequence[float], peaks: Peaks) -> list[OpCost]:
-    """Ops of the same name and format summed, in the order of a pass."""
+    """Sum ops of the same name and format, in the order of a pass."""
     groups: dict[tuple[str, str], list[tuple[OpWork, float]]] = {}
     for work, time_s in zip(works, times_s, strict=True):
         groups.setdefault((work.name, work.weights), []).append((work, time_s))

@@ -1,4 +1,4 @@
-"""A model opened on native kernels, and all its passes measured op by op."""
+"""Open a model on native kernels, and measure all its passes op by op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from forerun.runtime.threads import on_threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRequest:
-    """What is measured.
+    """The passes to measure.
 
     Args:
         config: target, dtype, weight format, and the most threads.
         tier: the instruction set; None takes the best.
-        rows: numbers of rows behind a short text, as a decoded token or a verified tree has them.
-        prompts: lengths of prompts that are read from the start.
-        budget_s: no further repeat begins after so long.
+        rows: numbers of rows after a short text, as for a decoded token or a verified tree.
+        prompts: lengths of prompts that are read from an empty cache.
+        budget_s: no further repeat begins after so many seconds.
     """
 
     config: EngineConfig
@@ -41,7 +41,7 @@ def measure_kernels(request: KernelRequest, on_step: OnStep = lambda done, total
     """Measure the model's passes, all kinds in turn.
 
     Raises:
-        ConfigError: the model does not run on native kernels, they have no such tier, or a pass is too long.
+        ConfigError: the model does not run on native kernels, there is no such tier, or a pass is too long.
     """
     config = request.config
     checkpoint = Checkpoint.open(open_source(config.target), config)
@@ -57,7 +57,7 @@ def measure_kernels(request: KernelRequest, on_step: OnStep = lambda done, total
 
 
 def require_passes(request: KernelRequest, max_positions: int) -> None:
-    """Raise ConfigError where there is nothing to measure, or more than the model can read."""
+    """Raise ConfigError if there is nothing to measure, or a pass is longer than the model's positions."""
     lengths = (*request.rows, *request.prompts)
     require(bool(lengths), "there is nothing to measure: give --rows or --prompt")
     require(min(lengths) >= 1, f"a pass of {min(lengths)} rows cannot be measured: give numbers of 1 or more")
@@ -68,10 +68,10 @@ def require_passes(request: KernelRequest, max_positions: int) -> None:
 
 
 def native_backend(checkpoint: Checkpoint, config: EngineConfig) -> Backend:
-    """The backend that the model runs on, if its kernels can be told apart.
+    """The native backend of the model, whose ops can be timed one by one.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: the model runs on another backend.
     """
     choice, name = checkpoint.choose_backend(config, config.exactness), checkpoint.source.name
     if choice.backend.name == "native":

@@ -1,4 +1,4 @@
-"""The machine a number was measured on, and how much of it others were taking."""
+"""A description of the machine, and its load from other programs."""
 
 import os
 import platform
@@ -19,15 +19,15 @@ from forerun.runtime.processor import cpu_model
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
 CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
-USUAL_CACHE_BYTES: Final = 64 << 20  # where the system does not report it: that of large desktops
+USUAL_CACHE_BYTES: Final = 64 << 20  # if the system does not report it: as on large desktops
 UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 ASKING_S: Final = 10.0
 
 
 def describe_machine() -> Facts:
-    """Hardware, versions and commit, in words and numbers; what cannot be learnt is left out.
+    """Hardware, versions and commit; unknown facts are left out.
 
-    No host name, no user and no path: the result is made to be published.
+    It holds no host name, no user and no path, so that it can be published.
     """
     facts: Facts = {
         "cpu": cpu_model(),
@@ -50,9 +50,9 @@ def describe_machine() -> Facts:
 
 
 def foreign_load(seconds: float = 0.2) -> float:
-    """The share of one thread's time, in [0, 1], that others took while it did nothing but spin.
+    """The share of a spinning thread's time, in [0, 1], that other programs took.
 
-    0.0 on a quiet machine. One thread sees only the core it is on; what a hypervisor takes may not show.
+    0.0 on an idle machine. It covers only the core of the thread, and may miss time that a hypervisor takes.
     """
     began, worked = perf_counter(), thread_time()
     while (wall := perf_counter() - began) < seconds:
@@ -61,7 +61,7 @@ def foreign_load(seconds: float = 0.2) -> float:
 
 
 def last_level_cache_bytes(device: torch.device) -> int:
-    """The size of the last cache before memory: what is smaller may never be read from memory."""
+    """The size of the last-level cache; smaller buffers may never be read from memory."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     sizes = [path.read_text().strip() for path in CACHES.glob("index*/size")]
@@ -95,12 +95,12 @@ def gpu() -> Facts:
 
 
 def load_average() -> Facts:
-    """Processes that wanted to run in the last minute, on average: foreign ones and our own."""
+    """The mean number of runnable processes in the last minute, our own included."""
     return {"load_average": round(os.getloadavg()[0], 2)} if hasattr(os, "getloadavg") else {}
 
 
 def peers() -> Facts:
-    """Versions of the engines one compares with, where they are installed; none of them is imported."""
+    """Versions of the installed peers; none of them is imported."""
     found: Facts = {}
     for name in PEERS:
         try:
@@ -111,9 +111,9 @@ def peers() -> Facts:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit of a folder under version control, with "-dirty" when files differ from it; None elsewhere.
+    """The commit of a folder in a git repository, with "-dirty" if files differ from it; None elsewhere.
 
-    A package that lies in the environment of some other project's checkout is not tracked there, and has no commit.
+    A package installed inside another project's checkout is not tracked there, so it has no commit.
     """
     git = ("git", "--no-optional-locks", "-C", str(folder))
     if answer(*git, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -122,7 +122,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def answer(program: str, *arguments: str) -> str | None:
-    """What a program prints; None when it is missing, fails or takes too long."""
+    """The output of a program; None if it is missing, fails or takes too long."""
     if shutil.which(program) is None:
         return None
     try:

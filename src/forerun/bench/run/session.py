@@ -1,4 +1,4 @@
-"""What a user asked to be measured, made into a run."""
+"""Turn the flags of `forerun bench run` into a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -30,7 +30,7 @@ from forerun.engine.placement import allowed_threads
 from forerun.runtime.affinity import usable_cores
 
 NUM_TUNING_PROMPTS = 4
-FLOOR_CONTEXT = 256  # context, in tokens, of the step for which bytes are counted
+FLOOR_CONTEXT = 256  # tokens of context in the step whose bytes are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class RunRequest:
     Args:
         config: target, dtype, device, threads, context and exactness.
         data: names of data sets, or question files.
-        data_folder: looked into for data sets before anything is fetched.
-        cache: folder for what is fetched or converted.
-        urls: peer to the address of its server.
+        data_folder: searched for data sets before anything is downloaded.
+        cache: folder for downloads and converted files.
+        urls: address of the server, by peer.
     """
 
     config: EngineConfig
@@ -66,8 +66,8 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         for name in (*self.drafters, *self.peers):
-            grid_of(name)  # raises for an unknown one
-        for temperature in self.temperatures:  # raises for what cannot be asked of an engine
+            grid_of(name)  # raises if the name is unknown
+        for temperature in self.temperatures:  # raises if a value is invalid
             SamplingParams(temperature=temperature, max_new_tokens=max(1, self.max_new_tokens), seed=self.seed)
         shown = tuple(f"{temperature:g}" for temperature in self.temperatures)  # as in the names of files
         for name, values in (
@@ -91,11 +91,11 @@ class RunRequest:
 def play(
     request: RunRequest, *, on_data: Callable[[Dataset, int], None], on_progress: Callable[[int], Progress]
 ) -> None:
-    """Load the questions, play what the folder lacks, write everything down.
+    """Load the questions, measure the answers that the folder lacks, and save everything.
 
     Args:
         on_data: called with every data set and the number of its questions that are too long for the context.
-        on_progress: told how many answers there will be, gives what to tell of each.
+        on_progress: called with the number of answers; returns the function to call for each.
     """
     checkpoint = Checkpoint.open(open_source(request.config.target), request.config)
     reader = Reader(
@@ -107,7 +107,7 @@ def play(
     plan = plan_of(request, measured, num_threads)
     max_length = longest(reader, request, [*others, *chain(*measured.values())])
     peers = peer_plan(request, checkpoint, num_threads, max_length)
-    limits = {} if (request.out / NAME).exists() else measure_limits(request, checkpoint)  # not again for the rest
+    limits = {} if (request.out / NAME).exists() else measure_limits(request, checkpoint)  # only once per run
     folder = RunFolder(request.out, plan, about(request, checkpoint) | limits)
     candidates = Candidates(
         plan=plan,
@@ -125,7 +125,7 @@ def play(
 def choose_questions(
     request: RunRequest, reader: Reader, on_data: Callable[[Dataset, int], None]
 ) -> tuple[dict[str, tuple[Question, ...]], list[Question]]:
-    """The questions to measure by data set, and a few others to tune on, from as many data sets as possible."""
+    """The questions to measure, by data set, and a few others for tuning, from as many data sets as possible."""
     measured: dict[str, tuple[Question, ...]] = {}
     others: list[Sequence[Question]] = []
     for name in request.data:
@@ -143,12 +143,13 @@ def choose_questions(
 
 
 def longest(reader: Reader, request: RunRequest, questions: Sequence[Question]) -> int:
-    """Tokens of the longest conversation: what a peer's cache must hold, and no more, since some read all of it."""
+    """Tokens of the longest conversation, the size of a peer's cache. It is not larger, since some peers read all of
+    it."""
     return max(reader.room_for(question, request.max_new_tokens) for question in questions)
 
 
 def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
-    """What defines the run."""
+    """The settings that define the run."""
     known = {
         item.name: getattr(source, item.name)
         for source in (request.config, request)
@@ -164,7 +165,7 @@ def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], nu
 
 
 def about(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What describes the run without defining it."""
+    """Facts that describe the run but do not define it."""
     return {
         "machine": describe_machine() | {"foreign_load": foreign_load()},
         "command": request.command,
@@ -173,7 +174,7 @@ def about(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the device can do at best, and the least time of a plain step by that."""
+    """The device's memory bandwidth, and the shortest time of a plain step that it allows."""
     placement = read_device(request.config.device)
     ceilings = measure_ceilings(placement.torch_device)
     num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT, checkpoint.weight_format)
@@ -181,7 +182,7 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
     return {
         "ceilings": asdict(ceilings),
         "floor": None
-        if placement.is_paced or checkpoint.has_codes  # of which bytes_per_step knows no sizes
+        if placement.is_paced or checkpoint.has_codes  # bytes_per_step does not support codes
         else {
             "bytes_per_step": num_bytes,
             "bytes_per_s": (ceilings.cached_read if is_cached else ceilings.read).median,
@@ -191,7 +192,7 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
 
 
 def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
-    """The peers' settings, so that they do the same work."""
+    """The peers' settings, which make them do the same work as our engine."""
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
     draft, cache = BUILTIN_DRAFT if is_builtin else request.draft, request.cache / "peers"
     return PeerPlan(

@@ -1,4 +1,4 @@
-"""The settings a contestant is measured with: the best of its grid, on questions that are not measured."""
+"""Choose a contestant's settings: the fastest of its grid, on questions that are not measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -11,14 +11,14 @@ from forerun.bench.run.interleaved import PAUSE_S, warm_up
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ForerunError
 
-CLEARLY: Final = 1.01  # the default stands unless another setting is this much faster
+CLEARLY: Final = 1.01  # keep the default unless another setting is faster by this factor
 
 Settings = Mapping[str, Any]
 
 
 @dataclass(kw_only=True)
 class Trial:
-    """One setting and how it did: tokens and seconds of whole calls."""
+    """One setting and its result: tokens and seconds of whole calls."""
 
     settings: Settings
     num_tokens: int = 0
@@ -39,9 +39,9 @@ def tune(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
 ) -> list[Trial]:
-    """Try every setting on every prompt, all settings in turn prompt by prompt; best first.
+    """Try all settings in turn on each prompt; returns the trials, fastest first.
 
-    The default, which stands first in the grid, stays first unless another one is clearly faster.
+    The default, which is first in the grid, is first in the result unless another one is clearly faster.
     """
     trials = [Trial(settings=settings) for settings in grid]
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def tune(
 
 
 def try_once(trial: Trial, contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-    """Add one prompt to a trial; a contestant that fails is out."""
+    """Add one prompt to a trial; a contestant that fails is not tried again."""
     if trial.trouble is not None:
         return
     sleep(PAUSE_S)

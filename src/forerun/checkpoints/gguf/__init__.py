@@ -1,1 +1,1 @@
-"""GGUF files, of which nothing is believed that was not checked."""
+"""GGUF files; every value is checked before it is used."""

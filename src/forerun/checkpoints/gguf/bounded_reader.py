@@ -1,6 +1,6 @@
-"""Numbers, texts and arrays from the beginning of a GGUF file, each checked against the bytes that are there.
+"""Read numbers, texts and arrays from the beginning of a GGUF file, each checked against the file's size.
 
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section File Structure. All is little-endian.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section File Structure. All values are little-endian.
 """
 
 from io import FileIO
@@ -20,23 +20,23 @@ STRING_TYPE, ARRAY_TYPE = 8, 9
 UINT32: Final = Struct("<I")
 UINT64: Final = Struct("<Q")
 FIRST_READ_BYTES: Final = 2**21  # holds a vocabulary of 49,000 tokens with its merges
-# Memory of what was read. 201,000 tokens with 440,000 merges, the most that a published model has, take 42 MB.
+# Memory of the values read. 201,000 tokens with 440,000 merges, the most in a published model, take 42 MB.
 MAX_HELD_BYTES: Final = 2**26
-NUMBER_BYTES: Final = 32  # a float in memory; an integer takes as much or less
-SLOT_BYTES: Final = 16  # of a value in a list and then in a tuple, a pointer each
-TEXTS_AT_ONCE: Final = 256  # whose memory is counted together
-KEY_BYTES: Final = 800  # a key's entry in a dict, or a tensor's record and its copy, beside its text
-LONG_TEXT_BYTES: Final = 2**16  # beyond which a text's memory is counted before it is made
-MAX_TEXT_BYTES: Final = 2**25  # a whole tokenizer.json of 262,000 tokens, which some files hold, takes 33 MiB
+NUMBER_BYTES: Final = 32  # memory of a float; an integer takes as much or less
+SLOT_BYTES: Final = 16  # per value, a pointer in a list and then one in a tuple
+TEXTS_AT_ONCE: Final = 256  # texts whose memory is counted together
+KEY_BYTES: Final = 800  # a key's entry in a dict, or a tensor's record and its copy, without the text
+LONG_TEXT_BYTES: Final = 2**16  # the memory of longer texts is counted before they are created
+MAX_TEXT_BYTES: Final = 2**25  # 32 MiB; some files hold a whole tokenizer.json
 
 
 class BoundedReader:
-    """Reads a file from its beginning on, in growing steps, and never believes a count before its bytes are there.
+    """Reads a file from its beginning, in growing steps, and checks every count against the bytes in the file.
 
     Args:
-        path: named in refusals.
+        path: for error messages.
         file: unbuffered, at its beginning.
-        file_bytes: its size.
+        file_bytes: size of the file.
     """
 
     def __init__(self, path: Path, file: FileIO, file_bytes: int) -> None:
@@ -57,12 +57,12 @@ class BoundedReader:
         return self._texts(1, what)[0]
 
     def key(self, what: str) -> str:
-        """A text that names an entry, whose memory is counted too."""
+        """A text that names an entry; the entry's memory is counted too."""
         self._hold(KEY_BYTES, what)
         return self.text(what)
 
     def value(self, what: str) -> MetaValue:
-        """A value behind the code of its type."""
+        """A value, preceded by its type code."""
         code = self.uint32(what)
         if code == ARRAY_TYPE:
             return self._array(what)
@@ -86,7 +86,7 @@ class BoundedReader:
         return unpack_from(f"<{count}{number_format}", self._raw, start)
 
     def _texts(self, count: int, what: str) -> list[str]:
-        """Texts one behind another. A vocabulary has hundreds of thousands, so this loop calls as little as it can."""
+        """Consecutive texts. A vocabulary has hundreds of thousands, so the loop makes few calls."""
         self._require(8 * count, what)
         texts = list[str]()
         while len(texts) < count:
@@ -96,7 +96,7 @@ class BoundedReader:
         return texts
 
     def _some_texts(self, count: int, what: str) -> list[str]:
-        """The next texts, up to one whose memory must be counted at once."""
+        """The next texts, up to one whose memory must be counted immediately."""
         texts, raw, position, read_length = [], self._raw, self.position, UINT64.unpack_from
         try:
             for _ in range(count):
@@ -117,13 +117,13 @@ class BoundedReader:
         return texts
 
     def _check_long(self, raw: bytearray, what: str) -> None:
-        """A text with a single letter beyond the first 65,536 takes four bytes for each letter."""
+        """Refuse a text that takes too much memory. One character beyond U+FFFF makes all take four bytes each."""
         num_bytes = len(raw) * (1 if raw.isascii() else 4)
         if len(raw) > MAX_TEXT_BYTES or self._held_bytes + num_bytes > MAX_HELD_BYTES:
             raise self._too_much(what)
 
     def _take(self, num_bytes: int, what: str) -> int:
-        """Go on by so many bytes, which are there; where they begin."""
+        """Advance by `num_bytes`, after checking that the file has them; returns where they begin."""
         self._require(num_bytes, what)
         start = self.position
         self.position += num_bytes
@@ -136,11 +136,11 @@ class BoundedReader:
             raise self.damaged(f"{what} needs {num_bytes} bytes at byte {self.position} of {self._file_bytes}")
 
     def _fill(self, stop: int, what: str) -> None:
-        """Read up to `stop`, and some more, since reading in small steps is slow."""
+        """Read up to `stop` and beyond, because reading in small steps is slow."""
         start = len(self._raw)
         if stop > self._file_bytes:
             raise self.damaged(f"{what} ends at byte {stop}, but the file has only {self._file_bytes}")
-        if stop > start + MAX_HELD_BYTES:  # one text, since numbers are counted before they are read
+        if stop > start + MAX_HELD_BYTES:  # only a text can be so long; numbers are counted first
             raise self._too_much(what)
         while len(self._raw) < stop:
             more = self._file.read(max(stop - len(self._raw), FIRST_READ_BYTES))

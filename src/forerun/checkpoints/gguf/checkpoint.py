@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
-# What generation_config.json calls the keys that state how the model's authors want it sampled.
+# The keys of the authors' recommended sampling, and their names in generation_config.json.
 SAMPLING_KEYS: Final = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
@@ -39,12 +39,12 @@ USUAL_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p"
 
 
 class GgufCheckpoint:
-    """One file that holds everything, or the first of several parts; see CheckpointSource.
+    """One file with the whole model, or the first of several parts; see CheckpointSource.
 
-    Its beginning is parsed once and kept: a vocabulary takes a tenth of a second and more.
+    Its metadata is parsed once and kept, because parsing a vocabulary takes a tenth of a second or more.
 
     Args:
-        name: what the user called it.
+        name: the name that the user gave.
         path: the file.
     """
 
@@ -57,10 +57,10 @@ class GgufCheckpoint:
 
     @cached_property
     def file(self) -> GgufFile:
-        """What the file says of itself.
+        """The file's metadata.
 
         Raises:
-            CheckpointError: it is damaged, or of another format.
+            CheckpointError: the file is damaged, or of another format.
         """
         return read_model(self.path)
 
@@ -68,8 +68,8 @@ class GgufCheckpoint:
         return read_model_spec(self.file)
 
     def stored_dtype(self) -> str:
-        """The dtype of most bytes. Codes are no dtype: where they are most, it is bfloat16, whose range holds that of
-        any scale, and in which these models are trained."""
+        """The dtype with the most bytes. Codes count as bfloat16, whose range includes that of any scale, and in which
+        these models are trained."""
         num_bytes = Counter[str]()
         for name, more in self.stored_formats().items():
             num_bytes[DTYPE_NAMES.get(name, "bfloat16")] += more
@@ -85,7 +85,7 @@ class GgufCheckpoint:
         return identity_of(self.spec(), self.file.tensors)
 
     def tokenizer(self) -> "Tokenizer":
-        from forerun.checkpoints.gguf.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
+        from forerun.checkpoints.gguf.tokenizer import read_tokenizer  # imports tokenizers and jinja2
 
         return read_tokenizer(self.file)
 
@@ -110,7 +110,7 @@ class GgufCheckpoint:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
-        from forerun.checkpoints.gguf.match import match_tensors  # brings torch along
+        from forerun.checkpoints.gguf.match import match_tensors  # imports torch
         from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
 
         spec = self.spec()

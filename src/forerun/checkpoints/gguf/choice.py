@@ -1,4 +1,4 @@
-"""Which of several GGUF files is the model that is meant."""
+"""Choose among several GGUF files."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,41 +10,52 @@ from forerun.core.errors import CheckpointError
 
 MAGIC: Final = b"GGUF"
 DEFAULT_TAG: Final = "Q4_K_M"  # llama.cpp's too
+SUFFIX: Final = ".gguf"
 BESIDE_MODELS: Final = ("mmproj", "imatrix")  # a model's eyes, and what its codes were chosen by
+# What drafts for a model, in the name of a file or of its folder: m-draft-Q8_0.gguf, draft/m.gguf, m-MTP-Q8_0.gguf.
+DRAFT: Final = re.compile(r"(?<![a-z0-9])(draft(er)?|dflash|mtp|assistant|eagle\d*|medusa)(?![a-z0-9])")
 MAX_LISTED: Final = 12
 
 
 def is_gguf(path: Path) -> bool:
     """Whether a file is one of GGUF, or says so: who calls it that is told what is wrong with it."""
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == SUFFIX:
         return True
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def first_files(names: Iterable[str]) -> list[str]:
-    """The files that hold a model: of one in several parts, the first."""
+    """The files that hold a model; if a model has several parts, only the first."""
     return sorted(
         name
         for name in names
-        if name.endswith(".gguf")
+        if name.lower().endswith(SUFFIX)
         and not any(part in name.lower() for part in BESIDE_MODELS)
         and ((match := PART_NAME.fullmatch(name)) is None or int(match["number"]) == 1)
     )
 
 
+def plain_files(names: Iterable[str]) -> list[str]:
+    """The same without what drafts for a model that lies beside it; all of them where there is nothing else."""
+    found = first_files(names)
+    return [name for name in found if not DRAFT.search(name.lower())] or found
+
+
 def choose_file(repository: str, names: Sequence[str], tag: str | None) -> str:
-    """The file of a type, in the notation of llama.cpp's `-hf`; without one, Q4_K_M, else the first.
+    """The file of a type, in the notation of llama.cpp's `-hf`; without one, Q4_K_M, else the first. A draft is chosen
+    only where no other file fits.
 
     Args:
-        tag: such as "Q4_K_M", in whichever case; a file's name or folder must say so.
+        tag: such as "Q4_K_M", in any case; it must be part of the file's name or folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such file.
     """
     found = first_files(names)
     said = re.compile(rf"(?<![a-z0-9]){re.escape(tag or DEFAULT_TAG)}(?=[./-])", re.IGNORECASE)
-    chosen = next(filter(said.search, found), found[0] if found and tag is None else None)
+    plain = plain_files(names)
+    chosen = next(filter(said.search, (*plain, *found) if tag else plain), plain[0] if plain and tag is None else None)
     if chosen is None:
         listed = ", ".join(found[:MAX_LISTED]) or "none"
         more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""

@@ -1,6 +1,6 @@
-"""A GGUF file's metadata as a `ModelSpec`; whatever would be computed differently is refused by name.
+"""Convert a GGUF file's metadata to a `ModelSpec`. Keys that need unsupported computation are refused by name.
 
-Source: the keys of llama.cpp (gguf-py/gguf/constants.py), and what its models of these architectures do with them.
+Source: llama.cpp's keys (gguf-py/gguf/constants.py), and how its models of these architectures use them.
 """
 
 from math import log, sqrt
@@ -28,7 +28,7 @@ KEYS: Final = (
     "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
 )  # fmt: skip
-# Keys that some converters write into files of any architecture, and the value that changes nothing.
+# Keys that some converters write into files of any architecture, with the value that has no effect.
 WITHOUT_EFFECT: Final = {
     "expert_count": 0,
     "expert_used_count": 0,
@@ -45,7 +45,7 @@ RELATIVE_TOLERANCE: Final = 1e-6  # of a scale, which is stored as a float32
 def read_model_spec(file: GgufFile) -> ModelSpec:
     """The architecture of a model.
 
-    Biases are there where the file holds them, and the head is the embedding where it holds none, as in llama.cpp.
+    As in llama.cpp, a layer has a bias if the file holds one, and the head is the embedding if the file holds no head.
 
     Raises:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
@@ -117,7 +117,7 @@ def _read_head_dim(keys: JsonFile, num_heads: int) -> int:
 
 
 def _read_vocab_size(file: GgufFile) -> int:
-    """Rows of the embedding. Those beyond the last token are computed like any other, and no text leads to them."""
+    """Rows of the embedding. Rows beyond the last token are computed too, but no text uses them."""
     embedding = file.tensors.get(EMBEDDING_NAME)
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{file.path} holds no matrix {EMBEDDING_NAME}: fetch the file again")

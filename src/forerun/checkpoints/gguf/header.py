@@ -1,4 +1,4 @@
-"""The beginning of a GGUF file: its metadata, and which tensor lies where, checked before any weight is read.
+"""The header of a GGUF file: its metadata and the places of its tensors, checked before any weight is read.
 
 Format: magic, version, number of tensors, number of keys; keys with values; tensors with name, dimensions, type and
 offset; then, from the next multiple of the alignment on, the data. Source: see `bounded_reader`.
@@ -18,13 +18,13 @@ from forerun.core.json_file import POINTER_MARK, JsonFile, refuse_pointer, short
 
 MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)
-# Elements and bytes of a block; of the types that are not quantised, one element.
+# Elements and bytes of a block; a block of an unquantised type has one element.
 BLOCK_SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2),
     "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
     "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
-# Numbers of ggml's types, also of those that are refused, so that a refusal can name them.
+# Numbers of ggml's types, including unsupported ones, so that error messages can name them.
 TYPE_NAMES: Final[Mapping[int, str]] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
     12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
@@ -33,21 +33,21 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
 }  # fmt: skip
 ALIGNMENT_KEY: Final = "general.alignment"
 DEFAULT_ALIGNMENT: Final = 32
-MAX_ALIGNMENT: Final = 2**16  # a page of the largest size that systems have
+MAX_ALIGNMENT: Final = 2**16  # the largest page size of any system
 MAX_DIMENSIONS: Final = 4
-MAX_ELEMENTS: Final = 2**48  # of a tensor, far beyond any file
+MAX_ELEMENTS: Final = 2**48  # of a tensor, far more than in any file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """What one file says of itself; `tensors` in the order of their bytes."""
+    """The metadata of one file; `tensors` are in the order of their bytes."""
 
     path: Path
     metadata: Mapping[str, MetaValue]
     tensors: Mapping[str, StoredTensor]
 
     def section(self, prefix: str) -> JsonFile:
-        """The keys that begin so, without it; refusals name file and whole key."""
+        """The keys that begin with `prefix`, without it; error messages name the file and the whole key."""
         values = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
         return JsonFile(path=self.path, values=values, prefix=prefix)
 
@@ -101,7 +101,7 @@ def _check_version(reader: BoundedReader) -> None:
 
 
 def _read_tensor(reader: BoundedReader, what: str) -> StoredTensor:
-    """A tensor with its offset from where the data begin."""
+    """A tensor, with its offset relative to the start of the data."""
     name = reader.key(what)
     what = f"tensor {short(name)}"
     num_dimensions = reader.uint32(what)
@@ -136,7 +136,7 @@ def _type_of(reader: BoundedReader, what: str) -> str:
 def _place(
     reader: BoundedReader, metadata: Mapping[str, MetaValue], tensors: Mapping[str, StoredTensor], file_bytes: int
 ) -> dict[str, StoredTensor]:
-    """The tensors at their places in the file, which are aligned, inside it and apart from each other."""
+    """The tensors with absolute offsets, after checking that they are aligned, inside the file and do not overlap."""
     alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise reader.damaged(f"{ALIGNMENT_KEY} is {short(alignment)}, and must be a power of two up to {MAX_ALIGNMENT}")

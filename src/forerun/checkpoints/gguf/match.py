@@ -12,7 +12,7 @@ from forerun.core.model_spec import ModelSpec
 
 
 def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
-    """The tensors of each weight of the model in the order of their rows, once they are known to be all that it has.
+    """The tensors of each weight of the model in the order of their rows, after checking that the file has all of them.
 
     Raises:
         CheckpointError: the file does not hold exactly the tensors of `spec`; names file and tensor.

@@ -1,4 +1,4 @@
-"""Where every tensor of a GGUF file goes: ggml's names for the tensors of the Hugging Face layout.
+"""The place of every tensor of a GGUF file: ggml's names for the tensors of the Hugging Face layout.
 
 Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 """
@@ -29,16 +29,16 @@ IN_LAYERS: Final = {
     "mlp.up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
 }
-LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies of early converters, here computed
+LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
 
 
 def gguf_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
-    """Every tensor that the file must hold, by its name there, and where it goes."""
+    """Every tensor that the file must hold, by its name in the file, and its place."""
     return {gguf_name(name): place for name, place in tensor_plan(spec).items()}
 
 
 def gguf_name(name: str) -> str:
-    """What ggml calls a tensor of the Hugging Face layout."""
+    """ggml's name for a tensor of the Hugging Face layout."""
     for part, replacement in OUTER.items() if name in OUTER else IN_LAYERS.items():
         name = name.replace(part, replacement)
     return name
@@ -50,10 +50,10 @@ def is_ignorable(name: str) -> bool:
 
 
 def rotated_in_pairs(name: str, spec: ModelSpec) -> int:
-    """Dimensions of a head of a tensor whose rows are in llama.cpp's own order, 0 where they are in that of training.
+    """The head size of a tensor whose rows are in llama.cpp's own order; 0 if they are in the order of training.
 
-    It rotates dimension i of a head with its neighbour in architecture llama alone; in all others, as everywhere here,
-    with the one half a head on.
+    Only for architecture llama, llama.cpp rotates neighbouring dimensions; for all others it rotates dimension i with
+    i + D/2, as we do.
     """
     is_rotated = spec.family == "llama" and (".attn_q." in name or ".attn_k." in name)
     return spec.head_dim if is_rotated else 0

@@ -1,4 +1,4 @@
-"""A model that is split into several GGUF files, read as one.
+"""Read a model that is split into several GGUF files.
 
 Source: llama.cpp (src/llama.cpp, llama_split_path), which names them `model-00001-of-00003.gguf` and so on.
 """
@@ -12,12 +12,12 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 
-PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.(?i:gguf))")
 MAX_PARTS: Final = 1024  # of 50 GB, the size into which models are usually split
 
 
 def read_model(path: Path) -> GgufFile:
-    """The metadata of a file and all tensors, also those in its other parts.
+    """The metadata of a file and all tensors, including those in its other parts.
 
     Raises:
         CheckpointError: a file is absent or damaged, or does not belong to the others.
@@ -40,7 +40,7 @@ def read_model(path: Path) -> GgufFile:
 
 
 def all_parts(path: Path) -> list[Path]:
-    """All files of the model whose first one is called so."""
+    """All files of the model whose first file has this name."""
     named = PART_NAME.fullmatch(path.name)
     return [path] if named is None else parts_of(path, int(named["count"]))
 
@@ -49,7 +49,7 @@ def parts_of(path: Path, count: int) -> list[Path]:
     """All files of a model whose first one this is.
 
     Raises:
-        CheckpointError: it is not the first one, or its name does not say so.
+        CheckpointError: its name is not that of the first part.
     """
     named = PART_NAME.fullmatch(path.name)
     if named is None or int(named["number"]) != 1 or int(named["count"]) != count:
@@ -57,7 +57,8 @@ def parts_of(path: Path, count: int) -> list[Path]:
             f"{path} is one of {count} parts of a model: give the first one, whose name must end in "
             f"-00001-of-{count:05}.gguf, with the others beside it"
         )
-    return [path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    names = (f"{named['stem']}-{number:05}-of-{count:05}{named['suffix']}" for number in range(1, count + 1))
+    return [path.with_name(name) for name in names]
 
 
 def _read_part(path: Path) -> dict[str, StoredTensor]:

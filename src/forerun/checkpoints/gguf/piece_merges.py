@@ -1,4 +1,4 @@
-"""The merges of sentencepiece's BPE, which its files leave out: any two pieces that together are one may be merged."""
+"""Compute the merges of sentencepiece's BPE, which its files omit: two pieces that join to a piece may be merged."""
 
 from collections.abc import Mapping, Sequence
 from math import isnan
@@ -7,26 +7,25 @@ from typing import Final
 
 from forerun.checkpoints.gguf.vocabulary_keys import VocabularyKeys
 
-# Letters of all tokens together, each the place of a possible merge: 32,000 tokens of Llama 2 have 0.2 million.
+# Letters of all tokens, each a possible split point: the 32,000 tokens of Llama 2 have 0.2 million.
 MAX_LETTERS: Final = 2**21
-MAX_TOKEN_LETTERS: Final = 256  # Llama 2 has tokens of 16, and control tokens may be three times as long
+MAX_TOKEN_LETTERS: Final = 256  # tokens of Llama 2 have up to 16 letters, control tokens up to three times as many
 MAX_MERGES: Final = 2**19  # of 200 bytes each while they are sorted; Llama 2 has 61,000
 
 
 def merges_by_score(
     keys: VocabularyKeys, vocabulary: Mapping[str, int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """All merges, the first ones first: those into the token with the best score.
+    """All merges in order of priority: merges into the token with the best score come first.
 
-    Among merges into one token those come first whose parts have the lower ids. That is the order that transformers'
-    converter gave the published files of such models, so that a text has the tokens that it has with the model's own
-    tokenizer.json.
+    Among merges into the same token, those whose parts have lower ids come first. transformers' converter wrote the
+    published files of such models in this order, so texts get the same tokens as with the model's own tokenizer.json.
     """
     if max(map(len, vocabulary)) > MAX_TOKEN_LETTERS or sum(map(len, vocabulary)) > MAX_LETTERS:
         raise keys.wrong("tokens", f"has more than {MAX_TOKEN_LETTERS} letters in one, or {MAX_LETTERS} in all")
     if any(map(isnan, scores)):
         raise keys.wrong("scores", "holds one that is no number")
-    own = {token: token for token in vocabulary}  # a part that is a token is that very object and takes no memory
+    own = {token: token for token in vocabulary}  # parts reuse the tokens' own string objects to save memory
     merges: list[tuple[float, str, str]] = []
     for token, id_ in vocabulary.items():
         parts = ((own.get(token[:place]), own.get(token[place:])) for place in range(1, len(token)))

@@ -1,7 +1,7 @@
-r"""How byte-level BPE splits a text before it merges, by the name that a GGUF file gives in `tokenizer.ggml.pre`.
+r"""The regular expressions that split a text before byte-level BPE, by the name in a GGUF file's `tokenizer.ggml.pre`.
 
-A name stands for expressions that are applied one after another, each to the pieces that the one before left: what it
-matches and what lies between matches become pieces of their own.
+A name stands for expressions that are applied one after another, each to the pieces left by the previous one: matches,
+and the texts between matches, become separate pieces.
 
 Source: the names are those of llama.cpp's src/llama-vocab.cpp that models of the architectures llama, qwen2 and qwen3
 have. The expressions are those of the models' own tokenizer.json, from which llama.cpp's are made, and GPT-2's is that
@@ -51,13 +51,13 @@ TEKKEN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """What a name stands for.
+    """The pre-tokenization of a name.
 
     Args:
-        expressions: in Oniguruma's notation, which tokenizers has.
-        composes: letters with marks of their own become one character first (Unicode's NFC).
-        ignore_merges: a piece that is a token as a whole becomes that token, whatever the merges say.
-        adds_bos: a text begins with the token for that, unless the file says otherwise.
+        expressions: in Oniguruma's notation, which tokenizers uses.
+        composes: whether the text is first normalised to Unicode's NFC.
+        ignore_merges: whether a piece that is a token becomes that token regardless of the merges.
+        adds_bos: whether a text begins with the BOS token, unless the file says otherwise.
     """
 
     expressions: tuple[str, ...]
@@ -66,7 +66,7 @@ class Splitting:
     adds_bos: bool = False
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """It in tokenizers, with bytes written as letters behind it."""
+        """The pre-tokenizer for tokenizers, followed by the byte-level step."""
         splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in self.expressions]
         return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 

@@ -1,4 +1,4 @@
-"""Which token ids end a text of a GGUF file's model."""
+"""The token ids that end a text of a GGUF file's model."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from forerun.checkpoints.gguf.config import TOKENS_KEY
 from forerun.checkpoints.gguf.header import GgufFile
 
 KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
-# Tokens that end a text or a turn whatever the keys say, since many files name only one of several.
+# Tokens that always end a text or a turn, because the keys of many files name only one of several.
 # Source: llama.cpp, src/llama-vocab.cpp, special_eog_ids.
 END_TEXTS: Final = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
@@ -15,10 +15,10 @@ END_TEXTS: Final = frozenset({
 
 
 def read_stop_ids(file: GgufFile) -> tuple[int, ...]:
-    """Ids of the keys, then of tokens that are known to end a text.
+    """The ids in the keys, then those of tokens that are known to end a text.
 
     Raises:
-        CheckpointError: a key's value is no token id.
+        CheckpointError: a key's value is not a token id.
     """
     keys = file.section("tokenizer.ggml.")
     named = [keys.integer(key, least=0) for key in KEYS if keys.has(key)]

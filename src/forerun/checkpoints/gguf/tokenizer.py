@@ -1,6 +1,6 @@
-"""The tokenizer and chat template that the metadata of a GGUF file describes, with the ids of the model's own.
+"""Read the tokenizer and chat template from the metadata of a GGUF file; ids equal those of the model's own tokenizer.
 
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section Tokenizer, and, for what it leaves open,
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section Tokenizer, and for unspecified details
 llama.cpp's src/llama-vocab.cpp.
 """
 
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 
 WHOLE_FILE_KEY: Final = "tokenizer.huggingface.json"
 TEMPLATE_KEY: Final = "tokenizer.chat_template"
-SPACE: Final = "▁"  # how sentencepiece writes a space
+SPACE: Final = "▁"  # sentencepiece's character for a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """The tokens of a file and what they are for.
+    """The tokens of a file and their uses.
 
     Args:
         tokens: by id.
         types: by id, see `vocabulary_keys`.
-        special_ids: ids of tokens with a use of their own, by the names that templates have for them.
+        special_ids: ids of special tokens, by their names in templates.
     """
 
     tokens: Sequence[str]
@@ -60,14 +60,14 @@ class Pieces:
         }
         types = list(keys.numbers("token_type", num_tokens)) if keys.has("token_type") else [NORMAL] * num_tokens
         control = set() if keys.has("token_type") else set(special_ids.values())
-        # Ends that a converter took for text: llama.cpp overrides their types too.
+        # End tokens that a converter marked as text: llama.cpp overrides their types too.
         control |= {id_ for id_, text in enumerate(tokens) if text in END_TEXTS and types[id_] != UNUSED}
         for id_ in control:
             types[id_] = CONTROL
         return cls(tokens=tokens, types=types, special_ids=special_ids)
 
     def vocabulary(self, keys: VocabularyKeys) -> dict[str, int]:
-        """Ids by token, without those that only fill the table up, such as [PAD151665]."""
+        """Ids by token, without padding tokens such as [PAD151665]."""
         used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
         vocabulary = {self.tokens[id_]: id_ for id_ in used}
         if not vocabulary:
@@ -79,7 +79,7 @@ class Pieces:
         return vocabulary
 
     def added(self) -> list[AddedToken]:
-        """Tokens that are found in a text before anything else; the special ones are left out of decoded text."""
+        """Tokens that are matched in a text before all others; special ones are omitted from decoded text."""
         return [
             AddedToken(self.tokens[id_], special=kind != USER_DEFINED, normalized=False)
             for id_, kind in enumerate(self.types)
@@ -94,7 +94,7 @@ def read_tokenizer(file: GgufFile) -> Tokenizer:
     """The tokenizer of a file, with its chat template.
 
     Raises:
-        CheckpointError: a key is missing or damaged, or asks for what is not known here; the message names it.
+        CheckpointError: a key is missing, damaged or unsupported; the message names it.
     """
     keys = VocabularyKeys(file=file)
     pieces = Pieces.read(keys)
@@ -102,7 +102,7 @@ def read_tokenizer(file: GgufFile) -> Tokenizer:
 
 
 def read_chat_template(file: GgufFile) -> str | None:
-    """The source of the default template; None where there is no template."""
+    """The source of the default template; None if there is no template."""
     if TEMPLATE_KEY not in file.metadata:
         names = [key for key in file.metadata if key.startswith(f"{TEMPLATE_KEY}.")]
         if names and f"{TEMPLATE_KEY}.default" not in names:
@@ -138,7 +138,7 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
 
 
 def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
-    """Byte-level BPE, and whether its texts begin with a token for that."""
+    """Byte-level BPE, and whether its texts begin with a BOS token."""
     splitting = _read_splitting(keys)
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in keys.texts("merges"))]
     if any(not left or not right or " " in right for left, right in merges):
@@ -146,7 +146,7 @@ def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokeni
     vocabulary = pieces.vocabulary(keys)
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=splitting.ignore_merges)
-    except Exception as error:  # tokenizers raises the bare class for a merge of what is no token
+    except Exception as error:  # tokenizers raises a bare Exception if a merge's part is not a token
         raise keys.wrong("merges", f"does not fit the tokens ({short(str(error))})") from error
     backend = tokenizers.Tokenizer(model)
     if splitting.composes:
@@ -170,11 +170,11 @@ def _read_splitting(keys: VocabularyKeys) -> Splitting:
 
 
 def _sentencepiece(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
-    """BPE as sentencepiece does it: pairs with the best score first, and bytes for what is no token.
+    """sentencepiece's BPE: merges with the best score first, and byte tokens for unknown characters.
 
-    A space goes before every text, after control tokens too: so do llama.cpp and most of these models' tokenizer.json.
-    transformers 5 leaves it out behind control tokens where the class is LlamaTokenizer and `legacy` is not set; a GGUF
-    file does not say so.
+    A space is added before every text, also after control tokens, as in llama.cpp and in most of these models'
+    tokenizer.json. transformers 5 omits it after control tokens if the class is LlamaTokenizer and `legacy` is not set;
+    a GGUF file does not record that.
     """
     vocabulary, scores = pieces.vocabulary(keys), keys.numbers("scores", len(pieces.tokens))
     unknown = pieces.special_tokens().get("unk_token", pieces.tokens[0])
@@ -191,7 +191,7 @@ def _sentencepiece(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer
 
 
 def _surround(backend: tokenizers.Tokenizer, keys: VocabularyKeys, pieces: Pieces, *, adds_bos: bool) -> None:
-    """Give texts the token that begins them, and the one that ends them, where the file asks for it."""
+    """Add the BOS and EOS tokens to texts if the file specifies them."""
     form = ["$A"]
     ids = {}
     for name, default, place in (("bos", adds_bos, 0), ("eos", False, 2)):

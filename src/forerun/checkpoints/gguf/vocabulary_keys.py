@@ -1,4 +1,4 @@
-"""What the metadata of a GGUF file says of its vocabulary, each value checked before it is used."""
+"""The vocabulary's keys in the metadata of a GGUF file, each checked before it is used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from forerun.core.json_file import short
 
 PREFIX: Final = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # types of tokens, as ggml numbers them; 6 is a byte
-# Names that templates use, and the keys that hold these tokens' ids, "seperator" as ggml writes it.
+# Names used in templates, and the keys that hold these tokens' ids; "seperator" is ggml's spelling.
 SPECIAL_KEYS: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -50,7 +50,7 @@ class VocabularyKeys:
         return value  # type: ignore[return-value]
 
     def numbers(self, key: str, count: int) -> Sequence[float]:
-        """So many numbers, one for each token."""
+        """A list of `count` numbers, one for each token."""
         value = self.file.metadata.get(PREFIX + key)
         if not isinstance(value, tuple) or not set(map(type, value)) <= {int, float}:
             raise self.wrong(key, f"is {short(value)}, but must be a list of numbers")
@@ -59,7 +59,7 @@ class VocabularyKeys:
         return value  # type: ignore[return-value]
 
     def token_id(self, key: str, num_tokens: int) -> int | None:
-        """The id of a token with a use of its own; None where the file names none."""
+        """The id of a special token; None if the file has none."""
         value = self.file.metadata.get(PREFIX + key)
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""A checkpoint's config.json as a `ModelSpec`; whatever would be computed differently is refused by name."""
+"""Convert a checkpoint's config.json to a `ModelSpec`. Keys that need unsupported computation are refused by name."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"
-MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft that has a part of its target's tokens
+MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft with a part of its target's tokens
 FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 DEFAULT_WINDOW: Final = 4096
 QWEN_DEFAULT_FULL_LAYERS: Final = 28
@@ -24,7 +24,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
     """The architecture of the checkpoint in `folder`; see `model_spec_of`.
 
     Raises:
-        CheckpointError: there is no such file, or what `model_spec_of` says of it.
+        CheckpointError: there is no such file, or `model_spec_of` refuses it.
     """
     return model_spec_of(JsonFile.read(folder / CONFIG_NAME))
 
@@ -82,7 +82,7 @@ def _refuse_unsupported(config: JsonFile, family: str) -> None:
 
 
 def _read_window(config: JsonFile, family: str) -> int | None:
-    """How many tokens each one sees where layers have a sliding window; None where none has, or it has no effect."""
+    """The size of the sliding window in tokens; None if no layer has one, or it has no effect."""
     if not _slides(config, family):
         return None
     window = config.integer("sliding_window", DEFAULT_WINDOW, least=MIN_POSITIONS)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceFolder:
-    """config.json, safetensors, tokenizer.json and what else lies beside them; see CheckpointSource."""
+    """config.json, safetensors, tokenizer.json and the other files of a folder; see CheckpointSource."""
 
     name: str
     folder: Path
@@ -55,14 +55,14 @@ class HuggingFaceFolder:
         return model_identity(self.folder)
 
     def tokenizer(self) -> "Tokenizer":
-        from forerun.checkpoints.huggingface.tokenizer import read_tokenizer  # brings tokenizers and jinja2 along
+        from forerun.checkpoints.huggingface.tokenizer import read_tokenizer  # imports tokenizers and jinja2
 
         return read_tokenizer(self.folder)
 
     def vocabulary_map(self) -> "VocabularyMap | None":
-        if not (self.folder / MAP_NAME).exists():  # as most have none
+        if not (self.folder / MAP_NAME).exists():  # most drafts have none
             return None
-        from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map  # brings torch along
+        from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map  # imports torch
 
         return read_vocabulary_map(self.folder, self.spec())
 
@@ -80,7 +80,7 @@ class HuggingFaceFolder:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "WeightSource":
-        from forerun.checkpoints.huggingface.load import open_weights  # brings torch along
+        from forerun.checkpoints.huggingface.load import open_weights  # imports torch
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
 
         packing, spec = self._packing(), self.spec()

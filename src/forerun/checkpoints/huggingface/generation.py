@@ -1,4 +1,4 @@
-"""What generation_config.json says of texts: how the model's authors want it sampled, and the ids that end a text."""
+"""Read generation_config.json: the authors' recommended sampling, and the ids that end a text."""
 
 import logging
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def read_stop_ids(folder: Path) -> tuple[int, ...]:
     """Ids that end a text: those of generation_config.json, else those of config.json, else none.
 
-    The order matters: chat models declare the end of a turn in the former only.
+    generation_config.json comes first, because chat models declare the end of a turn only there.
 
     Raises:
         CheckpointError: `eos_token_id` is neither a token id nor a list of them.
@@ -47,23 +47,22 @@ def _read_ids(file: JsonFile) -> tuple[int, ...]:
 
 
 def read_default_sampling(folder: Path) -> SamplingParams:
-    """The sampling that the folder recommends; greedy where it recommends none.
+    """The sampling that the folder recommends; greedy if it recommends none.
 
     Raises:
-        CheckpointError: the file is there and is no JSON object.
+        CheckpointError: the file exists and is not a JSON object.
     """
     path = folder / GENERATION_CONFIG_NAME
     return recommended_sampling(JsonFile.read(path)) if path.exists() else GREEDY
 
 
 def recommended_sampling(file: JsonFile) -> SamplingParams:
-    """The sampling that a file of generation_config.json's keys recommends.
+    """The sampling recommended by a file with generation_config.json's keys.
 
-    What the file states holds, and what it leaves out is off, as in vLLM; transformers puts its own defaults (top_k 50)
-    in place of what is left out. `do_sample` false is greedy whatever else the file states, as in transformers, which
-    vLLM does not look at. Without `do_sample`, a file that states any temperature or filter wants sampling, as in vLLM:
-    who wrote them meant them. A temperature left out beside them is 1. A value that cannot be used is warned of and
-    left out.
+    As in vLLM, parameters in the file are used and absent ones are off; transformers uses its own defaults (top_k 50)
+    for absent ones. As in transformers, `do_sample` false means greedy whatever else the file has; vLLM ignores it.
+    Without `do_sample`, a file with a temperature or a filter means sampling, as in vLLM. The default temperature then
+    is 1. An invalid value is ignored with a warning.
     """
     stated = {name: file.values[name] for name in NAMES if file.has(name) and _is_usable(file, name)}
     if _does_sample(file, stated):
@@ -84,7 +83,7 @@ def _does_sample(file: JsonFile, stated: Mapping[str, object]) -> bool:
 
 def _is_usable(file: JsonFile, name: str) -> bool:
     try:
-        SamplingParams(**{name: file.values[name]})  # type: ignore[arg-type]  # which is what it finds out
+        SamplingParams(**{name: file.values[name]})  # type: ignore[arg-type]  # the constructor checks the type
     except ConfigError as error:
         logger.warning("%s: %s; it is left out", file.path, error)
         return False

@@ -1,4 +1,4 @@
-"""Which model a folder holds, as a short text."""
+"""The identity of the model in a folder, as a short text."""
 
 from pathlib import Path
 

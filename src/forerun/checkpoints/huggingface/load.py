@@ -37,7 +37,7 @@ def open_weights(
     device: str = "cpu",
     on_progress: BytesRead | None = None,
 ) -> StoredWeights:
-    """A folder of plain weights as a WeightSource. Everything is checked before the first weight is read.
+    """Open a folder of plain weights as a WeightSource. All tensors are checked before the first weight is read.
 
     Args:
         folder: holds model.safetensors, or model.safetensors.index.json and its shards.
@@ -53,8 +53,8 @@ def open_weights(
 def load_weights(
     folder: Path, spec: ModelSpec, *, dtype: torch.dtype, device: str = "cpu", on_progress: BytesRead | None = None
 ) -> dict[str, Tensor]:
-    """All weights of such a folder at once, under the names of `names.tensor_plan`; the peak is little more than
-    them."""
+    """Load all weights of such a folder, keyed by the names of `names.tensor_plan`. The peak memory is little more than
+    the weights."""
     weights = open_weights(folder, spec, dtype=dtype, device=device, on_progress=on_progress)
     return {name: weights.tensor(name) for name in weights.names}
 

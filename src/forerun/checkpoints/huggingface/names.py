@@ -1,4 +1,4 @@
-"""Where every Hugging Face tensor of a model goes: the one table of names."""
+"""The table of Hugging Face tensor names and their places in our weights."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
 class TensorPlace:
     """One stored tensor's place: rows [row_start, row_start + shape[0]) of the weight `name`.
 
-    `shape` is what the stored tensor must have, and `dtypes` what it may be stored in. A bias counts as rows of one
+    `shape` is the required shape of the stored tensor, `dtypes` are the dtypes allowed. A bias counts as rows of one
     element.
     """
 
@@ -28,7 +28,7 @@ class TensorPlace:
 
 
 def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
-    """Every tensor the checkpoint must hold, by its Hugging Face name, and where it goes.
+    """Every tensor that the checkpoint must hold, by its Hugging Face name, and its place.
 
     Query, key and value become one matrix, and so do gate and up, so that each is one multiplication.
     """
@@ -59,7 +59,7 @@ def fused_shapes(plan: Mapping[str, TensorPlace]) -> dict[str, tuple[int, ...]]:
 
 
 def by_weight(plan: Mapping[str, TensorPlace], stored: Mapping[str, StoredTensor]) -> dict[str, list[StoredTensor]]:
-    """The stored tensors of every weight, which the plan names in the order of their rows."""
+    """The stored tensors of every weight, in the order of their rows, which is the plan's order."""
     parts: dict[str, list[StoredTensor]] = {}
     for name, place in plan.items():
         parts.setdefault(place.name, []).append(stored[name])
@@ -67,7 +67,7 @@ def by_weight(plan: Mapping[str, TensorPlace], stored: Mapping[str, StoredTensor
 
 
 def is_ignorable(hf_name: str) -> bool:
-    """Whether a stored tensor outside the plan is redundant: old exports hold rotary frequencies, here computed."""
+    """Whether a stored tensor outside the plan is redundant: old exports hold rotary frequencies, which we compute."""
     return LEFTOVER.fullmatch(hf_name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Which layers of a folder are packed in 4 bits, by their tensors' names, and every tensor that it must then hold."""
+"""Find the layers of a folder that are packed in 4 bits, and every tensor that the folder must hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ PATTERN: Final = "re:"  # begins an exception that is a regular expression
 class PackedLayer:
     """A linear layer: its name in the folder, the shape of its weight, and its tensors by suffix.
 
-    GPTQ's may hold two tensors that say nothing, which is checked when they are read: the groups' numbers, `g_idx`, and
-    a `bias` of zeros where the model has none.
+    A GPTQ layer may hold two redundant tensors, which are checked on reading: the group indices `g_idx`, and a `bias`
+    of zeros if the model has none.
     """
 
     name: str
@@ -33,10 +33,10 @@ def packed_layers(
 ) -> dict[str, PackedLayer]:
     """The packed layers, by the name that the plain weight would have.
 
-    A layer is plain where the folder holds a plain weight for it, which the config must say too.
+    A layer is plain if the folder holds a plain weight for it; the config must agree.
 
     Raises:
-        CheckpointError: config and tensors disagree, or a layer's sizes cannot be packed so.
+        CheckpointError: config and tensors disagree, or a layer's sizes cannot be packed this way.
     """
     layers = {}
     for name, place in plan.items():
@@ -56,7 +56,7 @@ def packed_layers(
 
 
 def stored_plan(plan: Mapping[str, TensorPlace], layers: Mapping[str, PackedLayer]) -> dict[str, TensorPlace]:
-    """Every tensor that the folder must hold, by its name there."""
+    """Every tensor that the folder must hold, by its name in the folder."""
     return dict(_stored(plan, layers))
 
 
@@ -95,7 +95,8 @@ def _layer(
 
 
 def _check_excepted(folder: Path, module: str, packing: Packing) -> None:
-    """A name in the list stands for all whose names contain it; a pattern may mean any."""
+    """Refuse a plain layer that the config does not except. A name in its list matches all names that contain it; a
+    pattern is assumed to match."""
     if not any(name.startswith(PATTERN) or name in module for name in packing.exceptions):
         raise CheckpointError(
             f"{folder} holds a plain '{module}{WEIGHT}', but by the quantization_config in {folder / CONFIG_NAME} that "

@@ -1,6 +1,6 @@
-"""The tensors of a linear layer packed in 4 bits: what they must be, and the weight that they stand for.
+"""The tensors of a linear layer packed in 4 bits: their required shapes and dtypes, and how they are unpacked.
 
-Eight codes lie in a word of 32 bits, the first in its last four bits. Of a weight [O, I] with G groups of inputs:
+A 32-bit word holds eight codes, the first in its lowest four bits. For a weight [O, I] with G groups of inputs:
 
     AWQ          qweight [I, O/8] and qzeros [G, O/8], eight outputs to a word in the order 0 2 4 6 1 3 5 7;
                  scales [G, O]
@@ -9,7 +9,7 @@ Eight codes lie in a word of 32 bits, the first in its last four bits. Of a weig
     compressed-  weight_packed [O, I/8 rounded up], eight inputs to a word; weight_scale [O, G]; weight_shape, which
     tensors      is (O, I); unless zeros are all 8, weight_zero_point [O/8 rounded up, G], eight outputs to a word
 
-Everywhere a weight is (code - zero) * scale. Sources: AutoAWQ and llm-awq, version "gemm"; AutoGPTQ and GPTQModel,
+In all layouts a weight is (code - zero) * scale. Sources: AutoAWQ and llm-awq, version "gemm"; AutoGPTQ and GPTQModel,
 checkpoint formats "gptq" and "gptq_v2"; compressed-tensors, format "pack-quantized".
 
 Legend: O output features, I input features, G groups of consecutive input features, W words.
@@ -31,13 +31,13 @@ from forerun.model.quantise import MAX_INT4, group_size_of
 from forerun.model.weights import Int4Weight, Shape
 
 IN_WORD: Final = 8  # codes
-AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where in its word each of eight outputs stands
+AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # position of each of eight outputs in its word
 MIDDLE: Final = 8  # the zero of a symmetric weight
 SCALES: Final = ("F16", "BF16", "F32")
-DTYPES: Final = {"scales": SCALES, "weight_scale": SCALES, "weight_shape": ("I32", "I64")}  # of all others I32
+DTYPES: Final = {"scales": SCALES, "weight_scale": SCALES, "weight_shape": ("I32", "I64")}  # all others are I32
 
 Axis: TypeAlias = Literal["in", "in word", "group", "out", "out word"]
-AXES: Final[Mapping[Method, Mapping[str, tuple[Axis, Axis]]]] = {  # of the tensors of which a part can be read
+AXES: Final[Mapping[Method, Mapping[str, tuple[Axis, Axis]]]] = {  # of tensors that can be read in part
     "awq": {"qweight": ("in", "out word"), "qzeros": ("group", "out word"), "scales": ("group", "out")},
     "gptq": {"qweight": ("in word", "out"), "qzeros": ("group", "out word"), "scales": ("group", "out")},
     "compressed-tensors": {
@@ -50,14 +50,14 @@ AXES: Final[Mapping[Method, Mapping[str, tuple[Axis, Axis]]]] = {  # of the tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWindow:
-    """Outputs and inputs of a packed layer that begin with a word, and with a group, and end so, or with the layer."""
+    """Outputs and inputs of a packed layer, aligned to whole words and groups, or to the end of the layer."""
 
     rows: range
     columns: range
 
     @classmethod
     def cover(cls, shape: Shape, group_size: int, rows: Piece, columns: Piece) -> "PackedWindow":
-        """The smallest one that has these in it, and at least one word."""
+        """The smallest window that contains these rows and columns, with at least one word."""
         return cls(
             rows=whole_units(rows, IN_WORD, shape[0]), columns=whole_units(columns, lcm(IN_WORD, group_size), shape[1])
         )
@@ -67,23 +67,23 @@ class PackedWindow:
         return len(self.rows), len(self.columns)
 
     def along(self, axis: Axis, group_size: int) -> range:
-        """What it has of an axis."""
+        """The window's range along an axis of a tensor."""
         numbers = self.rows if axis.startswith("out") else self.columns
         unit = group_size if axis == "group" else IN_WORD if axis.endswith("word") else 1
         return range(numbers.start // unit, -(-numbers.stop // unit))
 
 
 def whole_units(piece: Piece, unit: int, size: int) -> range:
-    """The units that a piece of `size` elements is in, or one where it has nothing but padding."""
+    """The whole units that contain a piece of `size` elements; one unit if the piece is only padding."""
     start = min(piece.start, size - 1) // unit * unit
     return range(start, min(size, max(start + unit, -(-piece.stop // unit) * unit)))
 
 
 def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace]:
-    """The tensors that stand in the place of a layer's weight, by suffix.
+    """The tensors that replace a layer's weight, by suffix.
 
     Raises:
-        CheckpointError: its sizes cannot be packed so; the message does not say whose.
+        CheckpointError: its sizes cannot be packed this way; the message does not name the layer.
     """
     num_out, num_in = place.shape
     group_size = packing.group_size or num_in
@@ -106,10 +106,10 @@ def packed_places(packing: Packing, place: TensorPlace) -> dict[str, TensorPlace
 
 
 def check_whole(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape) -> None:
-    """Check the tensors of a layer that are no part of its weight: what they say must be so already.
+    """Check that the redundant tensors of a layer have the expected values.
 
     Raises:
-        CheckpointError: it is not; the message begins with the tensor's suffix.
+        CheckpointError: one has not; the message begins with the tensor's suffix.
     """
     if "bias" in tensors and tensors["bias"].any():
         raise CheckpointError("bias is not all zeros, but the model of config.json has no bias there")
@@ -120,15 +120,15 @@ def check_whole(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape) -
 
 
 def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype) -> Int4Weight:
-    """The weight [O, I] of a layer's tensors, or of the same window of all, by suffix.
+    """Unpack the weight [O, I] from a layer's tensors by suffix, or from the same window of all of them.
 
     A group larger than the kernels' becomes several with the same scale and zero. Nothing is rounded.
 
     Args:
-        dtype: that the weight says it is computed in.
+        dtype: the compute dtype of the weight.
 
     Raises:
-        CheckpointError: a tensor holds what it cannot mean; the message begins with its suffix.
+        CheckpointError: a tensor holds an invalid value; the message begins with its suffix.
     """
     num_out, num_in = shape
     match packing.method:
@@ -159,8 +159,8 @@ def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype:
 
 
 def nibbles(words: Tensor) -> Tensor:
-    """The codes of int32 words [rows, W], the first of a word in its last bits: uint8 [rows, 8 W]."""
-    # Two codes to a byte, a word's last byte first. A column's copy by contiguous() would keep its strides.
+    """Unpack int32 words [rows, W], the first code in the lowest bits, into codes, uint8 [rows, 8 W]."""
+    # Little-endian bytes of two codes each. clone() is used because contiguous() would keep a column's strides.
     pairs = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     return torch.stack((pairs & MAX_INT4, pairs >> 4), -1).view(len(words), -1)
 
@@ -171,9 +171,9 @@ def _reorder(codes: Tensor) -> Tensor:
 
 
 def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
-    """A stored 15 of the first version is -1 in four bits, and so 0.
+    """The zeros of stored ones. A 15 in the first version means -1 in four bits, so its zero is 0.
 
-    A symmetric zero is 8, stored as 7 or, by writers that call the second version by the first one's name, as 8.
+    A symmetric zero is 8. It is stored as 7, or as 8 by programs that label the second version as the first.
     """
     if not packing.is_symmetric:
         return (stored_GO + packing.zero_offset) & MAX_INT4

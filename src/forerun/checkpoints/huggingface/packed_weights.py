@@ -1,4 +1,4 @@
-"""A folder whose linear layers are packed in 4 bits as a WeightSource; embedding, head and norms are plain."""
+"""A WeightSource of a folder with linear layers packed in 4 bits; embedding, head and norms are plain."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,11 +26,11 @@ from forerun.model.weights import Int4Weight, Table, Weight
 
 
 class PackedWeights:
-    """A WeightSource that reads each weight when it is taken, and of a part little more than the part.
+    """A WeightSource that reads each weight on request; for a part of a weight it reads little more than the part.
 
     Args:
-        dtype: of plain tensors, and that in which a kernel without products of 4 bits computes.
-        weight_format: of linear layers: "plain" and "int4" leave packed ones exactly as they are; others are rounded.
+        dtype: of plain tensors, and the compute dtype of kernels without 4-bit products.
+        weight_format: of linear layers: "plain" and "int4" leave packed ones unchanged; other formats round them.
         on_progress: called with bytes read so far and bytes to read in all, after each chunk.
 
     Raises:
@@ -70,7 +70,7 @@ class PackedWeights:
         layers = self._layers.get(f"{name}.weight")
         if layers is None:
             return self._plain.linear(name, part)
-        needs_whole = self._format == "int8" and part.columns is not None  # scales are those of all inputs
+        needs_whole = self._format == "int8" and part.columns is not None  # scales depend on all inputs
         weight = in_format(self._unpack_all(layers, WHOLE if needs_whole else part), self._format)
         return take_part(weight, part) if needs_whole else weight, self._plain.bias(name, part)
 
@@ -78,7 +78,7 @@ class PackedWeights:
         return self._plain.vector(name)
 
     def _unpack_all(self, layers: Sequence[PackedLayer], part: Part) -> Int4Weight:
-        """Layers of the same inputs and groups as one, on the device."""
+        """Unpack layers with the same inputs and groups as one weight, on the device."""
         parts, first = [], 0
         for idx, layer in enumerate(layers):
             rows = [Piece(start=0, stop=layer.shape[0])]
@@ -113,7 +113,7 @@ class PackedWeights:
         return weight if columns is None else take_grouped(weight, columns.scaled(1, -window.columns.start))
 
     def _read(self, layer: PackedLayer, suffix: str, window: PackedWindow, group_size: int) -> Tensor:
-        """What a window has of a tensor, as it is stored, on the CPU; all of one that is no part of the weight."""
+        """A window of a tensor as stored, on the CPU; redundant tensors are read whole."""
         stored, axes = self._stored[f"{layer.name}.{suffix}"], AXES[self._packing.method].get(suffix)
         shape = stored.shape if len(stored.shape) == 2 else (stored.shape[0], 1)
         first, second = [window.along(axis, group_size) for axis in axes] if axes else map(range, shape)

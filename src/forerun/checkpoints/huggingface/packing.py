@@ -1,6 +1,6 @@
-"""How the linear layers of a checkpoint are packed in 4 bits, as the quantization_config in its config.json has it.
+"""Read the 4-bit packing of a checkpoint's linear layers from the quantization_config in its config.json.
 
-Whatever would make them other numbers, or need other arithmetic, is refused by its key.
+Unsupported packings are refused, with the name of the key.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from forerun.core.json_file import MAX_SIZE, JsonFile
 KEY: Final = "quantization_config"
 Method = Literal["awq", "gptq", "compressed-tensors"]
 BITS: Final = 4
-GROUP_UNIT: Final = 32  # inputs; groups are whole numbers of the smallest group that kernels have
+GROUP_UNIT: Final = 32  # inputs; group sizes are multiples of the kernels' smallest group
 SUPPORTED: Final = (
     "4 bits in groups of a multiple of 32 inputs, or one group for an output: AWQ's gemm layout, GPTQ without "
     "activation order, compressed-tensors' pack-quantized. Choose such a checkpoint, or the original one; --weights "
@@ -22,13 +22,13 @@ SUPPORTED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What is needed to read the packed layers.
+    """The packing of the packed layers.
 
     Args:
-        method: whose layout the tensors have.
-        group_size: inputs that share a scale and a zero; None: all of an output's.
-        is_symmetric: every zero is 8. AWQ and GPTQ store it all the same, compressed-tensors does not.
-        zero_offset: what the stored zeros lack: 1 in GPTQ's first version, which stored zero - 1.
+        method: the layout of the tensors.
+        group_size: inputs that share a scale and a zero; None: all inputs of an output.
+        is_symmetric: whether every zero is 8. AWQ and GPTQ store it nevertheless, compressed-tensors does not.
+        zero_offset: added to stored zeros: 1 for GPTQ's first version, which stores zero - 1.
         exceptions: the layers, or parts of their names, that the config leaves plain.
     """
 
@@ -40,15 +40,15 @@ class Packing:
 
     @property
     def stored_format(self) -> str:
-        """What a user calls the codes."""
+        """The name of the format for users."""
         return {"awq": "AWQ int4", "gptq": "GPTQ int4", "compressed-tensors": "pack-quantized int4"}[self.method]
 
 
 def read_packing(config: JsonFile) -> Packing | None:
-    """The packing of the checkpoint with this config.json; None where its weights are plain.
+    """The packing of the checkpoint with this config.json; None if its weights are plain.
 
     Raises:
-        CheckpointError: they are quantised in a way that is not supported, or the config contradicts itself.
+        CheckpointError: the quantisation is not supported, or the config contradicts itself.
     """
     if not config.has(KEY):
         return None
@@ -97,7 +97,7 @@ def _read_gptq(quantised: JsonFile) -> Packing:
 
 
 def _read_compressed(quantised: JsonFile) -> Packing:
-    """One group of linear layers, of whose weights alone something is quantised."""
+    """compressed-tensors' keys: one group of linear layers, with only their weights quantised."""
     _require(quantised, "format", "pack-quantized")
     for key in ("kv_cache_scheme", "transform_config"):
         _require_empty(quantised, key)
@@ -120,7 +120,7 @@ def _read_compressed(quantised: JsonFile) -> Packing:
 
 
 def _read_strategy(weights: JsonFile) -> int | None:
-    """The group size. Activation order that left the columns in place, "weight" or "static", needs no care."""
+    """The group size. Activation order "weight" or "static" is ignored, because it leaves the columns in place."""
     _require_bits(weights, "num_bits")
     _require(weights, "type", "int")
     _require(weights, "dynamic", False)
@@ -154,7 +154,7 @@ def _require_bits(quantised: JsonFile, *keys: str) -> None:
 
 
 def _require(quantised: JsonFile, key: str, wanted: object) -> None:
-    """Refuse a key with another value; absent is as good as the wanted one."""
+    """Refuse a key with another value; the key may be absent."""
     if quantised.has(key) and quantised.values[key] != wanted:
         raise quantised.wrong(key, f"{wanted!r}; supported are {SUPPORTED}")
 

@@ -1,4 +1,4 @@
-"""The rotary embedding of a config.json, in each of the three ways it has been written."""
+"""Read the rotary embedding from a config.json, in any of its three notations."""
 
 from math import log
 from typing import Final
@@ -14,10 +14,10 @@ SUPPORTED: Final = "one of default, linear, llama3, yarn"
 def read_rope(config: JsonFile) -> RopeSpec:
     """Rotary parameters of a checkpoint.
 
-    Transformers 5 writes `rope_parameters` with the base inside; before, the base was the top-level `rope_theta` and
-    the rest `rope_scaling`, whose kind was called `type` before 4.43 and `rope_type` after. Where several are there,
-    `rope_scaling` goes before `rope_parameters` unless it is empty, and a nested base before the top-level one, as in
-    transformers.
+    Transformers 5 writes `rope_parameters`, which includes the base; earlier versions wrote the base as top-level
+    `rope_theta` and the rest as `rope_scaling`, whose kind was called `type` before 4.43 and `rope_type` after. If a
+    config has several, a non-empty `rope_scaling` takes precedence over `rope_parameters`, and a nested base over the
+    top-level one, as in transformers.
 
     Raises:
         CheckpointError: the kind is not supported, or a parameter it needs is missing or out of range.
@@ -44,7 +44,7 @@ def read_rope(config: JsonFile) -> RopeSpec:
 
 
 def _original_positions(config: JsonFile, rope: JsonFile) -> int:
-    """The context before it was stretched. A top-level key goes first, and without any it is the present one."""
+    """The context length before scaling. A top-level key takes precedence; the default is the current length."""
     key = "original_max_position_embeddings"
     return config.integer(key, rope.integer(key, config.integer("max_position_embeddings")))
 
@@ -78,7 +78,7 @@ def _read_yarn(rope: JsonFile, theta: float, original_max_positions: int, max_po
 
 
 def _sharpening(rope: JsonFile, factor: float) -> float:
-    """The attention factor that follows from the others. Source: arXiv 2309.00071, equation 22; DeepSeek's `mscale`."""
+    """The attention factor from the other parameters. Source: arXiv 2309.00071, equation 22; DeepSeek's `mscale`."""
     growth = 0.1 * log(max(factor, 1.0))
     if rope.has("mscale") and rope.has("mscale_all_dim"):
         return (rope.number("mscale") * growth + 1.0) / (rope.number("mscale_all_dim") * growth + 1.0)

@@ -21,10 +21,10 @@ DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF1
 def catalogue(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
 
-    Other safetensors files in the folder are not looked at: some authors add a second copy in their own format.
+    Other safetensors files in the folder are ignored, because some authors add a second copy in their own format.
 
     Raises:
-        CheckpointError: no weights, a damaged or absent file, or an index that contradicts its files.
+        CheckpointError: there are no weights, a file is damaged or absent, or the index contradicts its files.
     """
     if (folder / SINGLE_NAME).exists():
         return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
@@ -41,10 +41,10 @@ def catalogue(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_dtype(folder: Path) -> str:
-    """The dtype of most of the stored bytes: float32, bfloat16, float16 or float64; codes and indices do not count.
+    """The dtype with the most stored bytes: float32, bfloat16, float16 or float64; codes and indices do not count.
 
-    What config.json says is not looked at: some say float32, or nothing, beside weights in bfloat16, and computing in
-    float32 then takes twice the memory and time and gains no digit.
+    The dtype in config.json is ignored: it may be float32 or absent for bfloat16 weights, and computing in float32 then
+    takes twice the memory and time without gaining precision.
 
     Raises:
         CheckpointError: the weights are missing or damaged.
@@ -54,7 +54,7 @@ def read_dtype(folder: Path) -> str:
 
 
 def bytes_by_dtype(tensors: Iterable[StoredTensor]) -> Counter[str]:
-    """Bytes of tensors by what they are stored in."""
+    """Bytes of tensors by stored dtype."""
     num_bytes = Counter[str]()
     for tensor in tensors:
         num_bytes[tensor.dtype] += tensor.num_bytes

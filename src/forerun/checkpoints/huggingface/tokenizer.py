@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer and chat template, read the way transformers 5 reads them."""
+"""Read a checkpoint's tokenizer and chat template, as transformers 5 does."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from forerun.core.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
 from forerun.text.chat_template import TEMPLATE_FILE
 from forerun.text.tokenizer import Tokenizer
 
-MAX_CONFIG_BYTES: Final = 2**23  # models with 28,000 added tokens, for sounds, list them in 5 MiB
+MAX_CONFIG_BYTES: Final = 2**23  # audio models with 28,000 added tokens list them in 5 MiB
 MAX_TOKENIZER_BYTES: Final = 2**26  # 262,000 tokens take 33 MiB
 TOKENIZER_NAME: Final = "tokenizer.json"
 TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
@@ -48,7 +48,7 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
 
 
 def require_text(text: str, folder: Path, name: str) -> str:
-    """The same text, unless it holds half a surrogate pair, which JSON can write and no tokenizer reads."""
+    """Return the text; refuse lone surrogates, which JSON can hold but no tokenizer can read."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -57,7 +57,7 @@ def require_text(text: str, folder: Path, name: str) -> str:
 
 
 def read_backend(folder: Path) -> tokenizers.Tokenizer:
-    """What tokenizer.json describes, without truncation or padding.
+    """The tokenizer in tokenizer.json, without truncation or padding.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -78,12 +78,12 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
-    """What a file of tokenizers says, without truncation or padding; `name` is what an error calls it."""
+    """Parse a file of tokenizers, without truncation or padding; `name` is for error messages."""
     try:
         backend = tokenizers.Tokenizer.from_buffer(raw)
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
-    except BaseException as error:  # the bare class for a defect of the file; a fault in Rust is no Exception either
+    except BaseException as error:  # a bare Exception for an invalid file; a panic in Rust is a BaseException
         version, fault = tokenizers.__version__, short(str(error))
         raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
@@ -92,7 +92,7 @@ def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
 
 
 def read_chat_template(folder: Path) -> str | None:
-    """The folder's default template, or None. chat_template.jinja goes before tokenizer_config.json's entry."""
+    """The folder's default template, or None. chat_template.jinja takes precedence over tokenizer_config.json."""
     file = folder / TEMPLATE_FILE
     if file.is_file():
         return _read_source(file)
@@ -121,7 +121,7 @@ def _default_of(entries: list[Any], folder: Path) -> str:
 
 
 def _content(value: object) -> str | None:
-    """A token is written as a string or as an object with `content`."""
+    """The text of a token, which is written as a string or as an object with `content`."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 
@@ -130,8 +130,8 @@ def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
     """Give a sentencepiece Llama tokenizer the pre-tokenizer and the decoder that transformers 5 gives it.
 
     They differ in two points: whether text after a special token gets a leading space, and whether decoding drops one.
-    The file's normalizer always adds one; transformers does only if `legacy` is set, for the class LlamaTokenizer under
-    model type llama alone. It drops one where it adds one.
+    The file's normalizer always adds a space. transformers adds one only if `legacy` is set, and only for the class
+    LlamaTokenizer with model type llama. It drops a space if it adds one.
     """
     config = read_optional(folder / TOKENIZER_CONFIG_NAME)
     is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"

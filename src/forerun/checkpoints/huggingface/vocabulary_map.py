@@ -1,4 +1,4 @@
-"""The vocabulary of a draft that has a part of its target's tokens, as it lies in the draft's folder."""
+"""Read the vocabulary map of a draft with a part of its target's tokens."""
 
 from pathlib import Path
 from typing import Final
@@ -22,10 +22,10 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
     """The map in a draft's folder.
 
     Args:
-        spec: the draft's own.
+        spec: the draft's spec.
 
     Raises:
-        CheckpointError: it is damaged, or contradicts itself or config.json.
+        CheckpointError: the map is damaged, or contradicts itself or config.json.
     """
     path = folder / MAP_NAME
     tensors = {tensor.name: tensor for tensor in read_header(path, ID_BYTES)}

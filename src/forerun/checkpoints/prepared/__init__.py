@@ -1,1 +1,1 @@
-"""Models whose weights were divided among ranks, and packed, beforehand."""
+"""Models whose weights were divided among ranks and packed in advance."""

@@ -1,4 +1,4 @@
-"""A folder that was prepared for ranks as a CheckpointSource."""
+"""A folder prepared for ranks, as a CheckpointSource."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFolder:
-    """A file of weights for each rank; all that is no weight lies beside them as in a Hugging Face folder.
+    """A file of weights for each rank; all other files are as in a Hugging Face folder.
 
     See CheckpointSource. A host needs only the files of its own ranks.
     """
@@ -38,7 +38,7 @@ class PreparedFolder:
 
     @property
     def _texts(self) -> HuggingFaceFolder:
-        """What has nothing to do with weights."""
+        """The files that are not weights."""
         return HuggingFaceFolder(name=self.name, folder=self.folder)
 
     def manifest(self) -> Manifest:
@@ -79,15 +79,15 @@ class PreparedFolder:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "RankWeights":
-        """All weights, of a folder that was prepared for one rank."""
+        """All weights of a folder that was prepared for one rank."""
         (plan,) = self.plans(1)
         return self.rank_weights(plan, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress)
 
     def plans(self, num_ranks: int) -> Sequence[ShardPlan]:
-        """Which part each of so many ranks has.
+        """The plan of each of `num_ranks` ranks.
 
         Raises:
-            CheckpointError: the folder was prepared for another number.
+            CheckpointError: the folder was prepared for another number of ranks.
         """
         prepared = len(self.manifest().ranks)
         if prepared != num_ranks:
@@ -106,10 +106,10 @@ class PreparedFolder:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> "RankWeights":
-        """One rank's weights, once its file is known to be the one that was written.
+        """One rank's weights, after checking its file's digest.
 
         Raises:
-            CheckpointError: it is not, or it was prepared in another format.
+            CheckpointError: the file was changed, or was prepared in another format.
         """
         manifest = self.manifest()
         if weight_format not in ("plain", manifest.weights):
@@ -118,7 +118,7 @@ class PreparedFolder:
                 f"--weights out, or prepare the model with --weights {weight_format}"
             )
         self._check_file(manifest, plan.rank)
-        from forerun.checkpoints.prepared.rank_file import RankWeights  # brings torch along
+        from forerun.checkpoints.prepared.rank_file import RankWeights  # imports torch
 
         path = self.folder / rank_name(plan.rank)
         return RankWeights(path, self.spec(), plan, dtype=dtype, device=device, on_progress=on_progress)

@@ -1,4 +1,4 @@
-"""What a prepared folder says of itself: which model, for which ranks, in which format, and every file's digest."""
+"""The manifest of a prepared folder: its model, ranks and format, and every file's digest."""
 
 import json
 import re
@@ -22,7 +22,7 @@ PREPARE_AGAIN: Final = "prepare the model again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
-    """One rank's weights: its file's size in bytes and the SHA-256 of all of them, in hexadecimal digits."""
+    """One rank's file: its size in bytes and its SHA-256 in hexadecimal digits."""
 
     num_bytes: int
     sha256: str
@@ -30,14 +30,14 @@ class RankFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A prepared folder.
+    """The contents of a manifest.
 
     Args:
-        identity: of the model that it was made from, see `CheckpointSource.identity`.
+        identity: of the original model, see `CheckpointSource.identity`.
         weights: the format that linear layers were rounded to: stored (not at all), int8 or int4.
-        dtype: of what is not rounded.
-        group_size: what the parts of the MLP are a multiple of, see `plan_shards`.
-        formats: bytes of all tensors of all ranks, by what they are stored in.
+        dtype: of tensors that are not rounded.
+        group_size: the parts of the MLP are multiples of it, see `plan_shards`.
+        formats: bytes of all tensors of all ranks, by stored format.
         ranks: the files, in the order of ranks.
     """
 
@@ -49,11 +49,11 @@ class Manifest:
     ranks: Sequence[RankFile]
 
     def plans(self, spec: ModelSpec) -> tuple[ShardPlan, ...]:
-        """Which part of the model each rank has."""
+        """The plan of every rank."""
         return plan_shards(spec, len(self.ranks), group_size=self.group_size)
 
     def to_json(self, spec: ModelSpec) -> str:
-        """The file's text. The plan in it can be computed: it is there to be read, and to be compared when it is."""
+        """The file's text. It includes the plan, for readers and to be compared with the computed plan on reading."""
         values = {"version": VERSION, **asdict(self), "plan": plan_values(self.plans(spec))}
         return json.dumps(values, indent=1) + "\n"
 
@@ -70,7 +70,7 @@ def read_manifest(folder: Path, spec: ModelSpec) -> Manifest:
     """The manifest of a folder.
 
     Raises:
-        CheckpointError: it is damaged, of another version, or divides the model as this version does not.
+        CheckpointError: it is damaged, has another version, or divides the model in another way.
     """
     file = JsonFile.read(folder / MANIFEST_NAME)
     version = file.integer("version")

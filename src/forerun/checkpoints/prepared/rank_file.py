@@ -1,7 +1,7 @@
-"""One rank's typed weights as a safetensors file, and back.
+"""Write one rank's typed weights to a safetensors file, and read them.
 
 A linear layer is stored as NAME.weight in a floating dtype, as NAME.int8 with NAME.scales, or as NAME.int4 with
-NAME.scales, NAME.zeros and NAME.group_size; two codes of 4 bits share a byte, the first of them in its lower half.
+NAME.scales, NAME.zeros and NAME.group_size; a byte holds two 4-bit codes, the first in its lower half.
 
 Legend: O output features, I input features, G groups of consecutive input features, B bytes of a row.
 """
@@ -33,11 +33,11 @@ from forerun.sharding.weights import LEADER, part_of
 
 CODE_BYTES: Final = {"U8": 1, "I8": 1, "I32": 4}
 CODE_DTYPES: Final = {"U8": torch.uint8, "I8": torch.int8, "I32": torch.int32}
-BOTTOM: Final = 15  # of a byte
+BOTTOM: Final = 15  # mask of a byte's lower half
 
 
 def rank_shapes(spec: ModelSpec, plan: ShardPlan) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight of a rank, by its name with ".weight" or ".bias" behind it."""
+    """The shape of every weight of a rank, by its name with the suffix ".weight" or ".bias"."""
     shapes = fused_shapes(tensor_plan(plan.local(spec)))
     shapes[f"{HEAD}.weight"] = (plan.vocab.size, spec.hidden_size)
     is_others = plan.rank != LEADER
@@ -58,7 +58,7 @@ def _rank_tensors(weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> It
     for name, shape in rank_shapes(spec, plan).items():
         module, _, kind = name.rpartition(".")
         if name == TABLE or kind == "bias":
-            continue  # a bias comes with its weight
+            continue  # a bias is read with its weight
         if len(shape) == 1:
             yield name, weights.vector(module)
             continue
@@ -70,7 +70,7 @@ def _rank_tensors(weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> It
 
 
 def stored_tensors(weight: Weight) -> Iterator[tuple[str, Tensor]]:
-    """What a weight is stored as, by suffix."""
+    """The tensors that a weight is stored as, by suffix."""
     match weight:
         case DenseWeight():
             yield "weight", weight.values_OI
@@ -87,21 +87,21 @@ def stored_tensors(weight: Weight) -> Iterator[tuple[str, Tensor]]:
 
 
 def in_bytes(codes_OI: Tensor) -> Tensor:
-    """Codes of 4 bits, two to a byte: uint8 [O, I / 2 rounded up]."""
+    """Pack 4-bit codes, two per byte: uint8 [O, I / 2 rounded up]."""
     even_OI = functional.pad(codes_OI, (0, codes_OI.shape[1] % 2))
     return even_OI[:, ::2] | (even_OI[:, 1::2] << 4)
 
 
 def from_bytes(codes_OB: Tensor, num_in: int) -> Tensor:
-    """The codes [O, I], one to a byte."""
+    """Unpack codes [O, I], one per byte."""
     return torch.stack((codes_OB & BOTTOM, codes_OB >> 4), -1).flatten(1)[:, :num_in]
 
 
 class RankWeights:
-    """A WeightSource of one rank's file, which reads each weight when it is taken.
+    """A WeightSource of one rank's file, which reads each weight on request.
 
     Args:
-        dtype: of what is not in codes, and that in which a kernel without products of codes computes.
+        dtype: of unquantised tensors, and the compute dtype of kernels without products of codes.
 
     Raises:
         CheckpointError: the file does not hold exactly the rank's tensors; names file and tensor.
@@ -164,7 +164,7 @@ class RankWeights:
         )
 
     def _read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor on the device, in a dtype or as it is stored."""
+        """Read a tensor to the device, in `dtype` or as stored."""
         stored = self._stored[name]
         own = (TORCH_DTYPES | CODE_DTYPES)[stored.dtype]
         read = torch.empty(stored.shape, dtype=dtype or own, device=self._device)
@@ -211,7 +211,7 @@ class RankWeights:
 
 
 def formats_of(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, int]]:
-    """Bytes of each tensor by what it is stored in: the codes that it belongs to, else a dtype."""
+    """Each tensor's format and bytes; the format is that of the codes that it belongs to, else its dtype."""
     parts = [(*tensor.name.rpartition(".")[::2], tensor) for tensor in tensors]
     codes = {module: suffix for module, suffix, _ in parts if suffix in ("int8", "int4")}
     for module, suffix, tensor in parts:

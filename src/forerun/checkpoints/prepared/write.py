@@ -1,4 +1,4 @@
-"""A model divided among ranks, written as a prepared folder."""
+"""Write a model divided among ranks as a prepared folder."""
 
 import shutil
 from collections import Counter
@@ -16,13 +16,12 @@ from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankF
 from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
 from forerun.core.model_spec import ModelSpec
-from forerun.core.output_file import write_whole
-from forerun.core.resumable_folder import synchronise
+from forerun.core.output_file import replacing, write_whole
 from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan
 
 COPIED: Final = (".json", ".jinja", ".model", ".txt")  # config, tokenizer, templates, sampling, licence
-OnRank = Callable[[int, int], None]  # ranks that are written, of how many
+OnRank = Callable[[int, int], None]  # ranks written so far, number of all ranks
 
 
 def write_ranks(
@@ -35,7 +34,7 @@ def write_ranks(
     """Write the file of every rank that is not there; no more than one rank's weights are in memory.
 
     Args:
-        weights_of: a rank's own part.
+        weights_of: returns a rank's own part.
 
     Raises:
         OSError: a file cannot be written.
@@ -43,38 +42,27 @@ def write_ranks(
     for plan in plans:
         path = folder / rank_name(plan.rank)
         if not path.exists():
-            save(path, weights_of(plan), spec, plan)
+            save_tensors(path, rank_tensors(weights_of(plan), spec, plan))
         on_rank(plan.rank + 1, len(plans))
 
 
-def save(path: Path, weights: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
-    """Write one rank's file; it gets its name once the disk holds all of it."""
-    unfinished = path.with_name(f".{path.name}")
-    try:
-        save_tensors(unfinished, rank_tensors(weights, spec, plan))
-        unfinished.rename(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file onto the disk.
+    """Write a safetensors file, which gets its name once the disk holds all of it.
 
     Raises:
         OSError: it cannot be written.
     """
     try:
-        save_file(dict(tensors), path, {"format": "pt"})
+        with replacing(path) as unfinished:
+            save_file(dict(tensors), unfinished, {"format": "pt"})
     except SafetensorError as error:  # what a full disk gives
         raise OSError(str(error)) from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner may read
-    synchronise(path)
 
 
 def write_manifest(
     folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: str, dtype: str, group_size: int
 ) -> Manifest:
-    """Describe the rank files of a folder, which are read once more for it."""
+    """Write the manifest of a folder's rank files, which are read again to compute digests."""
     formats, ranks = Counter[str](), []
     for rank in range(num_ranks):
         path = folder / rank_name(rank)
@@ -91,7 +79,7 @@ def write_manifest(
 
 
 def copy_texts(source: Path, folder: Path, *, but: Sequence[str] = ()) -> None:
-    """Copy all of a checkpoint's folder that is no weight."""
+    """Copy all files of a checkpoint's folder except weights."""
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and path.name not in (INDEX_NAME, *but) and path.is_file():
             shutil.copyfile(path, folder / path.name)

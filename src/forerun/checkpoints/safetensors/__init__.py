@@ -1,1 +1,1 @@
-"""Safetensors files, of which nothing is believed that was not checked."""
+"""Safetensors files; every value is checked before it is used."""

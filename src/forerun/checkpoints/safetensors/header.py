@@ -1,8 +1,8 @@
 """The header of a safetensors file, checked against the file before any weight is read.
 
 Format: 8 bytes little-endian header length N, N bytes of JSON {name: {dtype, shape, data_offsets}}, then the data.
-Source: https://huggingface.co/docs/safetensors, section Format. The file is read here rather than mapped by the
-library: a mapped file that shrinks kills the process (SIGBUS), and mapped pages would count as memory a second time.
+Source: https://huggingface.co/docs/safetensors, section Format. We read the file instead of mapping it with the
+library, because a mapped file that shrinks kills the process (SIGBUS), and mapped pages count as memory a second time.
 """
 
 import json
@@ -18,18 +18,18 @@ from forerun.core.json_file import POINTER_MARK, refuse_pointer, short
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 WHOLE_BYTES: Final = {"I32": 4, "I64": 8}  # of packed codes, group indices and shapes
-# Room for 8,000 tensors; the largest model of a supported family has 1,138. Parsed JSON takes up to 30 times its text.
+# Enough for 8,000 tensors; the largest supported model has 1,138. Parsed JSON takes up to 30 times its text.
 MAX_HEADER_BYTES: Final = 2**20
 MAX_DIMENSIONS: Final = 8
-MAX_BYTES: Final = 2**63  # of anything in a file
+MAX_BYTES: Final = 2**63  # of any tensor or offset
 LENGTH_BYTES: Final = 8
 METADATA_KEY: Final = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor in a file: `num_bytes` from the absolute `offset` on, row-major. `dtype` is a tag of safetensors,
-    or a type of ggml's, whose blocks lie along the last dimension."""
+    """One tensor in a file: `num_bytes` from the absolute `offset`, row-major. `dtype` is a safetensors dtype, or a
+    ggml type, whose blocks lie along the last dimension."""
 
     path: Path
     name: str
@@ -43,7 +43,7 @@ def read_header(path: Path, item_bytes: Mapping[str, int] = ITEM_BYTES) -> list[
     """The tensors of one file in the order of their bytes, which cover the rest of the file without gap or overlap.
 
     Args:
-        item_bytes: the dtypes that they may have.
+        item_bytes: the allowed dtypes.
 
     Raises:
         CheckpointError: the file is absent, cut short, or its header damaged; the message names file and tensor.

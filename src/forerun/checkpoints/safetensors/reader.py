@@ -1,4 +1,4 @@
-"""Stored tensors, or windows of them, read into tensors of any dtype and device.
+"""Read stored tensors, or windows of them, into tensors of any dtype and device.
 
 Legend: R rows, C columns.
 """
@@ -26,8 +26,8 @@ def read_window(
     The rows of a stored tensor are its first dimension, and its columns all others.
 
     Args:
-        dtype: of what is stored; uint8 for codes, whose columns are bytes.
-        row, column: the first ones to read.
+        dtype: of the stored tensor; uint8 for codes, whose columns are bytes.
+        row, column: the first row and column to read.
 
     Yields:
         The bytes of each chunk, once it is in place.

@@ -1,4 +1,4 @@
-"""The bytes of stored tensors, without torch."""
+"""Read the bytes of stored tensors, without torch."""
 
 from io import FileIO
 
@@ -22,7 +22,7 @@ def read_bytes(tensor: StoredTensor) -> bytearray:
 
 
 def fill(file: FileIO, rest: memoryview, tensor: StoredTensor, start: int) -> None:
-    """Read a tensor's bytes from its byte `start` on, as many as there is room for.
+    """Fill `rest` with a tensor's bytes from its byte `start`.
 
     Raises:
         CheckpointError: the file has become shorter.

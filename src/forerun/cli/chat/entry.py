@@ -10,6 +10,7 @@ from forerun.cli.chat.files import KeptFile, resumed, take_over, with_flags
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
 from forerun.cli.chat.talk import talk
+from forerun.cli.chat.transcript import MAX_BYTES
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
@@ -19,6 +20,7 @@ from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
 from forerun.core.errors import require
+from forerun.core.kept_files import KeptFiles
 
 
 @shows_errors
@@ -65,12 +67,13 @@ def _talk(
     target = model_options.choose(model)
     config = engine_options.config(target, drafter_options.config(target))
     sampling.params()  # complains before the model is loaded
-    saved = resumed(chat_options.resume)
+    files = KeptFiles(MAX_BYTES)
+    saved = resumed(chat_options.resume, files)
     with logs.speaking(), open_engine(config) as engine:
         params = settle(sampling, engine.default_sampling) if saved is None else sampling.params(saved.params)
         note_all(config=config, params=params)
         with StopOnInterrupt() as interrupt:
-            session = Session(engine, params, TypedLines(interrupt), options=chat_options, form=form)
+            session = Session(engine, params, TypedLines(interrupt), options=chat_options, form=form, files=files)
             if saved is not None:
                 take_over(session, with_flags(saved, session))
             if message is None:

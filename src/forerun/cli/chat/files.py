@@ -1,24 +1,28 @@
 """Conversations on disk: /save, /load, and a file that holds one as it goes on."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from forerun.cli.chat.session import Session, count_of, shortened
 from forerun.cli.chat.transcript import Transcript, read_transcript
 from forerun.cli.failures import find_model, say
 from forerun.core.errors import ConfigError
+from forerun.core.kept_files import FileChangedError, KeptFiles
 from forerun.core.output_file import require_writable
 
+MOST_BESIDE: Final = 1000  # files of one name with a number each
 identity_of = cache(lambda model: find_model(model).identity())
 
 
-def resumed(path: Path | None) -> Transcript | None:
+def resumed(path: Path | None, files: KeptFiles) -> Transcript | None:
     """The conversation to go on with; None where it begins. A file that cannot be kept is refused at once."""
     if path is None:
         return None
     require_writable(path, needs_folder=True)
-    return read_transcript(path) if path.exists() else None
+    return None if files.is_known(path) else read_transcript(path, files)
 
 
 def with_flags(saved: Transcript, session: Session) -> Transcript:
@@ -59,23 +63,22 @@ def take_over(session: Session, transcript: Transcript) -> None:
 
 
 def save(session: Session, name: str) -> None:
-    """/save: what is there already is replaced only if the user agrees, or if it is this chat's own."""
+    """/save: what is there already is replaced only if the user agrees, or if it is as this chat left it."""
     path = _path(name, "save")
-    if path.exists() and path not in session.own_files:
+    is_known = session.files.is_known(path)
+    if not is_known:
         question = f"{path} is there already: replace it?"
         if not session.lines.agrees(question, unless_told=False):
             say(f"{path} was there already and stays as it is: name another file")
             return
-    transcript_of(session).write(path)
-    session.own_files.add(path)
+    session.files.write(path, transcript_of(session).to_json(), is_agreed=not is_known)
     say(f"{count_of(session.conversation)} saved to {path}")
 
 
 def load(session: Session, name: str) -> None:
     """/load: the conversation of a file in place of this one. Where one is kept in a file, it is that file from now."""
     path = _path(name, "load")
-    take_over(session, read_transcript(path))
-    session.own_files.add(path)
+    take_over(session, read_transcript(path, session.files))
     if session.file is not None:
         session.file = path
 
@@ -93,14 +96,22 @@ class KeptFile:
         self._written: Transcript | None = None
 
     def update(self, session: Session) -> None:
-        """Write it if need be.
+        """Write it if need be; where another program has changed it, go on in a new file beside it.
 
         Raises:
             ConfigError: it cannot be written.
         """
-        if session.file is None:
+        path, transcript = session.file, transcript_of(session)
+        if path is None or transcript == self._written:
             return
-        transcript = transcript_of(session)
-        if transcript != self._written:
-            transcript.write(session.file)
-            self._written = transcript
+        for place in (path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, MOST_BESIDE))):
+            with suppress(FileChangedError):
+                session.files.write(place, transcript.to_json())
+                session.file, self._written = place, transcript
+                break
+        else:
+            raise ConfigError(f"{path} was changed by another program, and so were others beside it: /save FILE")
+        if place != path:
+            say(
+                f"{path} was changed by another program and stays as it is: this conversation is in {place} from now on"
+            )

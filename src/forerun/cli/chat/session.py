@@ -17,9 +17,10 @@ from forerun.cli.numbers import advice, all_numbers
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
+from forerun.core.kept_files import KeptFiles
+from forerun.core.seeds import seed_of_text
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
-from forerun.text.prompt import holds_messages
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 PLAIN_MODE: Final = "this model has no chat template, so it continues the text you type rather than answering it"
 WAYS_OUT: Final = "/shift drops the oldest turns, /clear forgets all"
 MAX_SHOWN: Final = 60  # characters of a message, to recognise it by
-NUM_SEEDS: Final = 2**63  # as SamplingParams takes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,13 @@ class Session:
     Args:
         params: how answers are chosen until a command changes it. Without a limit of their own they go on to the
             model's end of text; those of a model without chat template, which has no end of turn, keep the engine's.
+        files: what is known of those that this chat has read or written.
     """
 
     def __init__(
-        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *, options: ChatOptions, form: OutputOptions
-    ) -> None:
+        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *,
+        options: ChatOptions, form: OutputOptions, files: KeptFiles,
+    ) -> None:  # fmt: skip
         has_template = engine.tokenizer.has_chat_template
         if params.max_new_tokens is None and has_template:
             params = replace(params, max_new_tokens=UNTIL_FULL)
@@ -78,7 +80,7 @@ class Session:
         self.conversation = Conversation(has_template=has_template, system_prompt=options.system_prompt)
         self.is_over = False
         self.file = options.resume  # which holds the conversation as it goes on
-        self.own_files = {options.resume} - {None}  # those that this chat has written or read
+        self.files = files
         self._form, self._options = form, options
         self._last: Answered | None = None
         self._num_again = 0  # answers to the last question before this one
@@ -192,11 +194,11 @@ class Session:
             note(hint)
 
     def _with_another_seed(self) -> ChatSettings:
-        """The settings for another answer: with a seed of their own each one has the next, else a fresh one."""
+        """The settings for another answer: a seed that follows from their own where they have one, else a fresh one."""
         params = self.settings.params
         if params.is_greedy or params.seed is None:
             return self.settings
-        return replace(self.settings, params=replace(params, seed=(params.seed + self._num_again) % NUM_SEEDS))
+        return replace(self.settings, params=replace(params, seed=seed_of_text(params.seed, self._num_again)))
 
     def _would_repeat(self, said: str) -> bool:
         """Whether the last answer is what the model would say again."""
@@ -222,6 +224,8 @@ class Session:
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
+        from forerun.text.prompt import holds_messages  # brings tokenizers along
+
         if holds_messages(prompt):
             return ""
         tokenizer, prompt_ids = self.engine.tokenizer, self.engine.encode(prompt)

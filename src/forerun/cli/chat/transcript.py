@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.json_file import read_bounded, short
-from forerun.core.output_file import write_whole
+from forerun.core.json_file import short
+from forerun.core.kept_files import KeptFiles
 from forerun.text.conversation import Exchange
 
 FORMAT: Final = "forerun conversation, version 1"
@@ -36,12 +36,8 @@ class Transcript:
     turns: tuple[Exchange, ...]
     num_dropped: int
 
-    def write(self, path: Path) -> None:
-        """Write it atomically.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+    def to_json(self) -> str:
+        """A file's contents."""
         messages: list[dict[str, object]] = []
         if self.system_prompt is not None:
             messages.append({"role": "system", "content": self.system_prompt})
@@ -58,17 +54,17 @@ class Transcript:
             "num_dropped_turns": self.num_dropped,
             "messages": messages,
         }
-        write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+        return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
 
 
-def read_transcript(path: Path) -> Transcript:
-    """What `Transcript.write` wrote; anything else is refused by the name of what is wrong with it.
+def read_transcript(path: Path, files: KeptFiles) -> Transcript:
+    """The conversation of a file; anything else is refused by the name of what is wrong with it.
 
     Raises:
         ConfigError: the file cannot be read, or is no such conversation.
     """
     try:
-        values = json.loads(read_bounded(path, MAX_BYTES))
+        values = json.loads(files.read(path))
         json.dumps(values, ensure_ascii=False).encode()  # half a character could be read, and never be written again
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a conversation's file") from error

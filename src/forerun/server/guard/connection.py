@@ -13,6 +13,9 @@ from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import invalid
 
 ABORT: Final = "abort"  # in a request's state: ends its connection at once
+FIRST_LOOK_S: Final = 0.05  # from the end of what a client sends to the first look whether it is still there
+LOOK_GROWTH: Final = 4  # each look comes after so many times the time of the one before: few are sent to who stays
+MAX_LOOK_S: Final = 15.0
 
 
 class BoundedConnection(H11Protocol):
@@ -31,6 +34,8 @@ class BoundedConnection(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _holder: str | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+    _look_timer: asyncio.TimerHandle | None = None
+    _is_half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -49,7 +54,39 @@ class BoundedConnection(H11Protocol):
             if not self.held[self._holder]:
                 del self.held[self._holder]
         self._forget_unread()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: it left, or it waits for the answer to all that it sent. TCP says the same of both,
+        until something is sent to it.
+        """
+        request = self._request()
+        if self._is_idle() or request.more_body or request.scope["http_version"] == "1.0":
+            return False  # nothing is to be answered, or the client knows no interim answers
+        if not self._is_half_closed:
+            self._is_half_closed = True
+            self._look_later(FIRST_LOOK_S)
+        return True
+
+    def _look(self, waited_s: float) -> None:
+        """Send an interim answer, which every client reads past. The system of one that left answers with a reset, and
+        so the next one fails, which ends the connection. The events of a stream do the same.
+        """
+        request = self._request()
+        if not request.response_started and not request.response_complete:
+            interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(interim) or b"")
+        self._look_later(min(LOOK_GROWTH * waited_s, MAX_LOOK_S))
+
+    def _look_later(self, after_s: float) -> None:
+        self._look_timer = self.loop.call_later(after_s, self._look, after_s)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_half_closed and self._is_idle():
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -13,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from forerun.server.config import ServerConfig
 from forerun.server.guard.keys import KeyRing
+from forerun.server.guard.refusal_log import RefusalLog
 from forerun.server.protocol.errors import ApiError, internal
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN_PATHS: Final = frozenset(("/", "/health", "/ready"))  # the page asks its user for the key
+OPEN_PATHS: Final = frozenset(("/", "/health", "/livez", "/ready"))  # the page asks its user for the key
 OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (
@@ -39,6 +41,8 @@ PREFLIGHT: Final = (
     (b"access-control-max-age", b"600"),
 )
 READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # by a page of another site
+REFUSALS: Final = range(400, 600)
+MAX_SHOWN: Final = 100  # characters of an address, in the log
 MAX_TARGET_BYTES: Final = 4096
 MAX_DIGITS: Final = 20  # of a length; more of them are as much too large
 LINGER_BYTES: Final = 8 * 2**20  # of a body too long that are read: a connection closed early can lose the answer
@@ -57,6 +61,7 @@ class Gate:
     def __init__(self, app: App, config: ServerConfig, *, is_loopback: bool) -> None:
         self._app, self._config, self._keys = app, config, KeyRing(config.api_keys)
         self._hosts = HostNames(config, is_loopback=is_loopback)
+        self._refusals = RefusalLog()
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +73,17 @@ class Gate:
         origin = headers.get(b"origin", b"")
         is_foreign = origin.decode("latin-1").lower() in self._origins
         answer = GuardedAnswer(send, request_id, allowed_origin=origin if is_foreign else None)
+        try:
+            await self._answer(scope, receive, answer, headers, is_foreign=is_foreign)
+        finally:
+            if answer.refusal and scope["path"] not in OPEN_PATHS:  # who waits for the model asks these again and again
+                path = scope["raw_path"].decode("latin-1")[:MAX_SHOWN]
+                self._refusals.note(f"{scope['method']} {path}: {answer.refusal} (request {request_id})")
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, answer: "GuardedAnswer", headers: Headers, *, is_foreign: bool
+    ) -> None:
+        request_id = answer.request_id
         try:
             self._require_neighbour(headers)
             scope.setdefault("state", {})
@@ -175,7 +191,9 @@ class GuardedAnswer:
     """
 
     def __init__(self, send: Send, request_id: str, *, allowed_origin: bytes | None) -> None:
-        self._send, self._request_id, self._is_begun = send, request_id, False
+        self._send, self.request_id, self._is_begun = send, request_id, False
+        self._error_status: int | None = None
+        self.refusal = ""  # status and reason of an answer that is an error of ours
         self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
         if allowed_origin is not None:
             self._added += [
@@ -190,6 +208,11 @@ class GuardedAnswer:
             own = {name for name, _ in message["headers"]}
             cache = [] if b"cache-control" in own else [(b"cache-control", b"no-store")]
             message["headers"] = [*message["headers"], *self._added, *cache]
+            self._error_status = message["status"] if message["status"] in REFUSALS else None
+        elif self._error_status is not None:
+            reason = reason_of(message.get("body", b""))
+            self.refusal = f"{self._error_status} {reason}" if reason else ""
+            self._error_status = None
         await self._send(message)
 
     async def allow(self) -> None:
@@ -201,11 +224,20 @@ class GuardedAnswer:
         """Answer with an error, unless an answer was begun: that one is cut short, so nobody takes it for whole."""
         if self._is_begun:
             return
-        body = error.json(self._request_id)
+        body = error.json(self.request_id)
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": pairs})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def reason_of(body: bytes) -> str:
+    """What an error of ours says, wherever in the server, or in which replica, it was made; empty where it is none."""
+    with suppress(ValueError, KeyError, TypeError):
+        error = json.loads(body)["error"]
+        place, message = error["param"] or "", error["message"]
+        return f"{error['code']}: {message if message.startswith(place) else f'{place}: {message}'}"
+    return ""
 
 
 async def discard(receive: Receive, deadline: float) -> None:

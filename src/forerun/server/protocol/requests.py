@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from forerun.server.protocol.unsupported import not_yet
+from forerun.server.protocol.unsupported import not_yet, require_text_parts
 
 MAX_TOKENS: Final = 2**20  # more than any model's context; what does not fit is cut off
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -89,7 +89,9 @@ class ChatMessage(Fields):
     """One message. Fields of other names go to the chat template."""
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: str | Annotated[list[TextPart], Field(max_length=64)] | None = None
+    content: Annotated[
+        str | Annotated[list[TextPart], Field(max_length=64)] | None, BeforeValidator(require_text_parts)
+    ] = None
 
 
 class WritingRequest(Fields):

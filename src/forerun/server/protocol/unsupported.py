@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic_core import PydanticCustomError
+
 from forerun.server.protocol.errors import ApiError, invalid
 
 TOOLS: Final = "tools are not supported yet: leave them out; the model would not be told of them."
@@ -38,6 +40,13 @@ HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "modalities": (["text"],),
     "best_of": (1,),
 }
+UNSUPPORTED: Final = "unsupported_parameter"
+PART_KINDS: Final = (
+    "image",
+    "audio",
+    "video",
+    "file",
+)  # one of these is in every name that a part's type has elsewhere
 MAX_NAMED: Final = 20  # ignored fields in the header
 MAX_NAME_CHARACTERS: Final = 64
 
@@ -47,7 +56,19 @@ def refuse_unsupported(extra: Mapping[str, Any]) -> None:
     for name, sentence in REFUSED.items():
         value = extra.get(name)
         if value and value not in HARMLESS.get(name, ()):
-            raise invalid(f"{name}: {sentence}", param=name, code="unsupported_parameter")
+            raise invalid(f"{name}: {sentence}", param=name, code=UNSUPPORTED)
+
+
+def require_text_parts(content: Any) -> Any:
+    """What a message says, as it is; raises PydanticCustomError for parts that are no text."""
+    parts = content if isinstance(content, list) else ()
+    for kind in (part.get("type") for part in parts if isinstance(part, dict)):
+        if kind != "text" and isinstance(kind, str):
+            named = next((name for name in PART_KINDS if name in kind), "such")
+            raise PydanticCustomError(
+                UNSUPPORTED, "{kind} parts are not supported: this model reads text", {"kind": named}
+            )
+    return content
 
 
 def ignored_header(extra: Mapping[str, Any]) -> dict[str, str]:
@@ -62,4 +83,4 @@ def is_plain(name: str) -> bool:
 
 def not_yet(name: str) -> ApiError:
     """The refusal of a field whose engine part is missing."""
-    return invalid(f"{name} is not supported by this version.", param=name, code="unsupported_parameter")
+    return invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)

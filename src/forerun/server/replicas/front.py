@@ -14,9 +14,10 @@ from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
 from forerun.server.guard.gate import Gate
 from forerun.server.guard.listening import url_of
+from forerun.server.merged_metrics import merged
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.forwarding import Forwarder
-from forerun.server.replicas.merged_metrics import merged
+from forerun.server.routes.health import LOADING, unavailable
 from forerun.server.routes.page import page_router
 from forerun.server.run import is_local, server_of
 from forerun.server.work.engine_thread import MakeEngine
@@ -93,6 +94,10 @@ def front_app(fleet: Fleet, forwarder: Forwarder) -> FastAPI:
 
     @app.get("/health")
     async def show_health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"}) if fleet.num_ready else unavailable(LOADING)
+
+    @app.get("/livez")
+    async def show_liveness(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     @app.get("/ready")

@@ -12,6 +12,7 @@ from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.gate import Message, Scope
 from forerun.server.work.engine_thread import EngineState, MakeEngine
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Replica:
         self._service = Service(
             config, make_engine, target=target, drafter_name=drafter_name, on_end=self._settle, on_ready=self._settle
         )
-        self._routes = make_routes(self._service)
+        self._routes = make_routes(ServedModels([self._service]))
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_reported = False
         run_on(cores, self._service.begin)

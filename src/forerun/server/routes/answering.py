@@ -128,7 +128,7 @@ class Answering:
                     self._choices[index].take(happening)
                     self._choices[index].logprobs.of(happening)
                 case Generation():
-                    self._finish(job, index, happening)
+                    self._finish(index, happening)
         if job.early_end is not None:
             return Response(status_code=GONE)
         body = {
@@ -200,7 +200,7 @@ class Answering:
             case DecodeStep():
                 return self._round(writer, index, happening)
             case Generation():
-                self._finish(job, index, happening)
+                self._finish(index, happening)
                 return self._ending(writer, index)
             case ApiError():
                 return error_event(happening, self._request.scope["state"]["request_id"])
@@ -235,11 +235,9 @@ class Answering:
             "usage": counted(sum(len(order.prompt_ids) for order in self._orders[:: self._asked.num_choices]), num_new)
         }
 
-    def _finish(self, job: Job, index: int, result: Generation) -> None:
+    def _finish(self, index: int, result: Generation) -> None:
         choice = self._choices[index]
         choice.result = result
-        queue_s = max(0.0, (job.begun_s or job.asked_s) - job.asked_s) if index == 0 else 0.0
-        self._service.metrics.finish(result, choice.rounds, queue_s=queue_s)
         self._service.metrics.end(choice.finish or "stop")
 
     def _numbers(self) -> dict[str, Any]:

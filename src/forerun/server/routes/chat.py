@@ -8,7 +8,7 @@ from forerun.server.protocol.requests import ChatMessage, ChatRequest
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_for
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
@@ -16,9 +16,8 @@ router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 @router.post("/v1/chat/completions", response_class=Response, responses=TEXT_ANSWER)
 async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Answer a conversation."""
-    service = service_of(request)
     refuse_unsupported(asked.others)
-    service.require_model(asked.model)
+    service = await service_for(request, asked.model)
     service.require_room(request.scope["state"]["owner"])
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:

@@ -8,7 +8,7 @@ from forerun.server.protocol.requests import CompletionRequest, refuse_missing_p
 from forerun.server.protocol.unsupported import refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_of
+from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_for
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 DEFAULT_TOKENS: Final = 16  # OpenAI's
@@ -17,10 +17,9 @@ DEFAULT_TOKENS: Final = 16  # OpenAI's
 @router.post("/v1/completions", response_class=Response, responses=TEXT_ANSWER)
 async def completions(request: Request, asked: CompletionRequest) -> Response:
     """Continue texts."""
-    service = service_of(request)
     refuse_unsupported(asked.others)
     refuse_missing_parts(asked)
-    service.require_model(asked.model)
+    service = await service_for(request, asked.model)
     service.require_room(request.scope["state"]["owner"])
     reader, prompts = service.prompts, asked.prompts()
     async with reader.turn(owner_of(request)):

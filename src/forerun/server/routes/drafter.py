@@ -10,16 +10,16 @@ from fastapi import APIRouter, Request
 
 import forerun
 from forerun.server.protocol.errors import ApiError
-from forerun.server.routes.strict_route import REFUSALS, service_of
+from forerun.server.routes.strict_route import REFUSALS, service_for
 
 router = APIRouter(responses=REFUSALS)
 demo_router = APIRouter(responses=REFUSALS)
 
 
 @router.get("/v1/forerun")
-async def show_drafter(request: Request) -> dict[str, Any]:
-    """The model, its drafter, and what sampling is where a request says nothing."""
-    service = service_of(request)
+async def show_drafter(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The model, its drafter, and what sampling is where a request says nothing. Without a name: of the first model."""
+    service = await service_for(request, model)
     engine = service.engine
     sampling = asdict(engine.default_sampling)
     sampling["logit_bias"] = dict(sampling["logit_bias"])
@@ -35,9 +35,9 @@ async def show_drafter(request: Request) -> dict[str, Any]:
 
 
 @demo_router.post("/v1/forerun/kill-drafter")
-async def kill_drafter(request: Request) -> dict[str, bool]:
+async def kill_drafter(request: Request, model: str | None = None) -> dict[str, bool]:
     """Kill the drafter's process; the engine brings it back, and the text goes on meanwhile."""
-    pid = service_of(request).engine.drafter_pid
+    pid = (await service_for(request, model)).engine.drafter_pid
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,30 +1,51 @@
-"""GET /health, /ready and /metrics."""
+"""GET /health, /livez, /ready and /metrics."""
+
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from forerun.server.routes.strict_route import REFUSALS, service_of
+from forerun.server.routes.strict_route import REFUSALS, models_of
 from forerun.server.work.engine_thread import EngineState
 
+LOADING: Final = "Loading model"
 router = APIRouter(responses={"4XX": REFUSALS["4XX"]})
 
 
-@router.get("/health", responses={503: {"description": "The engine has ended."}})
+@router.get("/health", responses={503: {"description": "The model is being loaded, or the engine has ended."}})
 async def show_health(request: Request) -> JSONResponse:
+    """200 once the model is there, as llama-server has it."""
+    models = models_of(request)
+    if models.are_several:  # each is loaded when it is asked for
+        return JSONResponse({"status": "ok"})
+    if models.first.thread.state is EngineState.ENDED:
+        return unavailable("The engine has ended")
+    return unavailable(LOADING) if models.first.is_loading else JSONResponse({"status": "ok"})
+
+
+@router.get("/livez", responses={503: {"description": "The engine has ended."}})
+async def show_liveness(request: Request) -> JSONResponse:
     """200 while the process can do its work, or is on its way there."""
-    is_dead = service_of(request).thread.state is EngineState.ENDED
+    models = models_of(request)  # of several, one that has ended is loaded anew
+    is_dead = not models.are_several and models.first.thread.state is EngineState.ENDED
     return JSONResponse({"status": "ended" if is_dead else "ok"}, status_code=503 if is_dead else 200)
 
 
 @router.get("/ready", responses={503: {"description": "Not now: see status."}})
 async def show_readiness(request: Request) -> JSONResponse:
     """200 where the model is there, its last pass worked, and requests are taken."""
-    service = service_of(request)
-    return JSONResponse({"status": service.state}, status_code=200 if service.is_ready else 503)
+    state = models_of(request).state
+    return JSONResponse({"status": state}, status_code=200 if state == EngineState.READY.value else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+    return Response(models_of(request).metrics_page(), media_type=CONTENT_TYPE_LATEST)
+
+
+def unavailable(message: str) -> JSONResponse:
+    """An error in llama-server's form, by which its scripts know when to ask again."""
+    error = {"code": 503, "message": message, "type": "unavailable_error"}
+    return JSONResponse({"error": error}, status_code=503)

@@ -5,7 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 import forerun
-from forerun.server.routes.strict_route import REFUSALS, service_of
+from forerun.server.routes.strict_route import REFUSALS, models_of
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 router = APIRouter(responses=REFUSALS)
@@ -13,16 +14,16 @@ router = APIRouter(responses=REFUSALS)
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """The one model that is served."""
-    return {"object": "list", "data": [about(service_of(request))]}
+    """The models that are served."""
+    models = models_of(request)
+    return {"object": "list", "data": [about(models, service) for service in models.services]}
 
 
 @router.get("/v1/models/{name:path}")
 async def show_model(request: Request, name: str) -> dict[str, Any]:
     """The model of this name."""
-    service = service_of(request)
-    service.require_model(name)
-    return about(service)
+    models = models_of(request)
+    return about(models, models.find(name))
 
 
 @router.get("/version")
@@ -31,12 +32,16 @@ async def show_version() -> dict[str, str]:
     return {"version": forerun.__version__}
 
 
-def about(service: Service) -> dict[str, Any]:
-    """The model as OpenAI's list has it, with vLLM's max_model_len."""
-    return {
+def about(models: ServedModels, service: Service) -> dict[str, Any]:
+    """The model as OpenAI's list has it, with vLLM's max_model_len, and of several with llama-server's status."""
+    told = {
         "id": service.model_name,
         "object": "model",
         "created": service.created,
         "owned_by": "forerun",
-        "max_model_len": service.engine.max_length,
     }
+    if models.are_several:
+        told["status"] = {"value": models.state_of(service)}
+    if service.is_loaded or not models.are_several:
+        told["max_model_len"] = service.engine.max_length
+    return told

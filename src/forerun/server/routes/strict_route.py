@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from forerun.server.guard.strict_json import read_json
+from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 
@@ -53,7 +54,7 @@ class StrictRequest(Request):
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            config = service_of(self).config
+            config = models_of(self).config
             self._json = read_json(await self.body(), max_depth=config.max_json_depth)
         return self._json
 
@@ -73,10 +74,30 @@ class StrictRoute(APIRoute):
         return handle_strictly
 
 
+def models_of(request: Request) -> ServedModels:
+    """What this app serves."""
+    models = request.app.state.models
+    assert isinstance(models, ServedModels), "the app was made with them"
+    return models
+
+
+async def service_for(request: Request, name: str | None) -> Service:
+    """The model that a request asks for, loaded; it stays so until the request is answered.
+
+    Raises:
+        ApiError: there is none of this name, or it cannot be loaded.
+    """
+    models, state = models_of(request), request.scope["state"]
+    service = models.find(name)
+    await models.use(service, state["held"])
+    state["service"] = service
+    return service
+
+
 def service_of(request: Request) -> Service:
-    """The service of this app."""
-    service = request.app.state.service
-    assert isinstance(service, Service), "the app was made with one"
+    """The model that the request asked for, as `service_for` found it."""
+    service = request.scope["state"]["service"]
+    assert isinstance(service, Service), "the route asked for it first"
     return service
 
 

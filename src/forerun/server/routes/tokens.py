@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from forerun.server.routes.chat import messages_of
-from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_of
+from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_for
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
@@ -15,8 +15,7 @@ router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 @router.post("/tokenize")
 async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     """The ids of a text, or of a conversation."""
-    service = service_of(request)
-    service.require_model(asked.model)
+    service = await service_for(request, asked.model)
     if (asked.prompt is None) == (asked.messages is None):
         raise invalid("Give either prompt or messages.", param="prompt")
     variables = dict(asked.chat_template_kwargs or {})
@@ -33,8 +32,7 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
 @router.post("/detokenize")
 async def detokenize(request: Request, asked: DetokenizeRequest) -> dict[str, str]:
     """The text of these ids."""
-    service = service_of(request)
-    service.require_model(asked.model)
+    service = await service_for(request, asked.model)
     service.prompts.require_vocabulary(asked.tokens, param="tokens")
     async with service.prompts.turn(owner_of(request)):
         return {"prompt": await service.prompts.decode(asked.tokens)}

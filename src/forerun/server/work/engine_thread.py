@@ -12,6 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.tally import TextTally
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
 from forerun.server.work.writing import start
@@ -41,6 +42,7 @@ class EngineThread:
     Args:
         make: opens the engine, in this thread.
         on_ready: called in this thread once the engine is there.
+        on_text: called in this thread after each text, with its number in its job, and as a whole where it is one.
         on_end: called in this thread at its end, with the error that was its cause.
     """
 
@@ -50,9 +52,11 @@ class EngineThread:
         queue: FairQueue,
         *,
         on_ready: Callable[["Engine"], None],
+        on_text: Callable[[Job, int, TextTally, Generation | None], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        self._make, self._queue, self._on_ready, self._on_end = make, queue, on_ready, on_end
+        self._make, self._queue = make, queue
+        self._on_ready, self._on_text, self._on_end = on_ready, on_text, on_end
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._is_stopping = False
         self.state = EngineState.LOADING
@@ -68,9 +72,10 @@ class EngineThread:
         self._is_stopping = True
         self._queue.close()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end, so long at most."""
-        self._thread.join(timeout_s)
+    def join(self, timeout_s: float | None) -> None:
+        """Wait for the end, so long at most; None: however long. One that was never started has ended."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     @property
     def is_alive(self) -> bool:
@@ -91,7 +96,7 @@ class EngineThread:
         except BaseException as caught:  # noqa: BLE001 - whoever started the thread raises it again
             error = caught
         finally:
-            self.state = EngineState.ENDED
+            self.state, self.engine = EngineState.ENDED, None
             self._on_end(error)
 
     def _serve(self, engine: "Engine") -> None:
@@ -117,22 +122,34 @@ class EngineThread:
 
     def _write(self, engine: "Engine", job: Job, index: int, order: Order) -> bool:
         """Write one text; False where the job was ended early: no pass begins after that."""
+        tally, result = TextTally(len(order.prompt_ids)), None
+        try:
+            result = self._play(engine, job, index, order, tally)
+        finally:
+            self._on_text(job, index, tally, result)
+        if result is not None:
+            job.give(index, result)
+        return result is not None and job.early_end is None
+
+    def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
+        """The whole text; None where the job was ended early."""
         self._pass_began_s = monotonic()
         with start(engine, order) as stream:
-            for _ in stream.prefill():
+            for part in stream.prefill():
+                tally.read(part)
                 if job.early_end is not None:
-                    return False
+                    return None
                 self._pass_began_s = monotonic()
             for step in stream:
+                tally.write(step)
                 if job.early_end is not None:
-                    return False
+                    return None
                 self._pass_began_s = monotonic()
                 job.give(index, step)
             self.state = EngineState.READY
             result = stream.result(times_plain=order.times_plain and len(self._queue) == 0)
         self._note(result)
-        job.give(index, result)
-        return job.early_end is None
+        return result
 
     def _note(self, result: Generation) -> None:
         stats = result.stats

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Final
 
 from forerun.core.config import SamplingParams
+from forerun.core.seeds import NUM_SEEDS, seed_of_text
 from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 
 LEAST_TEMPERATURE: Final = 1e-4  # what is colder is greedy, see SamplingParams
-SEEDS: Final = 2**63
 SAME_NAMED: Final = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "ignore_eos",
@@ -31,7 +31,7 @@ def settings_of(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias={int(token_id): bias for token_id, bias in (request.logit_bias or {}).items()},
-        seed=None if request.seed is None else request.seed % SEEDS,  # negative ones are seeds like others
+        seed=None if request.seed is None else request.seed % NUM_SEEDS,  # negative ones are seeds like others
         logprobs=request.num_logprobs(),
         **given,
     )
@@ -39,4 +39,4 @@ def settings_of(
 
 def of_choice(params: SamplingParams, number: int) -> SamplingParams:
     """The settings of one of several texts: each has a seed of its own."""
-    return params if params.seed is None else replace(params, seed=(params.seed + number) % SEEDS)
+    return params if params.seed is None else replace(params, seed=seed_of_text(params.seed, number))

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from forerun.core.steps import Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics
 from forerun.server.protocol.errors import ApiError, loading, stopping
 from forerun.server.protocol.thinking import has_thinking
+from forerun.server.tally import TextTally
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
-from forerun.server.work.refusal_log import RefusalLog
 
 if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
     from forerun.engine.engine import Engine
@@ -48,8 +49,8 @@ class Service:
     ) -> None:
         self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
         self.created, self.drafter_name = int(time.time()), drafter_name
-        self.queue = FairQueue(config)
-        self.thread = EngineThread(make_engine, self.queue, on_ready=self._be_ready, on_end=self._be_over)
+        self._make_engine = make_engine
+        self._renew()
         self.metrics = ServerMetrics(
             num_waiting=lambda: len(self.queue),
             num_running=lambda: float(self.thread.running is not None),
@@ -58,18 +59,56 @@ class Service:
         self.is_draining = False
         self._on_end, self._on_ready = on_end, on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._prompts: PromptReader | None = None
         self._jobs: set[Job] = set()
-        self._refusals = RefusalLog()
+
+    def _renew(self) -> None:
+        self.queue = FairQueue(self.config)
+        self.thread = EngineThread(
+            self._make_engine, self.queue, on_ready=self._be_ready, on_text=self._note_text, on_end=self._be_over
+        )
 
     def begin(self) -> None:
-        """Start to load the model."""
+        """Start to load the model, also again after `unload`, or where its engine has ended."""
         self._loop = asyncio.get_running_loop()
+        if self.thread.state is EngineState.ENDED:
+            self._prompts = None
+            self._renew()
+        self._opening = self._loop.create_future()
         self.thread.start()
+
+    async def opened(self) -> None:
+        """Wait until the model is loaded; raises what keeps it from that."""
+        assert self._opening is not None, "it was begun"
+        await asyncio.shield(self._opening)
+
+    async def unload(self) -> None:
+        """Give back the model's memory. No request may be under way."""
+        self.thread.stop()
+        await asyncio.to_thread(self.thread.join, None)
+        await self._close_prompts()
+
+    async def _close_prompts(self) -> None:
+        if self._prompts is not None:
+            await self._prompts.close()
+            self._prompts = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """True while there is an engine that takes requests."""
+        return self._prompts is not None and self.thread.state in (EngineState.READY, EngineState.FAILING)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """True for a loaded model that a GPU holds."""
+        return self.thread.engine is not None and self.thread.engine.config.device.startswith("cuda")
 
     @property
     def engine(self) -> "Engine":
         """The engine; raises ApiError while there is none."""
+        if self.thread.state is EngineState.ENDED:
+            raise stopping()
         if self.thread.engine is None or self._prompts is None:
             raise loading()
         return self.thread.engine
@@ -82,11 +121,16 @@ class Service:
         return self._prompts
 
     @property
+    def is_loading(self) -> bool:
+        """True until the first request can be answered."""
+        return self._prompts is None and self.thread.state is not EngineState.ENDED
+
+    @property
     def state(self) -> str:
         """How it is, in a word."""
         if self.is_draining:
             return "stopping"
-        if self._prompts is None and self.thread.state is not EngineState.ENDED:
+        if self.is_loading:
             return EngineState.LOADING.value
         return "stalled" if self.thread.stalled_s() > self.config.max_stalled_s else self.thread.state.value
 
@@ -101,24 +145,17 @@ class Service:
         template = self.engine.tokenizer.chat_template
         return template is not None and has_thinking(template.source)
 
-    def require_model(self, name: str | None) -> None:
-        """Raise ApiError for another model's name."""
-        if name is not None and name not in (self.model_name, self.target):
-            message = "The model does not exist on this server; GET /v1/models names the one that does."
-            raise ApiError(404, message, code="model_not_found", param="model")
-
     def require_room(self, owner: str) -> None:
         """Raise ApiError where no request of this key can wait: told before its prompt is read, which takes longer."""
-        with self._noting_refusals():
+        with self._counting_refusals():
             self.queue.require_room(owner)
 
     @contextmanager
-    def _noting_refusals(self) -> Iterator[None]:
+    def _counting_refusals(self) -> Iterator[None]:
         try:
             yield
         except ApiError as error:
             self.metrics.refuse(error.code)
-            self._refusals.note(error.code)
             raise
 
     def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
@@ -130,8 +167,6 @@ class Service:
         Raises:
             ApiError: too much waits, or the server is stopping.
         """
-        if self.is_draining or self.thread.state is EngineState.ENDED:
-            raise stopping()
 
         def forget(job: Job) -> None:
             self.queue.remove(job)
@@ -140,7 +175,9 @@ class Service:
 
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
         job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
-        with self._noting_refusals():
+        with self._counting_refusals():
+            if self.is_draining or self.thread.state is EngineState.ENDED:
+                raise stopping()
             self.queue.put(job)
         assert self._loop is not None, "requests come after the beginning"
         deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
@@ -176,12 +213,10 @@ class Service:
         """End everything; nothing of it is left afterwards."""
         self.is_draining = True
         self._end_all()
-        self._refusals.close()
         self.thread.stop()
         patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
         await asyncio.to_thread(self.thread.join, patience_s)
-        if self._prompts is not None:
-            await self._prompts.close()
+        await self._close_prompts()
 
     def _be_ready(self, engine: "Engine") -> None:
         """Called by the engine's thread."""
@@ -200,7 +235,24 @@ class Service:
         except ApiError:
             logger.warning("the chat template could not be started; requests that need it are refused")
         self._prompts = prompts
+        self._settle(None)
         self._on_ready()
+
+    def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
+        """Called by the engine's thread, before anybody has the end of the text."""
+        assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
+        queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
+        self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
+
+    def _settle(self, error: BaseException | None) -> None:
+        """Tell those that wait for the model."""
+        if self._opening is None or self._opening.done():
+            return
+        if error is None:
+            self._opening.set_result(None)
+        else:
+            self._opening.set_exception(error)
+            self._opening.exception()  # perhaps nobody waits, which is no fault
 
     def _be_over(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
@@ -209,6 +261,7 @@ class Service:
 
     def _end_with(self, error: BaseException | None) -> None:
         self._end_all()
+        self._settle(error)
         self._on_end(error)
 
 

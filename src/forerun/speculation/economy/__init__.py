@@ -1,1 +1,1 @@
-"""What drafting costs and brings, and the one choice that is made from it. No clock: times are passed in."""
+"""Estimates the costs and gains of drafting, and chooses by them. Callers pass in times; no clock is read."""

@@ -1,6 +1,6 @@
-"""Whether a drafter without others beside it drafts: the chooser's answer, for one that plays plain rounds itself.
+"""Decides whether to draft when there is only one drafter, which plays plain rounds itself.
 
-No clock: times are passed in.
+Callers pass in times; no clock is read.
 """
 
 from typing import Final
@@ -12,17 +12,17 @@ ALONE: Final = "alone"
 
 
 class Alone:
-    """The choice for a drafter that plays its plain rounds itself: it is tried by drafting, not by being watched.
+    """A `Chooser` for one drafter that plays plain rounds itself. Where the chooser would watch it, it drafts instead.
 
     Args:
-        costs: of the target's rounds; the drafter measures its rounds there.
+        costs: costs of the target's rounds, to which the drafter adds its measurements.
     """
 
     def __init__(self, costs: RoundCosts) -> None:
         self._chooser = Chooser((ALONE,), costs)
 
     def begin(self, temperature: float) -> None:
-        """An answer begins."""
+        """Begin an answer."""
         self._chooser.begin(temperature)
 
     def should_draft(self) -> bool:
@@ -31,5 +31,5 @@ class Alone:
         return turn.drafter is not None or turn.watched is not None
 
     def measure(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
-        """Take a round of the kind that `should_draft` asked for, or some of them together."""
+        """Record a round of the kind that `should_draft` gave, or several together."""
         self._chooser.measure_whole(num_tokens, seconds, num_rounds)

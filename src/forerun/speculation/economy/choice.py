@@ -1,6 +1,6 @@
-"""Which drafter writes the next round, with how many rows, or none: the one that brings most tokens a second.
+"""Chooses the drafter of the next round, or none, and its number of rows, for the most tokens per second.
 
-No clock: times are passed in.
+Callers pass in times; no clock is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,16 @@ from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
 
 WATCHED: Final = 0.01  # share of all time for guesses that are only compared with the text
-FIRST_WATCHED: Final = 0.03  # the same during the first answer of all, which may lose more
-LOSS: Final = 0.015  # share of an answer's time that it may lose against plain decoding; 0.02 is the promise
-FIRST_LOSS: Final = 0.04  # the same of the first answer, about which nothing is known; 0.05 is the promise
-SHORT: Final = 60  # tokens of the shortest answer that the promise is about
-MARGIN: Final = 1.02  # factor by which a drafter must be faster to take a turn from another, or from plain rounds
-SAVED: Final = 64.0  # plain rounds whose time may be saved up for watching: reading a prompt takes as long as some
-RISK: Final = 0.3  # share of what an answer may still lose that one round may, on average
-MOST_RISK: Final = 0.6  # the same of one round that brings nothing: so that a bad one does not end all
-FREE: Final = 2e-3  # of a plain round: a proposal that takes less is not worth counting
-PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, so that its time stays known
+FIRST_WATCHED: Final = 0.03  # the same during the very first answer, which may lose more
+LOSS: Final = 0.015  # share of its time that an answer may lose against plain decoding; the documented limit is 0.02
+FIRST_LOSS: Final = 0.04  # the same for the first answer, before any measurement; the documented limit is 0.05
+SHORT: Final = 60  # tokens of the shortest answer for which the limit holds
+MARGIN: Final = 1.02  # factor by which a drafter must be faster than another, or than plain rounds, to replace it
+SAVED: Final = 64.0  # limit, in plain rounds, on the time saved up for watching: reading a prompt takes many at once
+RISK: Final = 0.3  # share of an answer's remaining loss limit that one round may lose on average
+MOST_RISK: Final = 0.6  # the same for a round whose nodes are all rejected, so that one bad round leaves room for more
+FREE: Final = 2e-3  # in plain rounds: shorter proposals count as free
+PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, to keep its measured time up to date
 PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
 NOTHING_SAVED: Final[Mapping[str, float]] = {}
 Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
@@ -31,12 +31,12 @@ Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTurn:
-    """What happens in a round.
+    """The plan of a round.
 
     Args:
-        drafter: who drafts; None: nobody.
-        most_rows: rows that its tree may have, or fewer: see `Chooser.rows_of`.
-        watched: who makes a guess that is only compared with the text to come; None: nobody.
+        drafter: the drafter; None: a plain round.
+        most_rows: limit on the rows of its tree; `Chooser.rows_of` may lower it.
+        watched: the drafter that makes a guess only to be compared with the text to come; None: none.
     """
 
     drafter: str | None = None
@@ -45,22 +45,22 @@ class DraftTurn:
 
 
 class Chooser:
-    """Gives every round to the drafter that brings most tokens a second, or to plain decoding.
+    """Gives every round to the drafter with the most tokens per second, or to plain decoding.
 
-    What a drafter would have brought is known without verifying its guesses, since the text comes anyway: guesses in
-    the shadow of other rounds are compared with it. They cost the time of making them, of which `WATCHED` of all time
-    is allowed. A drafter that was never tried drafts at once, within the answer's limit.
+    A drafter can be measured without verifying its guesses: it is watched, which means that it makes a guess during
+    another's round, and the guess is compared with the text that follows. This costs the time of making the guess, for
+    which `WATCHED` of all time is allowed. A drafter that was never tried drafts at once, within the answer's limit.
 
-    A drafter that pays on average may lose in one answer. So each answer has a limit on what it may have lost against
-    plain decoding: a round has only as many rows as the rest of it allows to be lost, times the chance that all of them
-    are rejected.
+    A drafter that pays on average may still lose time in one answer, so the time that each answer may lose against
+    plain decoding is limited. The number of rows of a round is limited such that the time it costs, times the chance
+    that all drafted rows are rejected, stays within a share of what the answer may still lose.
 
     Args:
-        names: the drafters, the likeliest winner first.
-        costs: of the target's rounds.
-        known: speeds in tokens in the time of a plain round, from an earlier start.
-        saved_s: what was left for watching at an earlier start, in seconds.
-        reading_s: seconds that a drafter needs before its next proposal, to read text that it has not read.
+        names: the drafters, the one most likely to win first.
+        costs: costs of the target's rounds.
+        known: speeds measured before the last start, in tokens in the time of a plain round.
+        saved_s: time that was left for watching before the last start, in seconds.
+        reading_s: seconds that a drafter would need before its next proposal to read text that is new to it.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class Chooser:
             kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
             for kind in TEMPERATURE_CLASSES
         }
-        self._asked = list(names)  # to guess in the shadow, the one that was asked least recently first
+        self._asked = list(names)  # order in which to watch them, the least recently watched first
         self._proposal_s, self._proposed_rows = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)  # running means
-        self._hits = dict.fromkeys(names, 0.0)  # running means of the chances that a proposal's first token is right
+        self._hits = dict.fromkeys(names, 0.0)  # running means of the chance that a first token is right
         self._proposal = TokenTree(0)  # the last one
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
         self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
-        self._drafted_last: str | None = None  # who drafted the round before
-        self._room_s = inf  # what the answer may still lose
+        self._drafted_last: str | None = None  # the drafter of the previous round
+        self._room_s = inf  # the time that the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
     def begin(self, temperature: float) -> None:
-        """An answer begins."""
+        """Begin an answer."""
         self._is_first = self._is_first and self._passed_s == 0.0
         self._now = self._records[class_of(temperature)]
         for record in self._now.values():
@@ -95,7 +95,7 @@ class Chooser:
         self.turn = self._next_turn()
 
     def speeds(self) -> Speeds:
-        """Tokens in the time of a plain round, of the drafters that are known."""
+        """Speeds of the drafters with enough rounds, in tokens in the time of a plain round."""
         found = {
             kind: {name: record.speed for name, record in records.items() if record.is_known}
             for kind, records in self._records.items()
@@ -104,12 +104,12 @@ class Chooser:
 
     @property
     def saved_s(self) -> Mapping[str, float]:
-        """Seconds that each drafter may be watched for from now on, whatever is earned."""
+        """Seconds of watching that are left to each drafter, without those still to be earned."""
         return {name: share.saved_s for name, share in self._shares.items() if share.saved_s > 0.0}
 
     def may_read(self, name: str) -> bool:
-        """Whether a drafter should read the prompt beside the target: it will draft, or its time to be watched has
-        come."""
+        """Whether a drafter should read the prompt beside the target: if it drafts next, or has time left to be
+        watched."""
         if name == self.turn.drafter:
             return True
         share, reading_s = self._shares[name], 0.0 if self._is_first else self._reading_s(name)
@@ -119,7 +119,7 @@ class Chooser:
         return True
 
     def watch(self, guess: TokenTree, proposal_s: float) -> None:
-        """Take the guess of the watched drafter of this turn, and the seconds that it took."""
+        """Record the guess of this turn's watched drafter, and the seconds that it took."""
         name = self.turn.watched
         assert name is not None, "a guess of nobody"
         spent_s, usual_s = self._proposed(name, proposal_s)
@@ -139,13 +139,13 @@ class Chooser:
     def measure(
         self, *, num_rows: int, token_ids: Sequence[int], proposal_s: float, round_s: float, num_rounds: int = 1
     ) -> None:
-        """Take the round of this turn, or several plain ones.
+        """Record the round of this turn, or several plain ones.
 
         Args:
-            num_rows: of its tree.
-            token_ids: that it wrote.
-            proposal_s: seconds until its proposal was there.
-            round_s: seconds of all that came after, of each round.
+            num_rows: rows of its tree.
+            token_ids: tokens that it emitted.
+            proposal_s: seconds for the proposal.
+            round_s: seconds of the rest of a round.
         """
         costs, name, after = self.costs, self.turn.drafter, self._drafted_last
         self._drafted_last = name if num_rows > 1 else None
@@ -168,20 +168,20 @@ class Chooser:
         self.turn = self._next_turn()
 
     def _charge_for(self, drafter: str, num_rounds: int, round_s: float) -> None:
-        """Charge a drafter for plain rounds after its own that took longer: a processor stays slower after wide passes,
-        and its caches hold another program."""
+        """Charge a drafter for the delay of plain rounds after its own: the CPU stays slower for a while after wide
+        passes, and its caches hold other code and data."""
         plain_s = self.costs.plain_s
         extra_s = num_rounds * max(0.0, min(round_s, STALL * plain_s) - plain_s)
         self._now[drafter].burden(extra_s / plain_s)
         self._lost_s += extra_s
 
     def follow(self, token_ids: Sequence[int]) -> None:
-        """Compare what was guessed in the shadow with the text that came."""
+        """Compare the guesses of watched drafters with new text."""
         for record in self._now.values():
             record.follow(token_ids)
 
     def measure_whole(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
-        """Take rounds of this turn of which only the whole is known; the watched drafter has drafted them."""
+        """Record rounds of this turn of which only the total time is known; a watched drafter has drafted, too."""
         plain_s, name = self.costs.plain_s, self.turn.drafter or self.turn.watched
         if name is None:
             self.costs.measure(1, seconds / num_rounds, num_rounds)
@@ -203,7 +203,7 @@ class Chooser:
         self._pass_by(seconds)
 
     def _proposed(self, name: str, seconds: float) -> tuple[float, float]:
-        """Seconds of a proposal less those of other load, with and without the reading of text before it."""
+        """A proposal's seconds including the reading of text, capped against other load; and their mean without it."""
         usual_s, reading_s = self._proposal_s[name], self._readings_s.get(name, 0.0)
         most_s = STALL * usual_s + reading_s
         capped_s = min(seconds, most_s) if usual_s else seconds
@@ -259,7 +259,7 @@ class Chooser:
         return True
 
     def _to_watch(self, drafter: str | None, room_s: float) -> str | None:
-        """Who may make a guess: of those whose share of the time allows it, the one that was asked least recently."""
+        """The drafter to watch: the least recently watched one that has enough time left, if any."""
         for name in self._asked:
             if name == drafter or self._now[name].is_watched:
                 continue
@@ -271,6 +271,6 @@ class Chooser:
         return None
 
     def _will_read(self, name: str) -> float:
-        """Seconds that this drafter would read in this turn before it proposes."""
+        """Seconds that this drafter would need in this turn to read new text."""
         seconds = self._readings_s[name] = self._reading_s(name)
         return seconds

@@ -1,6 +1,6 @@
-"""Seconds of a round of the target by its rows: measured before the first request, corrected by every round.
+"""Seconds of a target round by its number of rows: measured before the first request, and corrected by every round.
 
-No clock: times are passed in.
+Callers pass in times; no clock is read.
 """
 
 from typing import Final
@@ -8,19 +8,19 @@ from typing import Final
 from forerun.core.pace import Pace
 
 SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
-TRUSTED: Final = 16.0  # rounds of one width that count as much as the measurement before the first request
-MEMORY: Final = 96.0  # rounds that are remembered, of all widths
-FEWEST: Final = 8.0  # rounds of one width before they say something of other widths
-MOST_WEIGHT: Final = 1e9  # of the newest round, before all weights are divided by it
-STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
+TRUSTED: Final = 16.0  # weight, in rounds, of the measurement before the first request
+MEMORY: Final = 96.0  # number of rounds, of all widths, over which old ones fade
+FEWEST: Final = 8.0  # rounds of one width before they are used to estimate other widths
+MOST_WEIGHT: Final = 1e9  # limit on the newest round's weight, at which all weights are divided by it
+STALL: Final = 1.5  # cap on a round's time, in expected times: anything longer is due to other load
 
 
 class RoundCosts:
-    """What a round takes without its drafting, by its rows.
+    """Seconds of a round without its drafting, by its number of rows.
 
-    A width that was not played yet is estimated by its pass, and by what other rounds took beyond theirs. If
-    plain rounds turn out shorter than their pass was measured, other load slowed that: all widths are corrected alike,
-    and count for less.
+    A width that was not played yet is estimated as the time of its pass plus the overhead of other rounds. If plain
+    rounds turn out shorter than their measured pass, other load must have slowed the measurement: the measured times of
+    all widths are then reduced by the same factor and get less weight.
 
     Args:
         pace: seconds of a pass by its rows.
@@ -30,33 +30,33 @@ class RoundCosts:
     def __init__(self, pace: Pace, beyond_s: float = 0.0) -> None:
         self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
         self.beyond_s = self._drafted_beyond_s = self._first_beyond_s = beyond_s
-        self.allowed_rows = len(self.pass_s)  # most rows of the round that begins
-        self._weight = 1.0  # of the newest round; it grows instead of fading all others
+        self.allowed_rows = len(self.pass_s)  # limit on the rows of the next round
+        self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
         self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
-        self._trusted = TRUSTED  # the same for what was measured before the first request
+        self._trusted = TRUSTED  # weight of the measurement before the first request
         self._played = set[int]()  # rows - 1 of rounds that were measured
 
     @property
     def plain_s(self) -> float:
-        """Seconds of a round that drafts nothing."""
+        """Seconds of a round without a draft."""
         return self.step_s(1)
 
     def step_s(self, num_rows: int) -> float:
-        """Seconds of a round with so many rows."""
+        """Seconds of a round with this number of rows."""
         place, prior = min(num_rows, len(self.pass_s)) - 1, self._trusted * self._weight
         expected_s = self.pass_s[place] + (self._drafted_beyond_s if place else self.beyond_s)
         return (self._sum_s[place] + prior * expected_s) / (self._sum_rounds[place] + prior)
 
     def all_s(self, most: int) -> list[float]:
-        """The same of every number of rows that the round may have, from one up to `most`."""
+        """`step_s` for every allowed number of rows from 1 to `most`."""
         return [self.step_s(rows) for rows in range(1, min(most, self.allowed_rows, len(self.pass_s)) + 1)]
 
     def rows_within(self, extra_s: float, proposal_s: float, proposal_rows: float) -> int:
-        """The most rows of a round that takes at most so much longer than a plain one; 1 at least.
+        """The most rows with which a round takes at most `extra_s` longer than a plain one; at least 1.
 
         Args:
-            proposal_s: what proposals took of late, on average.
-            proposal_rows: the rows that they had; smaller ones take less.
+            proposal_s: recent mean time of proposals.
+            proposal_rows: recent mean of their rows; smaller proposals are assumed to take proportionally less.
         """
         plain_s, num_rows = self.plain_s, 1
         for rows, seconds in enumerate(map(self.step_s, range(1, len(self.pass_s) + 1)), 1):
@@ -66,7 +66,7 @@ class RoundCosts:
         return num_rows
 
     def measure(self, num_rows: int, seconds: float, num_rounds: int = 1) -> None:
-        """Take the time of rounds with so many rows, of each of them."""
+        """Record rounds with this number of rows; `seconds` is the time of one of them."""
         place = min(num_rows, len(self.pass_s)) - 1
         capped_s = min(seconds, STALL * self.step_s(num_rows))
         self._weight *= 1.0 + num_rounds / MEMORY
@@ -84,7 +84,7 @@ class RoundCosts:
             share = mean_s / self.pass_s[0]
             self.pass_s, self._trusted = [share * pass_s for pass_s in self.pass_s], share**4 * self._trusted
         beyond_s = {place: self._mean_beyond_s(place) for place in self._played if self._is_known(place)}
-        # The least: of a pass that was measured too short, all rounds take longer.
+        # The minimum, because the overhead is overestimated at widths whose pass was measured too short.
         self.beyond_s = max(0.0, min(beyond_s.values()))
         drafted_s = [seconds for place, seconds in beyond_s.items() if place]
         self._drafted_beyond_s = max(self.beyond_s, min(drafted_s)) if drafted_s else self.beyond_s
@@ -99,11 +99,11 @@ class RoundCosts:
 
 
 def blend(mean: float, newest: float) -> float:
-    """A running mean; the first value counts whole."""
+    """A running mean; the first value is taken as it is."""
     return mean + SMOOTHING * (newest - mean) if mean else newest
 
 
 def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:
-    """A running mean of times beyond a pass, from 0 up; each is capped at the pass, since one on a briefly busy machine
-    would distort the mean for long."""
+    """A running mean, at least 0, of times beyond a pass. Each is capped, by default at the pass, because one long time
+    on a briefly busy machine would distort the mean for long."""
     return max(0.0, mean_s + SMOOTHING * (min(newest_s, max(pass_s, 2.0 * mean_s)) - mean_s))

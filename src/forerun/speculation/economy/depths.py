@@ -1,4 +1,4 @@
-"""The number of draft passes per round, where it must be fixed in advance. No clock: times are passed in."""
+"""Chooses the number of draft passes of a round in advance. Callers pass in times; no clock is read."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,15 +7,15 @@ FORGETTING: Final = 0.98  # factor on the weight of older rounds, per round
 FIRST_CHANCE: Final = 0.6  # prior probability that a level is accepted if the one above it was
 FIRST_WEIGHT: Final = 4.0  # weight of this prior in rounds
 LOOK_FURTHER: Final = 16  # rounds between trials of one level more than seems best
-STALL: Final = 1.5  # times the expected time that a round counts as at most: longer is other load on the machine
+STALL: Final = 1.5  # cap on a round's time, in expected times: anything longer is due to other load
 
 
 class DepthRule:
-    """Chooses the depth of a round's tree so that its expected tokens per second are most.
+    """Chooses the depth of a round's tree that gives the most expected tokens per second.
 
-    A round is one launch on a GPU with a fixed number of draft passes, so the tree's contents cannot stop it. The rule
-    uses the accepted depths of earlier rounds: the probability of level j, given level j - 1, from rounds that were
-    deep enough.
+    On a GPU a round is one launch with a fixed number of draft passes, which cannot stop early. So the rule uses the
+    accepted depths of earlier rounds: it estimates the probability that level j is accepted if level j - 1 was, from
+    rounds that were deep enough.
 
     Args:
         round_s: initial seconds of a round by its depth, 0 .. max_depth; replaced by measurements.
@@ -40,7 +40,7 @@ class DepthRule:
         return min(best + looks_further, self.max_depth)
 
     def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
-        """Take a round of this depth."""
+        """Record a round of this depth."""
         known_s = self._round_s[depth]
         self._round_s[depth] += (1 - FORGETTING) * (min(seconds, STALL * known_s) - known_s)
         for level in range(min(depth, num_accepted + 1)):

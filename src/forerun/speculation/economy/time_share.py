@@ -1,10 +1,10 @@
-"""A limit on an activity's share of the time. No clock: times are passed in."""
+"""A limit on an activity's share of the time. Callers pass in times; no clock is read."""
 
 
 class TimeShare:
-    """A budget that earns a share of all time and is charged for time used.
+    """A budget that grows by a share of all time and shrinks by the time used.
 
-    Unused time is saved up to `most_saved_s`, so that a long pause allows no long burst.
+    At most `most_saved_s` are saved up, so that a long pause does not permit a long burst.
 
     Args:
         share: share of all time, in (0, 1].
@@ -16,16 +16,16 @@ class TimeShare:
         self._saved_s = 0.0
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:
-        """Earn for elapsed time; `wanted` is the part of the share that is used."""
+        """Add the share of elapsed time, times `wanted`."""
         if self._saved_s < self._most_saved_s:
             self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
 
     def hurry(self, seconds: float) -> None:
-        """Permit this much at once, beyond the share; 0 withdraws the rest of it."""
+        """Permit this much at once, beyond the share; 0 withdraws what is left of it."""
         self._saved_s = min(self._saved_s, self._most_saved_s) + seconds
 
     def spend(self, seconds: float) -> None:
-        """Charge the time used."""
+        """Subtract the time used."""
         self._saved_s -= seconds
 
     @property

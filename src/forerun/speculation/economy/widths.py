@@ -1,6 +1,6 @@
-"""How many rows of a tree to verify and how many nodes to expand: those that raise the round's tokens per second.
+"""Chooses how many rows of a tree to verify and how many nodes to expand, for the most tokens per second.
 
-No clock: times are passed in.
+Callers pass in times; no clock is read.
 """
 
 import math
@@ -18,18 +18,18 @@ FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # prior probabilities of a node's chi
 
 
 class WidthRule:
-    """Chooses the widths of a round so that its expected tokens per second are most.
+    """Chooses the widths of a round that give the most expected tokens per second.
 
-    A token that this round does not give is left to the next one, which is much like it: so a row or an expansion pays
-    exactly if it raises the round's tokens per second. The long-run speed would be the wrong measure in a text with
-    easy and hard stretches: no hard one can be skipped for an easy one.
+    A token that this round does not give is left to the next round, which is probably similar. So a row or an expansion
+    pays if it raises this round's tokens per second. Comparing with the long-run speed would be wrong in a text of easy
+    and hard parts, because a hard part cannot be skipped.
 
     Source: OPT-Tree (arXiv 2406.17276) and Sequoia (arXiv 2402.12374) optimise a fixed tree size in advance; here each
     round is optimised separately.
 
     Args:
-        target: what a round takes by its rows; shared with whoever measures rounds.
-        draft: seconds of an expansion by its nodes; None: expansions run in parallel.
+        target: seconds of a round by its rows; a `RoundCosts` may also be corrected by others.
+        draft: seconds of an expansion by its nodes; None: expansions run in parallel to the target.
         expansion_s: initial seconds of an expansion beyond its pass.
     """
 
@@ -51,27 +51,27 @@ class WidthRule:
 
     @property
     def expansion_overhead_s(self) -> float:
-        """Recent mean time of expansions beyond theirs."""
+        """Recent mean time of expansions beyond their passes."""
         return self._beyond_expansion_s
 
     def begin_round(self) -> None:
         self._spent_s, self._num_expected = 0.0, 0.0
 
     def end_round(self, num_accepted: int, seconds: float | None = None) -> None:
-        """Take the number of accepted nodes, and the round's total time where nobody else measures it."""
+        """Record the number of accepted nodes, and the round's total time unless it is measured elsewhere."""
         self._trust.measure(self._num_expected, num_accepted)
         if seconds is not None:
             self.costs.measure(self._num_rows, seconds - self._spent_s)
 
     def measure_expansion(self, num_nodes: int, seconds: float) -> None:
-        """Take an expansion of this round."""
+        """Record an expansion of this round."""
         self._spent_s += seconds
         if self._expansion_s is not None:
             pass_s = self._expansion_s(num_nodes)
             self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
 
     def measure_children(self, chances: Sequence[float]) -> None:
-        """Take the chances, likeliest first, of an expanded node's children given the node."""
+        """Record the chances, likeliest first, of an expanded node's children given the node."""
         children = self._children
         children += [0.0] * (len(chances) - len(children))
         for rank, chance in enumerate(chances):
@@ -92,9 +92,9 @@ class WidthRule:
     def num_nodes(self, frontier: Sequence[float], tree: Sequence[float], most: int) -> int:
         """Nodes to expand next, likeliest first; 0 if an expansion does not pay.
 
-        Their likely children are put into the tree, and the fastest cut with them is compared with the fastest without:
-        a child that only takes the row of another node is worth no more than the difference. A root without any guess
-        is always expanded: what the expansions after it may bring is more than one step ahead.
+        Adds their likely children to the tree and compares the best speed with them to the best speed without, since a
+        child that replaces another node gains only the difference between them. A root without children is always
+        expanded, because this comparison looks only one expansion ahead.
 
         Args:
             frontier: chances of the nodes that could be expanded, likeliest first.
@@ -118,12 +118,12 @@ class WidthRule:
         return num_nodes if faster > speed else 0
 
     def _believed(self, chances: Sequence[float]) -> list[float]:
-        """The chances of nodes, likeliest first, less what such chances were too high by."""
+        """The chances of nodes, likeliest first, corrected by how often such chances came true; the root's stays 1."""
         factor = self._trust.factor
         return [1.0, *[factor * chance for chance in chances[1:]]]
 
     def _speeds(self, chances: Sequence[float], extra_s: float) -> list[float]:
-        """Expected tokens per second of this round by its rows, with this added time."""
+        """Expected tokens per second of this round for each number of rows, with `extra_s` added to its time."""
         base_s = self._spent_s + extra_s
         round_s = self.costs.all_s(len(chances))
         return [gain / (base_s + cost_s) for gain, cost_s in zip(accumulate(chances), round_s, strict=False)]
@@ -132,10 +132,10 @@ class WidthRule:
 def rows_to_verify(
     tree: TokenTree, most: int, rule: WidthRule | None, chances: Callable[[], Sequence[float]] | None = None
 ) -> TokenTree:
-    """The likeliest nodes of a tree, up to a limit of rows, and fewer where the rule finds that more do not pay.
+    """The likeliest nodes of a tree: at most `most`, or fewer if the rule finds that more do not pay.
 
     Args:
-        chances: gives the chances of the tree's likeliest nodes, where these are known without looking through it.
+        chances: returns the chances of the tree's likeliest nodes, if they are known without sorting all nodes.
     """
     width = most
     if rule is not None:
@@ -144,5 +144,5 @@ def rows_to_verify(
 
 
 def chances_of(log_probs: Sequence[float]) -> list[float]:
-    """Log-probabilities to chances, likeliest first."""
+    """Probabilities from log-probabilities, likeliest first."""
     return sorted(map(math.exp, log_probs), reverse=True)

@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from forerun.server.merged_metrics import merged
 from forerun.server.metrics import ServerMetrics
-from forerun.server.replicas.merged_metrics import merged
 
 
 def page(*ends: str) -> str:

@@ -1,0 +1,238 @@
+"""The models behind one socket: one, or several of which each is loaded when it is asked for."""
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from forerun.core.errors import ForerunError
+from forerun.server.config import ServerConfig
+from forerun.server.merged_metrics import merged
+from forerun.server.protocol.errors import ApiError, stopping
+from forerun.server.work.engine_thread import EngineState
+from forerun.server.work.job import TOO_LATE
+from forerun.server.work.service import Service
+
+logger = logging.getLogger(__name__)
+
+READY: Final = "forerun:ready "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many models may be loaded at once; one always may.
+
+    Args:
+        max_loaded: so many, whatever they take; None: as many as fit `num_bytes`, and on a GPU one.
+        num_bytes: of memory, for all of them; None: they all fit.
+        sizes: bytes of each model, by what it was named for the engine.
+    """
+
+    max_loaded: int | None = None
+    num_bytes: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def holds(self, services: Sequence[Service]) -> bool:
+        """True where these may be loaded at once."""
+        if self.max_loaded is not None or len(services) <= 1:
+            return len(services) <= (self.max_loaded or 1)
+        if any(item.is_on_gpu for item in services):
+            return False
+        return self.num_bytes is None or sum(self.sizes.get(item.target, 0) for item in services) <= self.num_bytes
+
+
+class ServedModels:
+    """A service for each model. Lives in the event loop's thread.
+
+    One model alone is loaded at the start, and requests before that are told to come later. Of several the first is
+    loaded at the start, the others when they are asked for; these requests wait. Where a model needs the room of
+    others, the one unused longest is freed once it has answered what it was asked; whoever asks for it meanwhile waits
+    behind. So every model gets its turn.
+
+    Args:
+        on_ready: called in the loop's thread once the first of several is loaded.
+        on_end: called there where that fails, with the error.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        room: Room | None = None,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+        on_end: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self.services, self._room = tuple(services), room or Room()
+        self._on_ready, self._on_end = on_ready, on_end
+        self._num_uses: Counter[Service] = Counter()
+        self._used_s: dict[Service, float] = {}
+        self._loads: dict[Service, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()  # one load at a time, in the order in which they were asked for
+        self._leaving: Service | None = None
+        self._changed = asyncio.Event()  # an answer is over, or a model was freed
+        self._is_begun = False
+
+    @property
+    def config(self) -> ServerConfig:
+        return self.first.config
+
+    @property
+    def first(self) -> Service:
+        """The model of requests that name none."""
+        return self.services[0]
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.services) > 1
+
+    @property
+    def names(self) -> list[str]:
+        return [service.model_name for service in self.services]
+
+    @property
+    def state(self) -> str:
+        """How the server is, in a word: with several, ready from the first one on, unless none of them works."""
+        loaded = [service for service in self.services if service.is_loaded]
+        if not self.are_several or self.first.is_draining or not self._is_begun:
+            return self.first.state
+        if loaded and not any(service.is_ready for service in loaded):
+            return loaded[0].state
+        return EngineState.READY.value
+
+    def state_of(self, service: Service) -> str:
+        """How one of several models is, in llama-server's words."""
+        return "loaded" if service.is_loaded else "loading" if service in self._loads else "unloaded"
+
+    def begin(self) -> None:
+        """Start to load the first model."""
+        if not self.are_several:
+            self.first.begin()
+            return
+        self._load_of(self.first).add_done_callback(self._be_begun)
+
+    def _be_begun(self, load: "asyncio.Task[None]") -> None:
+        if load.cancelled():
+            return
+        error = load.exception()
+        if error is None:
+            self._is_begun = True
+            self._on_ready()
+        else:
+            self._on_end(error)
+
+    def find(self, name: str | None) -> Service:
+        """The model of this name; of none, the first.
+
+        Raises:
+            ApiError: there is no such model here.
+        """
+        for service in self.services:
+            if name in (None, service.model_name, service.target):
+                return service
+        message = f"The model does not exist on this server, which has {', '.join(self.names)}."
+        raise ApiError(404, message, code="model_not_found", param="model")
+
+    async def use(self, service: Service, held: ExitStack) -> None:
+        """Have a model loaded, and keep it until `held` is closed; one alone is not waited for.
+
+        Raises:
+            ApiError: it cannot be loaded, or not in time.
+        """
+        if not self.are_several:
+            return
+        try:
+            async with asyncio.timeout(self.config.max_request_s):
+                while service is self._leaving:
+                    await self._next_change()
+                self._num_uses[service] += 1
+                held.callback(self._release, service)
+                if not service.is_loaded:
+                    await asyncio.shield(self._load_of(service))
+        except TimeoutError:
+            raise ApiError(504, TOO_LATE, code="deadline_exceeded") from None
+        except ApiError:
+            raise
+        except Exception as error:
+            logger.error("%s cannot be loaded", service.model_name, exc_info=error)
+            reason = str(error).replace(service.target, service.model_name)
+            reason = reason if isinstance(error, ForerunError) else "the log has the cause"
+            message = f"The model {service.model_name} cannot be loaded: {reason}."
+            raise ApiError(500, message, code="model_not_loaded", param="model") from error
+
+    def _release(self, service: Service) -> None:
+        self._num_uses[service] -= 1
+        self._used_s[service] = monotonic()
+        self._changed.set()
+
+    def _load_of(self, service: Service) -> "asyncio.Task[None]":
+        """The loading of a model, begun unless it is under way; it goes on when nobody waits for it any more."""
+        if service not in self._loads:
+            self._loads[service] = task = asyncio.create_task(self._load(service))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits any more
+        return self._loads[service]
+
+    async def _load(self, service: Service) -> None:
+        try:
+            async with self._turn:
+                await self._make_room(service)
+                if self.first.is_draining:
+                    raise stopping()
+                try:
+                    service.begin()
+                    await service.opened()
+                except Exception:
+                    await service.unload()
+                    raise
+        finally:
+            del self._loads[service]
+
+    async def _make_room(self, service: Service) -> None:
+        """Free models until this one fits, or none is left."""
+        while True:
+            loaded = [item for item in self.services if item.is_loaded]
+            if not loaded or self._room.holds([*loaded, service]):
+                return
+            self._leaving = min(loaded, key=lambda item: (self._num_uses[item] > 0, self._used_s.get(item, 0.0)))
+            try:
+                while self._num_uses[self._leaving]:
+                    await self._next_change()
+                await self._leaving.unload()
+                await asyncio.to_thread(gc.collect)  # an engine's parts know each other
+            finally:
+                self._leaving = None
+                self._changed.set()
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def drain_soon(self) -> None:
+        """Take no more requests; for the handler of a signal."""
+        for service in self.services:
+            service.drain_soon()
+
+    async def end(self) -> None:
+        """End everything; nothing of it is left afterwards."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        await asyncio.gather(*(service.end() for service in self.services))
+
+    def metrics_page(self) -> bytes:
+        """Numbers for Prometheus; of several models each with its name."""
+        if not self.are_several:
+            return self.first.metrics.page()
+        return merged({item.model_name: page_of(item) for item in self.services}, label="model", is_one_process=True)
+
+
+def page_of(service: Service) -> str:
+    """A model's numbers; one that is not loaded is neither ready nor not, and alerts are made of that number."""
+    page = service.metrics.page().decode()
+    lines = page.splitlines(keepends=True)
+    return page if service.is_loaded else "".join(line for line in lines if not line.startswith(READY))
