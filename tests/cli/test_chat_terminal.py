@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.cli.chat.transcript import read_transcript
+from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
+from forerun.core.kept_files import KeptFiles
 from tests.cli.conftest import Run
 from tests.cli.terminals import OnTerminal, lines_of, running
 
@@ -52,14 +53,14 @@ def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: s
         read_until(b"> ")
         type_in(b"/exit\r")
         assert process.wait(timeout=30) == 0
-    (before,) = read_transcript(file).turns
+    (before,) = read_transcript(file, KeptFiles(MAX_BYTES)).turns
     assert before.is_stopped
     with running(*flags, "-n", "7") as (process, type_in, read_until):
         read_until(b"> ")
         type_in(b"/continue\r")
         type_in(b"/stats\r")
-        read_until(b"prompt of")
-    (after,) = read_transcript(file).turns
+        read_until(b"prompt of ")  # said behind the answer, when its turn is kept
+    (after,) = read_transcript(file, KeptFiles(MAX_BYTES)).turns
     assert after.answer == before.answer + 7 * "I"
     assert not after.is_stopped
 
@@ -133,9 +134,9 @@ def test_a_chat_that_is_killed_has_kept_every_turn(target: str, tmp_path: Path) 
             type_in(question)
             read_until(b"cut after 8")
         type_in(b"/stats\r")
-        read_until(b"prompt of")
+        read_until(b"prompt of ")
         process.kill()
-    assert [turn.said for turn in read_transcript(file).turns] == ["one", "two"]
+    assert [turn.said for turn in read_transcript(file, KeptFiles(MAX_BYTES)).turns] == ["one", "two"]
     assert list(tmp_path.iterdir()) == [file]
     with running(*flags) as (_, type_in, read_until):
         read_until(b"2 turns so far; the last question was: two")

@@ -98,12 +98,8 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
     if of_model:
         listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
         is_usual = all(getattr(default, name) == value for name, value in USUAL_SAMPLING.items())
-        who = (
-            "the file names no sampling settings, so as llama.cpp has them"
-            if is_usual
-            else "sampling as the model says"
-        )
-        note(f"{who}: {listed}; --temperature 0 is greedy")
+        why = "the file names no sampling settings, so as in llama.cpp" if is_usual else "sampling as the model says"
+        note(f"{why}: {listed}; --temperature 0 is greedy")
     return params
 
 
