@@ -63,7 +63,8 @@ def test_where_nothing_gains_it_says_so_and_why(
     shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
     assert shown.exit_code == 0, shown.output
     assert "--- with the drafter" not in shown.stdout
-    assert "this machine writes fastest without drafting: verifying 4 tokens" in shown.stdout
+    assert "drafting does not pay on this machine, decoded plainly: verifying 4 tokens" in shown.stdout
+    assert "times as fast" not in shown.stdout
     assert said in shown.stdout
 
 

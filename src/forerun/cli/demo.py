@@ -17,7 +17,7 @@ from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, find_model, shows_errors
 from forerun.cli.logs import LogOptions, note
-from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
+from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions
 from forerun.cli.progress import progress
 from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
@@ -64,7 +64,7 @@ def demo(
         asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
         fresh = _with_nothing_learnt(config.drafter, opened.enter_context(TemporaryDirectory()))
         plain = opened.enter_context(open_engine(replace(config, drafter=NoDrafter())))
-        params = _params(sampling, plain, OF_TEXT if text is TEXT else plain.default_sampling)
+        params = _params(sampling, OF_TEXT if text is TEXT else SamplingParams())
         _show_answer(plain, asked, params, "plain decoding", show_plainly)
         drafting = opened.enter_context(open_engine(replace(config, drafter=fresh)))
         with progress("finding what drafting gains on this machine") as report:
@@ -83,9 +83,9 @@ def _with_nothing_learnt(drafter: DrafterConfig, folder: str) -> DrafterConfig:
     return replace(drafter, learnt=folder) if isinstance(drafter, Automatic) else drafter
 
 
-def _params(sampling: SamplingOptions, engine: "Engine", default: SamplingParams) -> SamplingParams:
+def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
     """With a seed: the two texts have to be drawn alike."""
-    params = sampling.params(default) if default is OF_TEXT else settle(sampling, default)
+    params = sampling.params(default)
     seed = OF_TEXT.seed if params.seed is None else params.seed
     return replace(params, seed=seed, max_new_tokens=params.max_new_tokens or NUM_TOKENS)
 
@@ -112,6 +112,11 @@ def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, titl
 def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
     """Both times, whether the texts are equal, the ratio, and where drafting gains nothing why."""
     print()
+    rests = isinstance(drafting.config.drafter, Automatic) and not found.gains and found.num_tokens is not None
+    if rests:
+        print_rows([("plain", _numbers(found.plain))])
+        print(f"drafting does not pay on this machine, decoded plainly: {reason(drafting, found)}")
+        return
     print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])
     if found.num_tokens is None:
         print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")

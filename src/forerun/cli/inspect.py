@@ -41,6 +41,8 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     rows.append(("supported", "yes" if sheet.problem is None else f"no: {sheet.problem}"))
     if sheet.spec is not None:
         rows += _architecture_rows(sheet)
+    if sheet.stored_dtype is None and sheet.folder is not None:
+        return rows + _file_rows(sheet)  # damaged: nothing else is known
     if sheet.folder is not None:
         rows.append(("chat template", "yes" if sheet.has_chat_template else "no"))
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
@@ -49,9 +51,11 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]
-    return rows + [
-        ("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(sheet.files)
-    ]
+    return rows + _file_rows(sheet)
+
+
+def _file_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    return [("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(sheet.files)]
 
 
 def _stored_in(sheet: ModelSheet) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, cast
 
+from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
 from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
 from forerun.cli.default_model import default_model
 from forerun.cli.logs import note
@@ -96,7 +97,9 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
     }
     if of_model:
         listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
-        note(f"sampling as the model's generation_config.json says: {listed}; --temperature 0 is greedy")
+        is_usual = all(getattr(default, name) == value for name, value in USUAL_SAMPLING.items())
+        why = "the file names no sampling settings, so as in llama.cpp" if is_usual else "sampling as the model says"
+        note(f"{why}: {listed}; --temperature 0 is greedy")
     return params
 
 

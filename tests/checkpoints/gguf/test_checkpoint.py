@@ -105,8 +105,11 @@ def test_all_ends_of_a_text_are_stops(tmp_path: Path) -> None:
         opened(tmp_path, tokenizer__ggml__eom_token_id="x").stop_ids()
 
 
-def test_recommended_sampling_is_taken_and_greedy_without_any(tmp_path: Path) -> None:
-    assert opened(tmp_path).default_sampling() == SamplingParams()
+def test_recommended_sampling_is_taken_and_that_of_llama_cpp_without_any(tmp_path: Path) -> None:
+    usual = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+    assert opened(tmp_path).default_sampling() == usual
+    greedy = opened(tmp_path, general__sampling__temp=0.0, general__sampling__top_k=40)
+    assert greedy.default_sampling().is_greedy
     keys: dict[str, Any] = {"general__sampling__temp": 0.5, "general__sampling__top_k": 20}
     sampling = opened(tmp_path, **keys, general__sampling__penalty_repeat=1.25).default_sampling()
     assert (sampling.temperature, sampling.top_k, sampling.repetition_penalty) == (0.5, 20, 1.25)

@@ -34,6 +34,8 @@ SAMPLING_KEYS: Final = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
 }
+# How such a file is sampled that names none of the first four. Source: llama.cpp, common/common.h.
+USUAL_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 class GgufCheckpoint:
@@ -96,6 +98,8 @@ class GgufCheckpoint:
     def default_sampling(self) -> SamplingParams:
         metadata = self.file.metadata
         values = {name: metadata[key] for key, name in SAMPLING_KEYS.items() if key in metadata}
+        if not set(values) & set(USUAL_SAMPLING):
+            values |= USUAL_SAMPLING
         return recommended_sampling(JsonFile(path=self.path, values=values))
 
     def weights(
