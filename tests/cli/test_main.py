@@ -1,5 +1,6 @@
 """Help, version and mistyped commands."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,3 +41,13 @@ def test_ctrl_c_before_anything_is_there_ends_quietly(run_process: RunProcess, t
     (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     finished = run_process("--help", PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
     assert (finished.returncode, finished.stderr) == (130, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit on addresses as Linux has it")
+@pytest.mark.parametrize("num_mib", [500, 1000, 1100])
+def test_too_little_memory_is_said_in_one_line(num_mib: int) -> None:
+    limit = f"ulimit -v {num_mib * 1024}; exec {sys.executable} -m forerun run smollm2-draft hi -n 2"
+    finished = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
+    assert finished.returncode in (1, 2, 3)
+    assert "Traceback" not in finished.stderr
+    assert len([line for line in finished.stderr.splitlines() if "error: " in line]) == 1

@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from errno import ENOMEM
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FAULTY_SETTING: Final = 2
 INCOMPATIBLE: Final = 3
 INTERRUPTED: Final = 130
+MORE_MEMORY: Final = "close other programs, raise the limit of this one (ulimit -v)"
 
 
 class ModelNotFoundError(CheckpointError):
@@ -86,13 +88,25 @@ def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
         except ForerunError as error:
             say(f"forerun: error: {in_flags(str(error), flags_of(command))}")
             raise typer.Exit(exit_code(error)) from None
-        except OSError as error:
-            if error.filename is None:
+        except (MemoryError, OSError, ImportError) as error:
+            if (reason := _reason_of(error)) is None:
                 raise
-            say(f"forerun: error: {error.filename} cannot be used ({error.strerror}): name another file or folder")
+            say(f"forerun: error: {reason}")
             raise typer.Exit(FAULTY_SETTING) from None
 
     return call
+
+
+def _reason_of(error: MemoryError | OSError | ImportError) -> str | None:
+    """What the machine lacks, and what to do; None where the error is a fault of the program."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM):
+        return f"there is not enough memory: {MORE_MEMORY}, or take a smaller model"
+    if isinstance(error, ImportError):  # of a library that is installed, but cannot be mapped
+        is_ours = ".so" not in str(error)
+        return None if is_ours else f"a library cannot be loaded ({error}): {MORE_MEMORY}, or install forerun again"
+    if error.filename is None:
+        return None
+    return f"{error.filename} cannot be used ({error.strerror}): name another file or folder"
 
 
 def flags_of(command: Callable[..., None]) -> dict[str, str]:
