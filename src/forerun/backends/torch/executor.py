@@ -87,8 +87,7 @@ class EagerExecutor:
         self._no_features = storage.new_empty(0)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """Run the program; logits and features have the model's dtype. `observe` is called with each op and its output.
-        """
+        """Run the program; logits and features have the model's dtype. `observe` gets each op and its output."""
         with inference():
             frame = self._open(inputs)
             for op, step in self._chosen(inputs):

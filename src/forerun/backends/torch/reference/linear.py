@@ -22,8 +22,7 @@ FEATURES_PER_STEP = 16
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
-    """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O]; the weight is [O, I].
-    """
+    """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O]. Weight: [O, I]."""
     plain_OI = as_plain(weight)
     weight_OI = functional.pad(plain_OI, (0, -plain_OI.shape[1] % FEATURES_PER_STEP))
 
