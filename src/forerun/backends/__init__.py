@@ -1,1 +1,1 @@
-"""What models run on: one folder for each machine, and the one place that chooses."""
+"""The backends that run models: one folder each, and `choose`, which selects one."""

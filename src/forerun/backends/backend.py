@@ -1,4 +1,4 @@
-"""The interface of a backend to the engine."""
+"""The interface through which the engine uses a backend."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
@@ -15,47 +15,47 @@ from forerun.sharding.torch_group import TorchGroup
 
 
 class Backend(ModelBackend, Protocol):
-    """One machine's way to run a model, and to decode with it."""
+    """Runs a model on one kind of machine, and decodes with it."""
 
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
-        """What plays whole rounds of these two without the host, the fastest first; mostly nothing does."""
+        """Decoders that run whole rounds of these two without the host, fastest first; usually empty."""
         return ()
 
     def keeping(self, kept: KeptWeights) -> Self:
-        """The same backend, which keeps what it packs of a file's codes; most pack nothing."""
+        """The same backend, which saves the weights that it packs; most backends pack none."""
         return self
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
-        """What measures the kernels of this backend's executor one by one; None where they cannot be told apart."""
+        """Measures the kernels of this executor one by one; None if the backend cannot time them separately."""
         return None
 
     def select_tier(self, name: str | None) -> bool:
-        """Take the kernels of this instruction set from now on, None: of the best one. False where there are none."""
+        """Use the kernels of this instruction set from now on (None: the best one). False if there are none."""
         return name is None
 
     def group_memory(self, num_ranks: int) -> int | None:
-        """The descriptor of memory through which ranks of this host can exchange what they computed; None where there
-        is none, and they need a store."""
+        """The file descriptor of memory through which ranks of this host can exchange results; None if the backend has
+        none, and ranks need a store."""
         return None
 
     def host_group(
         self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None] = lambda: None
     ) -> RankGroup:
-        """A rank's end of it.
+        """The group of ranks that share this memory, for one rank.
 
         Args:
-            blame: who was lost and how, as far as this process knows.
+            blame: returns which rank was lost and how, as far as this process knows.
         """
         raise AssertionError(f"{self.name} has no memory for ranks")
 
     def group(
         self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]
     ) -> RankGroup:
-        """A rank's end of a group without such memory: by torch.distributed, where the backend has nothing of its own.
+        """A group of ranks without such memory, for one rank. By default it uses torch.distributed.
 
         Args:
-            store: where the ranks find each other, a torch.distributed.Store.
-            device: of the tensors that are exchanged.
-            address: of the interface by which this rank reaches the others.
+            store: a torch.distributed.Store through which the ranks find each other.
+            device: device of the exchanged tensors.
+            address: address of the network interface through which this rank reaches the others.
         """
         return TorchGroup(store, rank, num_ranks, device=device, address=address, blame=blame)

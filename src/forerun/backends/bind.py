@@ -1,4 +1,4 @@
-"""A model's weights bound to its program: each is taken from its source once and packed as the backend wants it.
+"""Binds a model's weights to its program: each weight is read once and packed for the backend.
 
 Legend: P positions, D head size.
 """
@@ -22,12 +22,12 @@ NormT = TypeVar("NormT")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoundWeights(Generic[LinearT, NormT]):
-    """Everything that a program reads and no pass changes; by the names in `Op.weights`.
+    """The constant inputs of a program, by the names in `Op.weights`.
 
     Args:
-        linears: of linear and linear_add.
-        norms: of norm.
-        head_norms: of rope_append: those of query heads and of key heads; empty where the family has none.
+        linears: weights of linear and linear_add.
+        norms: weights of norm.
+        head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
         cos_sin_P2D: see `model.rope.rope_table`.
     """

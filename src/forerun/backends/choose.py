@@ -1,4 +1,4 @@
-"""Which backend a model runs on, and why: decided here and nowhere else."""
+"""Chooses the backend that a model runs on, and gives the reason."""
 
 import sys
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChoice:
-    """A backend, and why it is not a faster one.
+    """A backend, and why a faster one is not used.
 
     Args:
-        missing: what keeps the kernels made for this device from running; None where they run, or there are none.
+        missing: why the kernels made for this device cannot run; None if they run or there are none.
     """
 
     backend: Backend
@@ -43,10 +43,10 @@ def choose_backend(
     """The fastest available backend; for `exact` the fastest row-exact one.
 
     Args:
-        group: query heads of a key head.
+        group: query heads per key head.
 
     Raises:
-        ConfigError: Triton's kernels are wanted and cannot run.
+        ConfigError: the Triton kernels were requested and cannot run.
     """
     torchs = REFERENCE if exactness == "exact" else FUSED
     is_shared, is_apart = conditions.is_shared, conditions.is_apart
@@ -73,12 +73,12 @@ def choose_backend(
 
 
 def triton_backend() -> Backend:
-    """The GPU's backend, imported when it is needed: it brings Triton along, which not every machine has."""
+    """The GPU backend. It is imported only here, because it needs Triton, which may be missing."""
     backend: Backend = import_module("forerun.backends.gpu.backend").TRITON
     return backend
 
 
 def kernel_fault(error: Exception) -> str | None:
-    """What Triton says of a kernel that takes more of something than this GPU has; None for any other error."""
+    """Triton's message if a kernel needs more of a resource than this GPU has; None for any other error."""
     errors = sys.modules.get("triton.runtime.errors")
     return str(error) if errors is not None and isinstance(error, errors.OutOfResources) else None

@@ -1,4 +1,4 @@
-"""What a model is computed in, by name and without torch: `forerun inspect` says it within a second."""
+"""The dtype that a model is computed in. It does not import torch, so `forerun inspect` takes less than a second."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,13 +12,13 @@ NATIVE: Final = ("float32", "bfloat16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What decides on the kernels besides the model and its device.
+    """The conditions besides the model and its device on which the choice of kernels depends.
 
     Args:
-        kernels: those that were asked for.
-        is_shared: several ranks share the model, whose kernels then exchange what they computed.
-        is_apart: not all of them are on this host.
-        inputs: what the CPU's kernels multiply a file's codes with.
+        kernels: the requested kernels.
+        is_shared: several ranks share the model, so kernels exchange results.
+        is_apart: some of the ranks are on other hosts.
+        inputs: the format of the inputs that CPU kernels multiply quantised weights with.
     """
 
     kernels: KernelsName = "auto"
@@ -33,10 +33,10 @@ USUAL: Final = Conditions()
 def compute_dtype(
     wanted: DTypeName, *, stored: str, is_quantised: bool, device: str, conditions: Conditions = USUAL
 ) -> str:
-    """The dtype to compute in. "auto" is that of the stored weights, except where this CPU would only emulate it.
+    """The dtype to compute in. "auto" is the dtype of the stored weights, unless this CPU would only emulate it.
 
-    Beside weights of 8 or 4 bits, bfloat16 loses nothing that shows and halves the cache, so a CPU takes it whatever
-    the checkpoint's dtype, unless it would only emulate it.
+    With weights of 8 or 4 bits, a CPU uses bfloat16 whatever the checkpoint's dtype, unless it would only emulate it:
+    it loses no noticeable accuracy and halves the cache.
     """
     if wanted != "auto":
         return wanted
@@ -48,13 +48,13 @@ def compute_dtype(
 
 
 def runs_native(dtype: str, device: str, conditions: Conditions = USUAL) -> bool:
-    """True if a model of this dtype is run by the C library."""
+    """True if the C library runs a model of this dtype."""
     is_possible = device.partition(":")[0] == "cpu" and dtype in NATIVE
     return is_possible and conditions.kernels == "auto" and native_obstacle(conditions) is None
 
 
 def native_obstacle(conditions: Conditions) -> str | None:
-    """What keeps the C library from running a model; None where nothing does."""
+    """Why the C library cannot run a model; None if it can."""
     if conditions.is_apart:
         return APART
     return native_fault() or (sharing_fault() if conditions.is_shared else None)

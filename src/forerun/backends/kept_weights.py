@@ -1,4 +1,4 @@
-"""Where a backend may keep the weights that it packed."""
+"""Where a backend may save the weights that it packed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,11 @@ class KeptWeights:
     """A place for the packed weights of one model.
 
     Args:
-        folder: with those of other models; made where it is missing.
-        name: of the model, for the user to read.
-        about: what the packed bytes depend on, beside the kernels.
-        num_bytes: of the weights as they are stored.
-        is_whole: the model lacks no sublayer, so that what is packed serves every use of it.
+        folder: the folder with the packed weights of all models; created if it is missing.
+        name: name of the model, for messages.
+        about: what the packed bytes depend on besides the kernels.
+        num_bytes: size of the weights as stored in the checkpoint.
+        is_whole: no sublayer is missing, so the packed weights can be used for every use of the model.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""What a backend tells of its kernels one by one: their work, their times, the most that instructions can do."""
+"""Measurements of a backend's single kernels: their work, their times, and the peak rate of instructions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ InputKind = Literal["float32", "bfloat16", "int16", "int8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpWork:
-    """What one op of a pass has to do.
+    """The work of one op of a pass.
 
     Args:
-        name: what it computes, with what is fused with it; the same in every layer.
-        weights: the format of its weight, or "" where it has none.
-        num_bytes: of its weight, or of the keys and values that attention reads; what is small, and rests in the first
-            caches, is not counted.
-        multiply_adds: products that it adds up, for all rows of the pass.
-        inputs: what its weight is multiplied with.
+        name: what it computes, including fused ops; the same in every layer.
+        weights: the format of its weight, or "" if it has none.
+        num_bytes: bytes of its weight, or of the keys and values that attention reads. Small inputs that stay in the
+            first-level caches are not counted.
+        multiply_adds: number of multiply-adds for all rows of the pass.
+        inputs: the format of the inputs that its weight is multiplied with.
     """
 
     name: str
@@ -33,14 +33,14 @@ class OpWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTimes:
-    """Seconds of the ops of one pass, each in a call of its own, and of a call that computes nothing."""
+    """Seconds of the ops of one pass, each in a separate call, and of an empty call."""
 
     ops_s: Sequence[float]
     call_s: float
 
 
 class KernelProbe(Protocol):
-    """The kernels behind one executor."""
+    """Measures the kernels of one executor."""
 
     @property
     def tier(self) -> str:
@@ -52,13 +52,13 @@ class KernelProbe(Protocol):
         ...
 
     def time_ops(self, inputs: ForwardInput) -> OpTimes:
-        """Run the pass op by op, in order, so that each finds the caches as it does within a pass."""
+        """Run the pass op by op, in order, so that the caches are in the same state as within a pass."""
         ...
 
     def read(self, memory: Tensor) -> None:
-        """Read all of this memory, as kernels read weights."""
+        """Read all of this memory in the way kernels read weights."""
         ...
 
     def multiply_adds(self, inputs: InputKind, num_rounds: int) -> int:
-        """Add up products in registers alone; returns how many, or 0 where the instructions are not known."""
+        """Run multiply-adds in registers only; returns their number, or 0 if the instructions are not known."""
         ...

@@ -1,4 +1,4 @@
-"""Drafters over one target, of which the one that brings most tokens a second drafts, or none."""
+"""Several drafters for one target: each round is left to the one that gives the most tokens a second, or to none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,18 +22,18 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
 PLAIN_REPORT: Final = DraftReport(drafted_by=PLAIN)
-TOGETHER: Final = 8  # plain rounds that everybody is told of at once: a part of a small model's pass for each otherwise
+TOGETHER: Final = 8  # plain rounds passed to the drafters in one call, since a call per round would slow small models
 
 
 class AutomaticDrafter(Drafter):
-    """Does in every round what its `Chooser` says: one of its drafters proposes, or none; one may be watched.
+    """Lets its `Chooser` decide in every round which drafter proposes, if any, and which one is watched, if any.
 
-    Those that do not propose are only told the tokens, and read what they lack when it is their turn.
+    The other drafters only store the new tokens. They run them through their model before their next proposal.
 
     Args:
-        drafters: by name, the likeliest winner first; each can be told of tokens that it did not propose.
-        known: their speeds in tokens in the time of a plain round, from an earlier start.
-        saved_s: seconds for watching them that were left then.
+        drafters: by name, the one expected to be fastest first; each implements `note`.
+        known: their speeds from an earlier start, in tokens per duration of a plain round.
+        saved_s: seconds left for watching each of them at the end of that earlier start.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AutomaticDrafter(Drafter):
         free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
         self.chooser = Chooser(tuple(drafters), free, known)
         self._current: Drafter | None = None
-        self._untold, self._untold_s = list[int](), 0.0  # tokens of plain rounds, one of each, and their seconds
+        self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
@@ -59,7 +59,7 @@ class AutomaticDrafter(Drafter):
         return next(iter(self._drafters.values())).round_plan if len(self._drafters) == 1 else None
 
     def each_alone(self) -> Mapping[str, "AutomaticDrafter"]:
-        """Of several drafters each for itself, by name, with what is known of it and of the machine."""
+        """A drafter for each of several, by name, which uses only that one; it keeps the measured speeds and costs."""
         return {name: self._alone(name) for name in self._drafters} if len(self._drafters) > 1 else {}
 
     def _alone(self, name: str) -> "AutomaticDrafter":
@@ -148,7 +148,7 @@ class AutomaticDrafter(Drafter):
             self._tell()
 
     def _tell(self) -> None:
-        """Tell everybody of the plain rounds since they were last told."""
+        """Pass the tokens of the plain rounds since the last call to all drafters."""
         if not self._untold:
             return
         token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], 0.0
@@ -192,7 +192,7 @@ class AutomaticDrafter(Drafter):
 
 
 def caught_up(drafter: Drafter) -> Drafter:
-    """The drafter, after it has read the text that it had not read."""
+    """The drafter, after it has prefilled all text that it lacks."""
     while drafter.prefill():
         pass
     return drafter

@@ -1,4 +1,4 @@
-"""Config to drafter: the only place that lists them."""
+"""Build a drafter from its config; the only list of all drafters."""
 
 from collections.abc import Sequence
 from typing import assert_never
@@ -45,11 +45,11 @@ def build_drafter(
 
     Args:
         draft_runner: the loaded draft model, if the config runs one in this process.
-        vocabulary: what that model's ids stand for; None: for themselves.
+        vocabulary: maps that model's token ids to the target's; None: the ids are equal.
         supply: connections to the drafter process, if the config has one.
-        check: the compatibility check of such a process.
+        check: checks that such a process is compatible.
         shared: the target, for self-drafting.
-        known: the skip sets known for it.
+        known: skip sets found earlier for this target.
     """
     match config:
         case NoDrafter():

@@ -1,4 +1,4 @@
-"""A best-first tree of a smaller model, grown in turn with verification (SpecExec, arXiv 2406.02532)."""
+"""Draft a best-first tree with a smaller model, between verifications (SpecExec, arXiv 2406.02532)."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from forerun.speculation.walk import Acceptance
 
 
 class DraftModelDrafter(Drafter):
-    """Grows a fresh tree each round by a few forwards, then cuts it to the rows the target verifies."""
+    """Grows a new tree each round with a few draft passes, then keeps the nodes that the target is to verify."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DraftModelDrafter(Drafter):
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
         self._runner, self._config, self._policy, self._owner = runner, config, policy, ""
-        self._row_s = 0.0  # seconds of a row of text that is read
+        self._row_s = 0.0  # seconds of prefill per row
 
     @property
     def round_plan(self) -> RoundPlan:
@@ -56,7 +56,7 @@ class DraftModelDrafter(Drafter):
             self.take_paces(measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths))
 
     def take_paces(self, target: Pace, draft: Pace) -> None:
-        """Choose widths by these pass times from now on."""
+        """Choose widths by these pass times of the target and the draft from now on."""
         most_rows, pass_s = draft.steps[-1]
         self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
 

@@ -1,4 +1,4 @@
-"""Cache rows of a draft tree: behind the text in the target's cache, or in the draft's separate cache."""
+"""Cache rows of a draft tree: after the text in the target's cache, or in the draft's separate cache."""
 
 from collections.abc import Iterable
 
@@ -15,9 +15,9 @@ MAX_CATCH_UP = 16  # committed tokens that join the root's expansion; more are p
 
 
 class DraftRows:
-    """Rows of expanded nodes behind the text of the target's cache, where no draft row is ever committed.
+    """Rows of expanded nodes after the text in the target's cache. They are never committed there.
 
-    Invariants: a node has a row exactly if it was expanded; an expanded node's parent was expanded; rows stand in the
+    Invariants: a node has a row exactly if it was expanded; an expanded node's parent was expanded; rows are in the
     order of their nodes.
 
     Args:
@@ -41,12 +41,12 @@ class DraftRows:
     def expand(
         self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
     ) -> Tensor:
-        """Run nodes, preceded by any missing text before the root; return their logits [len(batch), V].
+        """Run the nodes of `batch`, after any text that the cache lacks; return their logits [len(batch), V].
 
         Args:
             token_ids: tokens of the nodes.
             text: the committed tokens, the root last.
-            skipped: sublayers to leave out.
+            skipped: sublayers to skip.
         """
         cache, catch_up = self.runner.cache, [] if self.is_rooted else self._lacking(text)
         first_row, root_position = cache.num_tree, len(text) - 1
@@ -67,18 +67,18 @@ class DraftRows:
         return self.runner.forward(inputs).logits
 
     def begin(self, text: list[int], owner: str) -> None:
-        """Start a request on this owner's text, the root last."""
+        """Start a request of this owner; the root is the last token of `text`."""
         self._forget_nodes()
 
     def prefill(self, text: list[int]) -> bool:
-        """One wide pass towards the committed text, if the cache is far behind it; False when it is not."""
+        """Run one wide pass over missing text if the cache lacks much of it; False if it does not."""
         return False
 
     def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
-        """Text was committed along `path`.
+        """Update the rows after the tokens along `path` were committed.
 
         Args:
-            tree: the new one.
+            tree: the new tree.
             places: retained nodes, old number to new.
             text: the committed tokens, the root last.
         """
@@ -86,19 +86,19 @@ class DraftRows:
         self._forget_nodes()
 
     def forget(self) -> None:
-        """Drop all texts, if the cache is the draft's."""
+        """Drop all cached texts, if the cache is the draft's."""
         return
 
     def _forget_nodes(self) -> None:
         self._rows: dict[int, int] = {}  # expanded node to its row
-        self._sees = AncestryRows()  # of all rows there
+        self._sees = AncestryRows()  # for every row, the rows it attends to
 
     def _lacking(self, text: list[int]) -> list[int]:
         """Committed tokens before the root that the cache lacks."""
         return []
 
     def _place(self, tree: TokenTree, batch: list[int], num_catch_up: int) -> None:
-        """Give every node of `batch` a row that sees its ancestors' rows; missing text comes before the root's."""
+        """Give every node of `batch` a row that attends to its ancestors' rows, after rows for the missing text."""
         rows, sees = self._rows, self._sees
         for row in range(num_catch_up):
             sees.add(row - 1)
@@ -107,12 +107,12 @@ class DraftRows:
 
 
 class OwnRows(DraftRows):
-    """Rows in the draft's separate cache, which holds the text up to some token; behind it lies one row for each token
-    committed since, and one for each expanded node.
+    """Rows in the draft's separate cache. After the cached text come one row for each token committed since, and one
+    for each expanded node.
 
-    When tokens are committed, the rows of accepted nodes become text, and those of retained nodes stay; no pass is
-    needed for either. Without lookup at most two tokens lack a row once the root has been expanded in between, an
-    accepted leaf that was never expanded and the new root.
+    When tokens are committed, the rows of accepted nodes become text and the rows of retained nodes stay, without
+    another pass. Without lookup, if the root was expanded, at most two tokens lack a row: an accepted leaf that was
+    never expanded, and the new root.
     Source: SwiftSpec, arXiv 2506.11309, section 3 ("evolving tree cache").
     """
 

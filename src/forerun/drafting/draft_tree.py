@@ -17,13 +17,13 @@ from forerun.speculation.tree import TokenTree
 
 
 class DraftTree:
-    """Grows a tree of guesses by one pass of the draft at a time.
+    """Grows a tree of guesses, one draft pass at a time.
 
     Args:
         guessed: the tree and its policy.
         rows: the draft's cache rows.
-        target_vocab_size: guesses are tokens below it.
-        vocabulary: what the draft's ids stand for; None: for themselves.
+        target_vocab_size: all guesses are token ids below it.
+        vocabulary: maps the draft's token ids to the target's; None: the ids are equal.
     """
 
     def __init__(
@@ -43,22 +43,22 @@ class DraftTree:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """The committed text up to the tree's root, the root last, as the draft reads it."""
+        """The committed text up to and including the tree's root, in the draft's token ids."""
         return self._token_ids
 
     @property
     def num_tokens(self) -> int:
-        """Length of the committed text, with the tokens noted but not yet applied to the tree."""
+        """Length of the committed text, including noted tokens that are not yet applied to the tree."""
         return len(self._token_ids) + len(self._pending)
 
     @property
     def first_guess(self) -> int | None:
-        """The draft's likeliest token after the root; None before the root was expanded."""
+        """The draft's likeliest token after the root; None until the root is expanded."""
         return self._first_guess
 
     @property
     def is_rooted(self) -> bool:
-        """True once the root has been expanded: the draft has predicted the next token."""
+        """True once the root has been expanded, so that the draft has predicted the next token."""
         return self._rows.is_rooted
 
     def begin(
@@ -78,11 +78,11 @@ class DraftTree:
         return self._vocabulary.num_unknown(token_ids)
 
     def prefill(self) -> bool:
-        """One wide pass towards the committed text, if the cache is far behind it; False when it is not."""
+        """Run one wide pass over missing text if the cache lacks much of it; False if it does not."""
         return self._rows.prefill(self._token_ids)
 
     def expand(self) -> bool:
-        """One draft pass over the likeliest unexpanded nodes; False if none pays or there is no room."""
+        """Run one draft pass over the likeliest unexpanded nodes; False if it would not pay or there is no room."""
         batch = self._guessed.next_batch() if self._rows.has_room(self._guessed.draft_width) else []
         if not batch:
             return False
@@ -94,26 +94,22 @@ class DraftTree:
         return True
 
     def guess(self, logits: Tensor, places: Sequence[int]) -> list[int]:
-        """The draft's guess for the text at these places, from logits [T, V] of rows before them."""
+        """The draft's guesses for these positions, from the logits [T, V] of the rows just before them."""
         return [tokens[0] for tokens in self._rank(logits, places, None, 1)[0]]
 
     def note(self, token_ids: Sequence[int]) -> None:
-        """Note committed tokens; `tell` applies them to the tree, later if drafting rests."""
+        """Store committed tokens until `tell` applies them to the tree."""
         self._pending += token_ids
 
     def tell(self) -> bool:
-        """Apply all noted tokens to the tree; True if the last of them was a node of it."""
+        """Apply all noted tokens to the tree; True if the last one was a node of it."""
         if not self._pending:
             return False
         token_ids, self._pending = self._pending, []
         return self.advance(token_ids)
 
     def advance(self, token_ids: Sequence[int]) -> bool:
-        """Commit tokens below the root; the last of them becomes the root.
-
-        Returns:
-            True on a hit: the new root was a node of the tree.
-        """
+        """Commit tokens below the root; the last one becomes the root. True if it was a node of the tree (a hit)."""
         self._token_ids.extend(self._vocabulary.read(token_ids))
         self._shaper.commit(self._vocabulary.columns(token_ids))
         done = self._guessed.advance(token_ids)
@@ -123,13 +119,13 @@ class DraftTree:
         return done.is_hit
 
     def forget(self) -> None:
-        """Drop the draft's texts."""
+        """Drop all texts from the draft's cache."""
         self._rows.forget()
 
     def _shaper_of(self, params: SamplingParams, prompt_ids: Sequence[int]) -> LogitShaper:
-        """The request's parameters for the columns of the draft's scores.
+        """Apply the request's parameters to the columns of the draft's logits.
 
-        Biases and penalties are of tokens: what the draft lacks touches no column, though it is read as one of them.
+        Biases and penalties of tokens that the draft's vocabulary lacks have no effect here.
         """
         columns = self._vocabulary.columns
         bias = {column: value for token, value in params.logit_bias.items() for column in columns([token])}
@@ -142,7 +138,7 @@ class DraftTree:
         )
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
-        """Guess the target's choice after each node of `batch`."""
+        """Add the draft's guesses of the next token after each node of `batch`."""
         tree, next_position = self.tree, len(self._token_ids)
         columns = self._vocabulary.columns
         paths = [columns(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
@@ -155,7 +151,7 @@ class DraftTree:
     def _rank(
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """The likeliest guesses of the target's choices at these places of the text, and their log-probabilities."""
+        """The likeliest tokens at these positions, and their log-probabilities."""
         num_columns = self._vocabulary.num_columns
         scores = self._shaper.shape(logits if logits.shape[1] == num_columns else logits[:, :num_columns], paths)
         noise = None if self._noise is None else self._noise.at(places)

@@ -1,4 +1,4 @@
-"""The interface of a drafter to the decode loop and the engine."""
+"""The interface through which the decode loop and the engine use a drafter."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from forerun.speculation.walk import Acceptance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftReport:
-    """One round from the drafter's side.
+    """A drafter's report on one round.
 
     Args:
-        was_hit: the bonus token was a node of the drafter's own tree, outside the proposal.
+        was_hit: the bonus token was a node of the drafter's tree that was not part of the proposal.
         wait_s: time spent waiting for a remote proposal.
         state: the drafter's state when it proposed.
-        spans: busy times of remote workers, as far as reported by now.
-        drafted_by: which of several drafters proposed, or the prediction; empty where there is only one drafter.
-        guessers: whose guesses the proposal's nodes were.
+        spans: busy times of remote workers that have been reported so far.
+        drafted_by: the name of the drafter that proposed, or of the prediction; empty if there is only one drafter.
+        guessers: the sources of the proposal's nodes.
     """
 
     was_hit: bool = False
@@ -52,7 +52,7 @@ class RoundPlan:
         draft: the draft model; None: nothing is drafted.
         shape: shape of the tree.
         policy: growth policy beyond the shape.
-        vocabulary: what the draft's ids stand for; None: for themselves.
+        vocabulary: maps the draft's token ids to the target's; None: the ids are equal.
     """
 
     draft: Runner | None
@@ -65,25 +65,25 @@ class Measure(Protocol):
     """Times passes of the target."""
 
     def __call__(self, widths: Sequence[int], *, budget_s: float = 0.3) -> Pace:
-        """Seconds of a pass by its rows.
+        """Seconds of a pass for each number of rows.
 
         Args:
             widths: numbers of rows, ascending.
-            budget_s: time limit, in seconds, after which no repeat starts.
+            budget_s: seconds after which no further repeat starts.
         """
         ...
 
 
 class Drafter(Protocol):
-    """Proposes trees and learns from their outcome. It can cost speed, never a token.
+    """Proposes trees and learns from their outcome. It can slow decoding down but never changes the text.
 
-    A drafter subclasses this and defines `verify_width`, `begin`, `propose` and `accept`; the other methods default to
-    no effect. The engine calls `wait_until_ready`, then `adapt`, before the first request.
+    A drafter subclasses this and defines `verify_width`, `begin`, `propose` and `accept`; the other methods do nothing
+    by default. The engine calls `wait_until_ready`, then `adapt`, before the first request.
 
     Args:
-        verify_width: the most nodes a proposal may have, root included.
+        verify_width: the most nodes a proposal may have, including the root.
         adds_rows: `extend` must be called before every verification.
-        num_successors: the target's likeliest successors of every verified row that `observe_successors` is to be told.
+        num_successors: how many of the target's likeliest next tokens `observe_successors` needs for each verified row.
     """
 
     verify_width: int
@@ -92,41 +92,41 @@ class Drafter(Protocol):
 
     @property
     def process_id(self) -> int | None:
-        """Pid of the drafter process, if it is a separate one on this machine and running."""
+        """Process id of the drafter, if it runs as a separate process on this machine."""
         return None
 
     @property
     def round_plan(self) -> RoundPlan | None:
-        """The data a device needs to run whole rounds without the host; None: rounds need this object."""
+        """The data a device needs to run whole rounds without the host; None: the host must call this object."""
         return None
 
     @property
     def early_search_s(self) -> float:
-        """Seconds of model-generated text needed for the search before the first request."""
+        """Seconds of generated text that the search before the first request needs."""
         return 0.0
 
     def search_early(self, seconds: float) -> None:
-        """Start of that text, with its duration; 0 ends it."""
+        """Start that search for this many seconds; 0 ends it."""
         return
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait until the draft side has started; False on timeout, and decoding continues without it.
+        """Wait until the drafter has started; False on timeout, after which decoding continues without it.
 
         Raises:
-            VocabularyError: its vocabulary does not fit the target.
+            VocabularyError: its vocabulary does not fit the target's.
         """
         return True
 
     def adapt(self, measure: Measure) -> None:
-        """From now on base decisions on measured pass times of the target, if the drafter is adaptive."""
+        """If the drafter is adaptive, base its decisions on measured pass times of the target from now on."""
         return
 
     def change_owner(self, owner: str) -> None:
-        """Requests that begin from now on are this owner's, whose keys and values are shared with no other's."""
+        """Requests that begin from now on belong to this owner; their keys and values are not shared with others."""
         return
 
     def forget(self) -> None:
-        """Drop all keys and values of texts, saved ones too. A request must begin before the next proposal."""
+        """Drop all cached keys and values, including saved ones. A request must begin before the next proposal."""
         return
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Drafter(Protocol):
         """Start a request. The last prompt token is the first root; `noise` is the target's, None when greedy."""
 
     def prefill(self) -> bool:
-        """One wide pass over text that this drafter has not read yet in this process; False if there is none."""
+        """Run one wide pass over text that this drafter's cache lacks; False if it lacks none."""
         return False
 
     @abstractmethod
@@ -142,47 +142,47 @@ class Drafter(Protocol):
         """A tree whose root is the last committed token."""
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens no draft could propose, since its vocabulary lacks them."""
+        """How many of these tokens the drafter cannot propose because its vocabulary lacks them."""
         return 0
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        """The verification pass with the drafter's extra rows appended, which are not kept."""
+        """The inputs of the verification pass with the drafter's own rows appended, which are dropped after it."""
         return inputs
 
     def observe(self, logits_EV: Tensor) -> None:
-        """Take the logits of the rows that `extend` added."""
+        """Use the logits of the rows that `extend` added."""
         return
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
-        """Take the target's likeliest tokens after every node of the tree that was verified, by its bare logits."""
+        """Use the target's likeliest tokens after every node of the verified tree, by its unshaped logits."""
         return
 
     @abstractmethod
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        """Take the outcome of the last proposal; its bonus token is the next root."""
+        """Use the outcome of the last proposal; its bonus token is the next root."""
 
     def note(self, acceptance: Acceptance) -> None:
-        """Take the outcome of another drafter's proposal; its bonus token is the next root.
+        """Use the outcome of another drafter's proposal; its bonus token is the next root.
 
-        Only the drafters that stand among several, or beside a prediction, have it.
+        Only drafters that can be combined with others, or with a prediction, implement it.
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
 
     def share_costs(self, costs: RoundCosts) -> None:
-        """From now on take the target's times from here, where its rounds are measured for all drafters."""
+        """Use these costs of the target from now on; they are measured once for all drafters."""
         return
 
     @property
     def reading_s(self) -> float:
-        """Seconds that it needs to read text before its next proposal; 0 if little is missing."""
+        """Seconds of prefill that it needs before its next proposal; 0 if its cache lacks little."""
         return 0.0
 
     def state(self) -> bytes:
-        """What this drafter has learnt of its target and would know at its next start; empty if that is nothing."""
+        """What this drafter has learnt about its target, to be restored at the next start; empty if nothing."""
         return b""
 
     def restore(self, state: bytes) -> bool:
-        """Take over such a state, which is foreign input; False, and nothing is known, if it is none of this target."""
+        """Restore such a state, which is untrusted input; False, with no effect, if it is invalid for this target."""
         return False
 
     def end(self) -> None:

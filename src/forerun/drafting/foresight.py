@@ -1,7 +1,7 @@
-"""What the draft will say after a token, guessed from what it said after the same tokens before.
+"""Guess the draft's next predictions from its earlier predictions after the same tokens.
 
-A pass of a draft takes as long for eight rows as for one. So rows are given to guessed children of nodes that are
-expanded in the same pass: where the draft then says what was guessed, the tree has grown by two levels.
+A draft pass takes as long for eight rows as for one. So the pass that expands a node also expands guessed children of
+it: if the draft predicts the guessed token, the tree has grown by two levels in one pass.
 """
 
 import math
@@ -16,19 +16,19 @@ from forerun.speculation.growth import AcceptanceTable
 from forerun.speculation.tree import TokenTree
 
 LONGEST: Final = 3  # tokens of a context
-MOST_CONTEXTS: Final = 1 << 13  # of each length; some 10 MB all together
-MOST_KEPT: Final = 8  # tokens after a context: those that were said last
+MOST_CONTEXTS: Final = 1 << 13  # of each length; about 10 MB in total
+MOST_KEPT: Final = 8  # tokens stored per context, the most recently predicted ones
 MOST_GUESSES: Final = 3
 Context: TypeAlias = tuple[int, ...]
 Said: TypeAlias = dict[int, float]  # tokens and their log-probabilities
 
 
 class Foresight:
-    """What the draft said after the last one to three tokens up to a node; outlives trees and requests.
+    """The draft's predictions after contexts of one to three tokens, kept across trees and requests.
 
-    A guess's chance is that which the draft has given to guesses of such contexts, ranks and probabilities so far.
-    Above temperature 0 log-probabilities are kept without the noise of their place, and get that of the place they are
-    guessed for.
+    The chance of a guess is the mean probability that the draft gave to earlier guesses with the same context length
+    and similar rank and probability. Above temperature 0, stored log-probabilities exclude the noise of their position,
+    and a guess adds the noise of its own position.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class Foresight:
         self.advance(prompt_ids)
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """The text goes on; the last of these tokens is the root, and all nodes have new numbers."""
+        """Append committed tokens, the last of which is the new root. All nodes get new numbers."""
         self._num_tokens += len(token_ids)
         self._before = (*self._before, *token_ids[-LONGEST:])[-LONGEST:]
         self._cells: dict[int, dict[int, int]] = {}  # node to the cells of the tokens guessed after it
 
     def guess(self, tree: TokenTree, node: int) -> list[tuple[int, float]]:
-        """Tokens that the draft may say after this node, likeliest first, and the logs of their chances."""
+        """Tokens that the draft may predict after this node, likeliest first, and the logs of their chances."""
         context = self._context(tree, node)
         for length in range(len(context), 0, -1):
             said = self._said[length - 1].get(context[-length:])
@@ -64,7 +64,7 @@ class Foresight:
         self, tree: TokenTree, nodes: Sequence[int], token_ids: Sequence[Sequence[int]],
         log_probs: Sequence[Sequence[float]],
     ) -> None:  # fmt: skip
-        """What the draft said after these nodes, as many tokens of each, likeliest first."""
+        """Store the draft's predictions after these nodes: the same number of tokens for each, likeliest first."""
         values = log_probs if self._noise is None else self._without_noise(tree, nodes, token_ids, log_probs)
         for node, tokens, chances, plain in zip(nodes, token_ids, log_probs, values, strict=True):
             if cells := self._cells.pop(node, None):
@@ -77,7 +77,7 @@ class Foresight:
                     remember(contexts, context[-length:], said)
 
     def _ranked(self, said: Said, place: int) -> list[tuple[int, float]]:
-        """The likeliest of these tokens at a place of the text, and their log-probabilities, none above 0."""
+        """The likeliest of these tokens at a position, and their log-probabilities, none above 0."""
         if self._noise is None:
             return sorted(said.items(), key=itemgetter(1), reverse=True)[:MOST_GUESSES]
         ids_1N = np.array([list(said)], np.int32)
@@ -104,7 +104,7 @@ class Foresight:
 
 
 def finite(token_ids: Sequence[int], log_probs: Sequence[float]) -> Said:
-    """Those that are possible at all: a filter leaves few, and a damaged draft says anything."""
+    """The tokens with finite log-probabilities: filters rule tokens out, and a damaged draft may give NaN."""
     said = dict(zip(token_ids, log_probs, strict=True))
     if all(map(math.isfinite, log_probs)):
         return said
@@ -112,7 +112,7 @@ def finite(token_ids: Sequence[int], log_probs: Sequence[float]) -> Said:
 
 
 def remember(contexts: dict[Context, Said], context: Context, said: Said) -> None:
-    """Keep what was said last, of a token and of all contexts; the oldest goes."""
+    """Store the latest predictions after a context, and drop the context that was stored longest ago if too many."""
     known = contexts.pop(context, None)
     if known is not None and len(known) + len(said) <= MOST_KEPT:
         said = {**known, **said}

@@ -1,4 +1,4 @@
-"""A draft's tree of guesses and its policy, which are independent of a model."""
+"""A draft's tree of guesses and its growth policy, independent of any model."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.tree import TokenTree
 
-MOST_KINDS: Final = 4  # of requests, of which it is kept what the draft said
+MOST_KINDS: Final = 4  # kinds of requests for which the draft's earlier predictions are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Advance:
     """The outcome of committing tokens below a tree's root.
 
     Args:
-        is_hit: the last of them, which is the new root, was a node of the tree.
+        is_hit: the last token, which is the new root, was a node of the tree.
         path: the nodes between the old root and the new one that held committed tokens.
         places: retained nodes, old number to new.
     """
@@ -33,13 +33,13 @@ class Advance:
 
 
 class GuessedTree:
-    """Grows best-first, with looked-up text in it; replaced or re-rooted when text is committed.
+    """A tree that grows best-first and includes looked-up text. It is replaced or re-rooted when text is committed.
 
     Args:
-        horizon: nodes to grow; the rows of one proposal, or of several where the subtree is kept.
-        keeps_subtree: the subtree below the new root is retained.
-        calibrates: probabilities are hit rates of similar guesses so far, not the draft's own.
-        foresees: rows of a pass are given to what the draft may say in the same pass, from what it said before.
+        horizon: nodes to grow: the rows of one proposal, or of several if the subtree is kept.
+        keeps_subtree: keep the subtree below the new root.
+        calibrates: use hit rates of similar earlier guesses as probabilities, not the draft's own probabilities.
+        foresees: a pass also expands children that are guessed from the draft's earlier predictions (see `foresight`).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GuessedTree:
         self._guesses = CalibratedGuesses() if calibrates else None
         self._foresees = foresees
         self._foresight: Foresight | None = None
-        self._known: dict[Hashable, Foresight] = {}  # the one used least recently first
+        self._known: dict[Hashable, Foresight] = {}  # least recently used first
 
     @property
     def tree(self) -> TokenTree:
@@ -64,8 +64,8 @@ class GuessedTree:
         """Start a request; the last prompt token is the root.
 
         Args:
-            noise: the target's, if guesses know it.
-            kind: of the request; what the draft says in one of another kind is not looked at.
+            noise: the target's noise, if guesses use it.
+            kind: kind of the request; predictions made in requests of another kind are not used.
         """
         if self._foresees:
             self._foresight = self._known[kind] = self._known.pop(kind) if kind in self._known else Foresight()
@@ -86,7 +86,7 @@ class GuessedTree:
     def add_children(
         self, batch: Sequence[int], token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
     ) -> None:
-        """Add the draft's guesses below the nodes of a batch, likeliest first, as many of each."""
+        """Add the draft's guesses below the nodes of a batch: the same number for each, likeliest first."""
         if self._foresight is not None:
             self._foresight.learn(self.tree, batch, token_ids, log_probs)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
@@ -101,7 +101,7 @@ class GuessedTree:
             self.rule.measure_children(list(map(exp, values)))
 
     def advance(self, token_ids: Sequence[int]) -> Advance:
-        """Commit tokens below the root; the last of them becomes the root."""
+        """Commit tokens below the root; the last one becomes the root."""
         nodes = self.tree.descend(token_ids)
         is_hit = len(nodes) == len(token_ids)
         if self._guesses is not None:
@@ -121,7 +121,7 @@ class GuessedTree:
         return Advance(is_hit=is_hit, path=nodes[:-1] if is_hit else nodes, places=places)
 
     def proposal(self) -> TokenTree:
-        """The likeliest nodes of the tree, as many as pay."""
+        """The likeliest nodes of the tree, as many as are worth verifying."""
         return rows_to_verify(self.tree, self.verify_width, self.rule, self._growth.chances)
 
     def _num_worth(self, frontier: Sequence[float]) -> int:
@@ -129,7 +129,7 @@ class GuessedTree:
         return self.rule.num_nodes(frontier, self._growth.chances(), self.verify_width)
 
     def _plant(self, root: int) -> None:
-        """A fresh tree."""
+        """Start a new tree."""
         self._growth = BestFirstGrowth(
             root,
             horizon=self._horizon,

@@ -1,4 +1,4 @@
-"""Prompt lookup as a chain, standalone or in another drafter's tree: free guesses in repetitive text."""
+"""Prompt lookup as a chain, alone or in another drafter's tree. In repetitive text its guesses cost nothing."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from forerun.core.shared_length import shared_length
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 
-PRIOR_RATE: Final = 0.5  # of looked-up tokens that come true, until it is known: an even guess
+PRIOR_RATE: Final = 0.5  # assumed acceptance rate of looked-up tokens until it is measured
 
 
 class LookupChain:
-    """Adds one looked-up chain to a tree and learns the acceptance of such chains.
+    """Adds one looked-up chain to a tree and measures the acceptance of such chains.
 
-    A confident chain fills the cut with likely nodes, so that the growth finds less that could enter and stops early:
-    draft forwards are saved, not only added to.
+    A chain of likely nodes also saves draft passes: fewer other nodes can enter the proposal, so the tree stops growing
+    earlier.
 
     Args:
-        prior_rate: share of looked-up tokens that come true, until it is known.
+        prior_rate: assumed acceptance rate of looked-up tokens until it is measured.
     """
 
     def __init__(
@@ -30,19 +30,19 @@ class LookupChain:
         self._record = LookupRecord(prior_rate)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        """Start a request, whose text is looked up in itself."""
+        """Start a request; continuations are looked up in its own text."""
         index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
         index.extend(prompt_ids)
         self.look_up_in(index)
 
     def look_up_in(self, index: "LookedUp") -> None:
-        """Start a request, whose text is looked up there."""
+        """Start a request; continuations are looked up in `index`."""
         self._index = index
         self._hung = Continuation(token_ids=[], match_length=0)
-        self._pending: list[tuple[Continuation, int]] = []  # chains right so far, and their matched lengths
+        self._pending: list[tuple[Continuation, int]] = []  # chains correct so far, with their accepted lengths
 
     def follow(self) -> None:
-        """Note the current continuation, which the caller adds to a tree."""
+        """Take the current continuation as the chain, without adding it to a tree."""
         self._hung = self._index.continuation(self._num_tokens)
 
     def log_probs(self) -> list[list[float]]:
@@ -57,10 +57,10 @@ class LookupChain:
         tree.add_chain(token_ids, self._record.log_probs(self._hung.match_length, len(token_ids)))
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Compare the text with the chains added so far, whether or not they were verified in full.
+        """Compare committed tokens with the chains added so far, whether or not they were verified in full.
 
-        A chain is followed until it goes wrong or ends, over several rounds, so tokens that no cut had room for are
-        learnt too.
+        A chain is compared over several rounds until it is wrong or ends, so tokens that no proposal had room for are
+        counted too.
         """
         followed, self._pending = [*self._pending, (self._hung, 0)], []
         for chain, num_true in followed:
@@ -75,21 +75,21 @@ class LookupChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What followed an earlier occurrence of the text's last `match_length` tokens; empty when there was none."""
+    """The tokens after an earlier occurrence of the text's last `match_length` tokens; empty if there was none."""
 
     token_ids: list[int]
     match_length: int
 
 
 class LookedUp(Protocol):
-    """Where the continuations of a growing text are found."""
+    """An index in which continuations of a growing text are looked up."""
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the text."""
         ...
 
     def continuation(self, limit: int) -> Continuation:
-        """Up to `limit` tokens that the text may go on with."""
+        """Up to `limit` tokens that may come next."""
         ...
 
 
@@ -105,10 +105,11 @@ class PromptIndex:
         self._token_ids: list[int] = []
         self._next_place: dict[
             tuple[int, ...], int
-        ] = {}  # n-gram to the place after its latest occurrence but the last
+        ] = {}  # n-gram to the position after its latest occurrence that another token follows
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Append tokens to the text. An n-gram is indexed once a token follows it, so no text continues itself."""
+        """Append tokens to the text. An n-gram is indexed once a token follows it, so the text's end never matches
+        itself."""
         for token_id in token_ids:
             place = len(self._token_ids)
             for length in self._lengths:
@@ -119,8 +120,7 @@ class PromptIndex:
     def continuation(self, limit: int) -> Continuation:
         """Up to `limit` tokens that followed the latest earlier occurrence of the longest matching suffix.
 
-        Where that occurrence is too close to the end to give them all, the tokens found are read on from their start,
-        as a text that repeats itself would go on.
+        If fewer than `limit` tokens follow it, they are repeated, as in a periodic text.
         """
         for length in self._lengths:
             if length <= len(self._token_ids):
@@ -133,10 +133,10 @@ class PromptIndex:
 
 
 class LookupRecord:
-    """Acceptance of looked-up tokens by match length and position in the chain, for their rank in a tree.
+    """Acceptance rates of looked-up tokens by match length and position in the chain, to rank them in a tree.
 
-    A chain whose first tokens came true is likelier to go on than a fresh one: texts repeat whole stretches. A cell
-    starts from a prior rate that counts as many trials as `PRIOR_TRIALS`, and forgets at `MEMORY` trials.
+    Later tokens of a chain are accepted more often if the earlier ones were, since texts repeat long passages. Each
+    cell starts from a prior rate that counts as `PRIOR_TRIALS` trials, and old trials lose weight after `MEMORY`.
     """
 
     PRIOR_TRIALS, MEMORY = 4.0, 64.0
@@ -147,12 +147,12 @@ class LookupRecord:
         self._tried: dict[tuple[int, int], float] = {}
 
     def log_probs(self, match_length: int, num_tokens: int) -> list[float]:
-        """Log of the chance, below 0, of every token of a chain to be the target's choice after those before it."""
+        """Log-probability, below 0, that each token of a chain is accepted if those before it are."""
         log_probs = [self._log_prob((match_length, stretch)) for stretch in range(stretch_of(num_tokens - 1) + 1)]
         return [log_probs[stretch_of(place)] for place in range(num_tokens)]
 
     def count(self, match_length: int, accepted: range, *, is_broken: bool) -> None:
-        """Take the outcome of a chain's tokens at the places `accepted`, and of the one after them if it was wrong."""
+        """Count a chain's tokens at the positions `accepted` as accepted, and the next one as wrong if `is_broken`."""
         for place in accepted:
             self._count((match_length, stretch_of(place)), True)
         if is_broken:
@@ -170,5 +170,5 @@ class LookupRecord:
 
 
 def stretch_of(place: int) -> int:
-    """Places 0; 1 and 2; 3 to 6; 7 to 14; and so on: each stretch twice as long as the one before."""
+    """Group positions as 0; 1 and 2; 3 to 6; 7 to 14; and so on, each group twice as long as the one before."""
     return (place + 1).bit_length() - 1

@@ -1,4 +1,4 @@
-"""The drafters' policies beyond their settings: one object each, for experiments to replace."""
+"""Policies of the drafters beyond their settings, one object each, which experiments can replace."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
 from forerun.drafting.remote.policy import BEST_REMOTE, RemotePolicy
 from forerun.drafting.tree_policy import BEST_TREE, PAPER_TREE, TreePolicy
 
-MOST_MATCH = 16  # suffixes of every length up to it are kept for each token of the text
+MOST_MATCH = 16  # for each token of the text, n-grams of every length up to it are stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPolicy:
-    """How the drafter `prompt_lookup` finds earlier text: by the last `max_match` tokens, else fewer, down to
+    """Match lengths of the drafter `prompt_lookup`: it looks up the last `max_match` tokens, then fewer, down to
     `min_match`."""
 
     min_match: int = 2
@@ -31,9 +31,9 @@ BEST_LOOKUP = LookupPolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """All policies. A drafter reads its own: `tree` is for every drafter that grows one, the others for one each.
+    """All policies: `tree` for every drafter that grows a tree, the others for one drafter each.
 
-    No policy changes a token of the text.
+    No policy changes the text.
     """
 
     tree: TreePolicy = BEST_TREE
@@ -43,7 +43,7 @@ class Policies:
 
     @classmethod
     def of(cls, config: DrafterConfig) -> "Policies":
-        """A drafter's default policies: the paper's where its search is requested."""
+        """The default policies of a drafter; those of the SWIFT paper if the config selects the paper's search."""
         draft = config.draft if isinstance(config, Parallel) else config
         is_paper = isinstance(draft, LayerSkip) and draft.search == "paper"
         return cls(tree=PAPER_TREE) if is_paper else BEST

@@ -1,4 +1,4 @@
-"""Draft from a text that the user expects (OpenAI's `prediction`), beside any other drafter."""
+"""Draft from a text that the user expects (OpenAI's `prediction`), together with another drafter."""
 
 from collections.abc import Sequence
 from math import exp, fsum
@@ -20,37 +20,37 @@ from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-EXPECTED_RATE: Final = 0.95  # of predicted tokens that come true, until it is known: the user expects nearly all
+EXPECTED_RATE: Final = 0.95  # assumed acceptance rate of predicted tokens until it is measured
 PREDICTED: Final = Guessers(grown=PREDICTION, chain=PREDICTION)
 
 
 class PredictedDrafter(Drafter):
-    """Proposes what the predicted text goes on with where that is expected to bring as many tokens as another drafter
-    does, to which all other rounds are left.
+    """Proposes the next tokens of the predicted text if at least as many of them are expected to be accepted as of
+    the other drafter's; otherwise the other drafter proposes.
 
-    That one is told the tokens of these rounds, as one of several drafters would be (see `automatic`), so a prediction
-    that comes true costs no draft pass, and is followed also while the other one rests or is down.
+    The other drafter only notes the tokens of predicted rounds (see `automatic`). So a correct prediction needs no
+    draft pass, and it is used even while the other drafter is paused or down.
 
     Args:
-        other: it can be told of tokens that it did not propose.
-        pace: the target's pass times, to propose only as many tokens as pay; None: always all that there is room for.
+        other: a drafter that implements `note`.
+        pace: the target's pass times, to propose only as many tokens as pay off; None: as many as there is room for.
     """
 
     def __init__(self, other: Drafter, pace: Pace | None = None) -> None:
         self.verify_width, self._other = other.verify_width, other
         self._chain = LookupChain(num_tokens=max(0, other.verify_width - 1), prior_rate=EXPECTED_RATE)
         self._rule = None if pace is None else WidthRule(pace, None)
-        self._other_tokens = 0.0  # of a round of the other drafter, a running mean
+        self._other_tokens = 0.0  # tokens per round of the other drafter, a running mean
         self._token_ids: Sequence[int] = ()
         self._num_prompt: int | None = None
 
     def expect(self, token_ids: Sequence[int]) -> None:
-        """Take the prediction for the request that begins next."""
+        """Set the prediction for the next request."""
         self._token_ids, self._num_prompt = token_ids, None
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._other.begin(prompt_ids, params, noise)
-        if self._num_prompt is None:  # else the request goes on after rounds without drafts
+        if self._num_prompt is None:  # otherwise the request continues after rounds without drafts
             self._num_prompt = len(prompt_ids)
         text = PredictedText(self._token_ids)
         text.extend(prompt_ids[self._num_prompt :])

@@ -1,4 +1,4 @@
-"""Draft by looking up what followed the last few tokens earlier in the text."""
+"""Draft by looking up the tokens that followed an earlier occurrence of the last few tokens."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ from forerun.speculation.walk import Acceptance
 
 
 class PromptLookupDrafter(Drafter):
-    """Proposes one chain: the continuation of the longest suffix that occurred before, as far as that pays."""
+    """Proposes one chain: the continuation of the longest suffix that occurred before, as long as it pays off."""
 
     def __init__(self, config: PromptLookup, policy: LookupPolicy = BEST_LOOKUP) -> None:
         self.verify_width, self._is_adaptive = config.verify_width, config.adaptive and config.verify_width > 1
         self._chain = LookupChain(
             num_tokens=config.verify_width - 1, min_match=policy.min_match, max_match=policy.max_match
         )
-        self._rule: WidthRule | None = None  # None: the whole chain, always
+        self._rule: WidthRule | None = None  # None: always the whole chain
 
     def adapt(self, measure: Measure) -> None:
         if self._is_adaptive:
@@ -53,6 +53,6 @@ class PromptLookupDrafter(Drafter):
         return DraftReport()
 
     def note(self, acceptance: Acceptance) -> None:
-        self._chain.follow()  # what it would have proposed shows what its proposals are worth
+        self._chain.follow()  # measures the acceptance of the chain it would have proposed
         self._chain.accept(acceptance.tokens)
         self._root = acceptance.bonus_token

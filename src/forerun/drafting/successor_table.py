@@ -1,6 +1,6 @@
-"""The target's likeliest successors of every token, as it last said them.
+"""A table of the target's latest top-k next tokens after every token.
 
-Legend: N tokens, K successors kept of each, V vocabulary.
+Legend: N tokens, K successors kept per token, V vocabulary.
 """
 
 import struct
@@ -11,16 +11,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-NUM_KEPT: Final = 16  # successors of a token: the most that the kernels find; at temperature 1 the ninth still pays
+NUM_KEPT: Final = 16  # successors per token, the kernels' maximum; at temperature 1 even the ninth is useful
 HEADER: Final = struct.Struct("<8sIIII")  # magic, vocabulary, successors of a token, tokens, checksum of the rest
 MAGIC: Final = b"frsucc1\n"
 ROW: Final = np.dtype([("token", "<i4"), ("successors", "<i4", NUM_KEPT), ("log_probs", "<f2", NUM_KEPT)])
 
 
 class SuccessorTable:
-    """For each token, tokens that may follow it and their log-probabilities, likeliest first.
+    """For each token, its likely next tokens and their log-probabilities, likeliest first.
 
-    Bounded: 129 bytes for each token of the vocabulary.
+    Its size is fixed: 129 bytes per token of the vocabulary.
 
     Source: the adjacency matrix of Token Recycling, arXiv 2408.08696, section 3.1; ours keeps probabilities too.
     """
@@ -40,14 +40,14 @@ class SuccessorTable:
 
     @property
     def num_known(self) -> int:
-        """Tokens with successors."""
+        """Number of tokens with known successors."""
         return self._is_known.count(1)
 
     def store(
         self, token_ids: Sequence[int], successors: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
     ) -> None:
-        """Replace the successors of these tokens; of one that is named twice, the last counts."""
-        width = len(successors[0])  # less than K in a small vocabulary, where the other places stay impossible
+        """Replace the successors of these tokens; if a token occurs twice, the last entry is stored."""
+        width = len(successors[0])  # less than K in a small vocabulary; the other entries keep probability 0
         self._successors[token_ids, :width] = successors
         self._log_probs[token_ids, :width] = log_probs
         for token_id in token_ids:
@@ -58,7 +58,7 @@ class SuccessorTable:
         return self._successors.take(token_ids, 0), self._log_probs.take(token_ids, 0)
 
     def to_bytes(self) -> bytes:
-        """What is known, for `restore` in a later process."""
+        """The known successors, for `restore` in a later process."""
         known = np.flatnonzero(np.frombuffer(self._is_known, np.bool_))
         rows = np.empty(len(known), ROW)
         rows["token"], rows["successors"] = known, self._successors[known]
@@ -67,9 +67,9 @@ class SuccessorTable:
         return HEADER.pack(MAGIC, self.vocab_size, NUM_KEPT, len(known), zlib.crc32(body)) + body
 
     def restore(self, data: bytes) -> bool:
-        """Take over what `to_bytes` gave; False, and nothing is known, where these bytes are not that.
+        """Load the output of `to_bytes`; False if the bytes are invalid, and the table is then empty.
 
-        They may be damaged or another model's, and can only cost speed: ids outside the vocabulary are refused.
+        Bytes that are damaged or from another model can only cost speed, since ids outside the vocabulary are refused.
         """
         self._forget()
         if len(data) < HEADER.size:

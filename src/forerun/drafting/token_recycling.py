@@ -1,4 +1,4 @@
-"""Draft from what the target last thought would follow each token (Token Recycling, arXiv 2408.08696)."""
+"""Draft from the target's latest top-k next tokens after each token (Token Recycling, arXiv 2408.08696)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,25 +25,25 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-NUM_CHILDREN: Final = 4  # of an expanded node
-ROOT_CHILDREN: Final = 8  # an open root fills the rows of a pass where rows are cheap
-EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on Zen 5 cores, until its own are known
-COLDEST: Final = 0.05  # temperature; below it guesses are ranked as at it, so that no power of a probability is 0
-LEAST_REST: Final = 1e-4  # probability beyond the kept successors, at least: sums of float32 are no better
-MEAN_NOISE: Final = exp(np.euler_gamma)  # factor on a probability that the mean of Gumbel noise is
-LEARNING: Final = 8  # plain rounds per one whose row is kept: it takes 80 us, 2 % of a small model's round
+NUM_CHILDREN: Final = 4  # per expanded node
+ROOT_CHILDREN: Final = 8  # more children of the root use the rows of a pass where rows are cheap
+EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on Zen 5 cores, until measured here
+COLDEST: Final = 0.05  # lowest temperature used for ranking, so that no power of a probability becomes 0
+LEAST_REST: Final = 1e-4  # least probability of all tokens that are not kept; the precision of float32 sums
+MEAN_NOISE: Final = exp(np.euler_gamma)  # the mean of Gumbel noise as a factor on a probability
+LEARNING: Final = 8  # one plain round in this many is stored: it takes 80 us, 2 % of a small model's round
 RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
-BATCH: Final = 4  # nodes expanded together: numpy's calls take as long for four as for one
-MOST_OWNERS: Final = 4  # with tables at a time: 6 MB each for SmolLM2's vocabulary, 20 MB for one of 152,000 tokens
+BATCH: Final = 4  # nodes expanded together; numpy calls take as long for four as for one
+MOST_OWNERS: Final = 4  # owners whose tables are kept: 6 MB each for SmolLM2, 20 MB for 152,000 tokens
 
 
 class TokenRecyclingDrafter(Drafter):
-    """Grows a tree from a table of successors, which every verified row of the target renews.
+    """Grows a tree from a table of successors, which every verified row of the target updates.
 
-    No draft passes: all rows are the target's own, those of rejected nodes too.
+    It needs no draft passes. Rows of rejected nodes update the table too.
 
-    Every owner has a table of its own: one that learnt from a text proposes words of it. What is kept for the next
-    start is of texts without an owner.
+    Every owner has a separate table, because a table reveals words of the texts it was built from. Only the table of
+    texts without an owner is saved for the next start.
     """
 
     num_successors = NUM_KEPT
@@ -51,7 +51,7 @@ class TokenRecyclingDrafter(Drafter):
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
         self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
         self.table = self._nobodys = SuccessorTable(target_vocab_size)
-        self._tables: dict[str, SuccessorTable] = {}  # by owner, the one used least recently first
+        self._tables: dict[str, SuccessorTable] = {}  # by owner, least recently used first
         self._guessed = GuessedTree(
             replace(policy, min_mass=0.0),  # an expansion costs next to nothing
             verify_width=config.verify_width,
@@ -111,14 +111,14 @@ class TokenRecyclingDrafter(Drafter):
         return self._nobodys.restore(state)
 
     def _tell(self) -> None:
-        """Apply the tokens committed since the last proposal to the tree."""
+        """Apply to the tree the tokens committed since the last proposal."""
         if self._pending:
             token_ids, self._pending = self._pending, []
             self._num_tokens += len(token_ids)
             self._guessed.advance(token_ids)
 
     def _learn(self, acceptance: Acceptance) -> None:
-        """Renew the successors of the verified tokens; the text's own rows overrule those of rejected nodes."""
+        """Update the successors of the verified tokens; rows of accepted nodes overwrite those of rejected ones."""
         if self._seen is None:
             return
         (tree, (successors, log_probs)), self._seen = self._seen, None
@@ -141,7 +141,7 @@ class TokenRecyclingDrafter(Drafter):
             rule.measure_expansion(len(batch), perf_counter() - began)
 
     def _successors(self, nodes: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
-        """[N, K] likeliest next tokens of these nodes, best first, and their log-probabilities."""
+        """[N, K] likeliest next tokens after these nodes, best first, and their log-probabilities."""
         tree = self._guessed.tree
         ids_NK, log_probs_NK = self.table.rows([tree.token_ids[node] for node in nodes])
         if self._noise is None:
@@ -153,9 +153,9 @@ class TokenRecyclingDrafter(Drafter):
 def ranked(
     ids_NK: NDArray[np.int32], log_probs_NK: NDArray[np.float32], noise_NK: NDArray[np.float64], temperature: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Successors by their perturbed scores, best first, and how likely each is to be the target's draw.
+    """Successors by perturbed score, best first, and the log-probability that the target samples each of them.
 
-    All other tokens count as one with the noise's mean.
+    All other tokens are treated as one token with mean noise.
     """
     rest_N1 = np.maximum(1.0 - np.exp(log_probs_NK).sum(-1, keepdims=True), LEAST_REST)
     totals_NK = noise_NK + log_probs_NK / temperature

@@ -1,4 +1,4 @@
-"""Growth policy of a tree of guesses beyond its widths, for ablations."""
+"""Growth policy of a tree of guesses, apart from its widths; for ablations."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from forerun.core.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePolicy:
-    """The defaults are what was fastest on the built-in pair and on models of 125 million parameters.
+    """The defaults were fastest on the built-in pair and on models of 125 million parameters.
 
     Args:
         num_children: children considered per expanded node.
-        min_mass: growth ends when the nodes it would expand are together less likely than this, in [0, 1]; 0 grows to
-            the full depth. No effect where costs decide.
-        min_confidence: no token is drafted after one with a lower draft probability than this, in [0, 1].
-        knows_noise: at temperature > 0 children are ranked by log q + g with the target's noise, not by log q.
-        looks_up: a looked-up chain is added to the tree before it grows.
+        min_mass: growth ends when the next nodes to expand have a lower total probability than this, in [0, 1]; 0 grows
+            to the full depth. No effect if costs decide.
+        min_confidence: nothing is drafted after a token with a lower draft probability than this, in [0, 1].
+        knows_noise: at temperature > 0 rank children by log q + g with the target's noise g, not by log q.
+        looks_up: add a looked-up chain to the tree before it grows.
     """
 
     num_children: int = 4
@@ -35,5 +35,5 @@ class TreePolicy:
 
 
 BEST_TREE = TreePolicy()
-# SWIFT's (arXiv 2410.06916, section 4.2): a chain while the draft is confident, runners-up beside each token.
+# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, with second and third choices beside it.
 PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)

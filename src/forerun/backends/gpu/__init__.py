@@ -1,1 +1,1 @@
-"""The GPU's kernels in Triton, and rounds without the host."""
+"""Triton kernels for GPUs, and rounds that run without the host."""

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels can run here: checked before they are imported."""
+"""Checks whether the Triton kernels can run here, before they are imported."""
 
 import importlib
 import subprocess
@@ -17,13 +17,13 @@ HEAD_DIMS: Final = (16, 32, 64, 128, 256)
 
 
 def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_shared: bool = False) -> str | None:
-    """Why the Triton kernels cannot run here; None where they can.
+    """Why the Triton kernels cannot run here; None if they can.
 
-    The cheap checks come first: Triton is imported only if they all pass.
+    Triton is imported only after all cheaper checks have passed.
 
     Args:
-        group: query heads of a key head.
-        is_shared: GPUs share the model, and so have to reach each other's memory.
+        group: query heads per key head.
+        is_shared: several GPUs share the model, so they must be able to access each other's memory.
     """
     kind = torch.device(device).type
     if dtype not in DTYPES:
@@ -32,7 +32,7 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_
         return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
     most = MOST_MATRIX_ROWS
     if dtype == torch.float32 and head_dim * dtype.itemsize > WIDE_HEAD_BYTES:
-        most //= 2  # Registers for more would be missing.
+        most //= 2  # There are too few registers for more.
     if group > most:
         return (
             f"the Triton kernels take at most {most} query heads of a key head in {str(dtype).removeprefix('torch.')} "
@@ -71,7 +71,7 @@ def _memory_fault(device: str, dtype: torch.dtype, head_dim: int) -> str | None:
 
 
 def _exchange_fault() -> str | None:
-    """The same answer on every rank, and so about all GPUs of the machine."""
+    """Checks all GPUs of the machine, so that every rank gets the same answer."""
     if not hasattr(getattr(torch._C, "_distributed_c10d", None), "_SymmetricMemory"):
         return "this build of torch has no symmetric memory, where Triton's kernels of several ranks add up their parts"
     count = torch.cuda.device_count()

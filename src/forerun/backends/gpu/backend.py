@@ -1,4 +1,4 @@
-"""A GPU as a backend: five Triton kernels a layer, recorded as CUDA graphs. Importing this needs Triton."""
+"""The GPU backend: five Triton kernels per layer, recorded as CUDA graphs. Importing this needs Triton."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ from forerun.model.weights import WeightSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuBackend(Backend):
-    """Runs passes with Triton's kernels. What is sampled between passes is sampled with torch's calls, but of tokens
-    that rounds on the device would leave in the race."""
+    """Runs passes with Triton kernels. The host samples with torch calls, but uses the device's filters, so that both
+    sample from the same tokens."""
 
     name: str = "triton"
     row_exact: bool = True

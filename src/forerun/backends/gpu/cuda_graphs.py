@@ -7,7 +7,7 @@ import torch
 
 from forerun.backends.gpu.language import on_device
 
-MAX_GRAPHS = 512  # Graphs kept at a time; the least recently used goes first.
+MAX_GRAPHS = 512  # Graphs kept at a time; the least recently used is dropped first.
 
 Work = Callable[[], None]
 
@@ -16,15 +16,15 @@ class Graph(Protocol):
     """Recorded work."""
 
     def replay(self) -> None:
-        """Do it."""
+        """Run it."""
         ...
 
 
 class GraphPool:
-    """Runs work by key, recorded where there is a GPU; elsewhere every run is an ordinary one.
+    """Runs work by key, and records it as a graph if there is a GPU.
 
-    The first run of a key is an ordinary one, in which kernels are compiled; the second one is recorded. Recording runs
-    nothing, so work that changes what it reads is done exactly once per call. The work of a key must launch the same
+    The first run of a key is not recorded, since it compiles kernels; the second one is. Recording does not run the
+    work, so each call runs it exactly once, even if it changes its inputs. The work of a key must launch the same
     kernels on the same addresses every time.
     """
 
@@ -34,21 +34,21 @@ class GraphPool:
         self._graphs: dict[Hashable, Graph | None] = {}
 
     def prepare(self, key: Hashable, work: Work, *, compiling: Work) -> None:
-        """Record the work of a key, so that `run` finds it, after `compiling` has run every kernel that is new."""
+        """Record the work of a key for `run`, after running `compiling`, which must use every kernel that is new."""
         if self.records and key not in self._graphs:
             with on_device(self._device):
                 compiling()
                 self._keep(key, self._record(work))
 
     def run(self, key: Hashable, work: Work) -> bool:
-        """Do the work of this key; True if nothing had to be compiled or recorded, so that it takes as long again."""
+        """Run the work of this key; True if nothing was compiled or recorded, so that the time is representative."""
         if not self.records:
             work()
             return True
         with on_device(self._device):
             if key not in self._graphs:
                 work()
-                self._keep(key, None)  # Only after the run: an interrupted one may not have compiled all.
+                self._keep(key, None)  # After the run, since an interrupted run may not have compiled everything.
                 return False
             known = self._graphs.pop(key)
             graph = known or self._record(work)
@@ -57,10 +57,10 @@ class GraphPool:
             return known is not None
 
     def _record(self, work: Work) -> Graph:
-        """Recorded on a stream of this device's own: that of torch belongs to the device that was recorded on first.
+        """Record on a new stream of this device, since torch's stream belongs to the first device that was recorded on.
 
-        What other threads ask of the GPU meanwhile, memory above all, does not break the recording. `torch.cuda.graph`
-        would wait for the GPU and give all spare memory back, before every one of many.
+        GPU calls of other threads, such as allocations, do not break the recording. `torch.cuda.graph` is not used,
+        because before each recording it would wait for the GPU and free all cached memory.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]

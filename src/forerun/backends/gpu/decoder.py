@@ -1,4 +1,4 @@
-"""Decoding in rounds that run wholly on the device; the host launches them ahead and reads their results."""
+"""Decoding in rounds that run entirely on the device; the host launches them ahead and reads their results."""
 
 import math
 from typing import Final
@@ -16,16 +16,16 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.economy.depths import DepthRule
 
-ROUNDS_PER_UPDATE: Final = 8  # Rounds between two updates of what looked-up tokens are worth.
-MEASURING_S: Final = 0.1  # Spent on each of the two passes that the depth rule weighs.
+ROUNDS_PER_UPDATE: Final = 8  # Rounds between two updates of the acceptance rates of looked-up tokens.
+MEASURING_S: Final = 0.1  # Spent on timing each of the two passes that the depth rule compares.
 
 
 class DeviceDecoder(Decoder):
-    """Decodes on the device, as `decoding.host_loop` does with the host between all steps.
+    """Decodes on the device, without the host between steps as in `decoding.host_loop`.
 
-    The text is the same: a token is a function of the text before it and of the seed. Requests whose log-probabilities
-    are asked for are not for it, as no scores come to the host; nor those with a prediction, which the device cannot
-    look up.
+    The text is the same, since a token depends only on the text before it and on the seed. It cannot serve requests
+    for log-probabilities, since no scores are copied to the host, or requests with a prediction, since the device
+    cannot look it up.
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
@@ -69,13 +69,13 @@ class DeviceDecoder(Decoder):
             yield round_of(played, self._request.near_tie)
 
     def end(self) -> None:
-        """Nothing to do: rounds in flight run to their end, and the next request sets a new text."""
+        """Do nothing: rounds in flight run to their end, and the next request sets a new text."""
 
     def _fill(self, num_wanted: int) -> None:
-        """Launch rounds until the pipeline is full, or has one for every wanted token: each writes one at least.
+        """Launch rounds until the pipeline is full or has one for every wanted token; each gives at least one.
 
-        The first draft pass of a round has a row for one token that the draft's cache lacks. More of them are prefilled
-        by the host first, which no round in flight may see.
+        The first draft pass of a round has a row for one token that the draft's cache lacks. If it lacks more, the host
+        prefills them first, while no round is in flight.
         """
         while self._pipeline.has_room and len(self._pipeline) < num_wanted:
             depth = self._rule.depth() if self._rule is not None else self._max_depth
@@ -86,7 +86,7 @@ class DeviceDecoder(Decoder):
             self._pipeline.launch(depth, len(self._token_ids))
 
     def _accept(self, played: PlayedRound) -> None:
-        """Take a round's tokens into the text, the host's view of the caches, and what is known of rounds."""
+        """Update the text, the host's record of the caches and the statistics of rounds with a round's outcome."""
         token_ids, self._num_behind = played.outcome.token_ids, played.outcome.num_behind
         self._token_ids += token_ids
         self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, self._num_behind)
@@ -99,7 +99,7 @@ class DeviceDecoder(Decoder):
             self._rule.measure(played.depth, len(token_ids) - 1, played.arrived_at - played.began_at)
 
     def _catch_up(self) -> None:
-        """Prefill the draft and begin at the text's end. No round may be in flight."""
+        """Prefill the draft and start rounds at the end of the text. No round may be in flight."""
         draft = self._rounds.draft
         if draft is not None:
             draft.runner.sync(draft.read(self._token_ids[:-1]))
@@ -108,7 +108,7 @@ class DeviceDecoder(Decoder):
 
 
 def round_of(played: PlayedRound, near_tie: float) -> Round:
-    """A round's result for the stream. Draft passes and verification are one launch, timed as verification."""
+    """The result of a round for the stream. Draft passes and verification are timed together as verification."""
     outcome, num_tokens = played.outcome, len(played.outcome.token_ids)
     return Round(
         token_ids=tuple(outcome.token_ids),
@@ -126,7 +126,7 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
 
 
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
-    """A decoder for these models; none where rounds need the host: another backend, a tree that is too wide, or a
+    """A decoder for these models; none if rounds need the host: with another backend, a tree that is too wide, or a
     target that several ranks share."""
     is_here = isinstance(target.executor, DeviceExecutor) and (
         plan.draft is None or plan.draft.backend is target.backend

@@ -1,10 +1,10 @@
 """The device executor: a pass as five fused Triton kernels per layer, on a GPU recorded as one CUDA graph per shape.
 
-So that there are few shapes, a recorded pass has spare rows behind its own, and programs for more of the text than
-there is. The first pass of a kind records all shapes of that kind: the engine's warm-up meets those that requests have.
+To keep the number of shapes small, a recorded pass has spare rows at the end, and programs for more of the text than
+there is. The first pass of a kind records all shapes of that kind, which happens during the engine's warm-up.
 
-The residual stream is float32; what matrix units read, and the cache, have the model's dtype. Every row is computed in
-an order of its own, so its bits depend on no other row. What each kernel does is in `backends.gpu`.
+The residual stream is float32; inputs of matrix units and the cache have the model's dtype. The order of operations
+for a row does not depend on other rows, so neither do its bits.
 
 Legend: R rows of a pass at most, V vocabulary, P positions, D head size.
 """
@@ -48,10 +48,10 @@ class DeviceExecutor:
     """A program bound to weights and a cache.
 
     Args:
-        group: the ranks that share the model, of which this one has the given part; None: it is whole.
+        group: the ranks that share the model, if this one has a part of it; None: the model is whole.
 
-    Args of a caller that works on the device itself: `rows` is the table that every pass reads, `logits_RV` where
-    narrow passes leave their scores.
+    For callers that work on the device: `rows` is the table that every pass reads, and narrow passes write their scores
+    to `logits_RV`.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class DeviceExecutor:
             spec, self.bound, self.buffers, self.rows, cache, exchange=exchange, overlaps=self.overlaps
         )
         self._lists: dict[SkipSet, list[tuple[Op, Launch]]] = {}
-        self._recorded: set[PassShape] = set()  # Of every kind that is recorded one shape.
+        self._recorded: set[PassShape] = set()  # One shape of every kind that is recorded.
         self.head, self.head_norm = self._launches.head(program)
         self.logits_RV = torch.zeros(NARROW_ROWS, self.head.num_out, device=keys.device)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
 
-        `observe` sees the last op of every kernel, and the buffer it wrote.
+        `observe` is called with the last op of every kernel and the buffer that it wrote.
         """
         if self._group is not None:
             self._group.require_all()
@@ -118,19 +118,19 @@ class DeviceExecutor:
             return ForwardOutput(logits=logits_RV, features=features)
 
     def aim(self, inputs: ForwardInput) -> PassShape:
-        """Describe a pass to the kernels."""
+        """Write the row table of a pass, and return the pass's shape."""
         shape, spare_slot = shape_of(inputs), self._cache.capacity - 1
-        if not self.graphs.records or inputs.num_slots > spare_slot:  # Nothing to be gained, or no slot to spare.
+        if not self.graphs.records or inputs.num_slots > spare_slot:  # Padding has no use, or there is no spare slot.
             self._writer.write(inputs)
             return shape
         padded = padded_shape(shape)
-        if not shape.skipped:  # Layers are left out by sets that come and go: only what is met twice is recorded.
+        if not shape.skipped:  # Skip sets change often, so passes with one are recorded only at their second run.
             self._record_kind(padded, spare_slot)
         self._writer.write(inputs, num_padded=padded.num_rows, spare_slot=spare_slot)
         return padded
 
     def _record_kind(self, shape: PassShape, spare_slot: int) -> None:
-        """Record every shape that differs from this one only by its rows and its splits."""
+        """Record every shape that differs from this one only in its rows and splits."""
         kind = replace(shape, num_rows=0, num_splits=0, num_logit_rows=min(shape.num_logit_rows, 1))
         if kind in self._recorded:
             return
@@ -141,7 +141,7 @@ class DeviceExecutor:
         self._recorded.add(kind)
 
     def launch(self, shape: PassShape, logits_RV: Tensor, observe: Observer | None = None) -> None:
-        """All kernels of a pass over the rows of `rows`."""
+        """Launch all kernels of a pass over the rows of `rows`."""
         self.launch_layers(shape, observe)
         if shape.num_logit_rows:
             linear(
@@ -153,7 +153,7 @@ class DeviceExecutor:
                 observe(self._program[-1], logits_RV)
 
     def launch_layers(self, shape: PassShape, observe: Observer | None = None) -> None:
-        """All kernels but the head's."""
+        """Launch all kernels except the head's."""
         for op, launch in self._list_for(shape.skipped):
             if not op.is_part_of(shape.skipped, shape.taps):
                 continue
@@ -165,7 +165,7 @@ class DeviceExecutor:
                 observe(op, getattr(self.buffers, op.writes)[: shape.num_rows])
 
     def launch_attention(self, shape: PassShape) -> None:
-        """The kernel in which passes differ that differ only in their splits, for one layer."""
+        """Launch attention for one layer, the only kernel that depends on the number of splits."""
         next(launch for op, launch in self._list_for(shape.skipped) if op.kind == "tree_attention")(shape)
 
     def _list_for(self, skipped: SkipSet) -> list[tuple[Op, Launch]]:
@@ -180,7 +180,7 @@ class DeviceExecutor:
 
 
 def plain_table(spec: ModelSpec, table: Table, head: DeviceLinear) -> DenseWeight:
-    """The embedding as its kernel reads it; one of codes that is a plain head too, in the head's own memory."""
+    """The embedding as its kernel reads it; a quantised one that is also a plain head shares the head's memory."""
     if isinstance(table, DenseWeight):
         return table
     is_head = spec.tied_embeddings and head.weight_format == "plain" and table.shape == (head.num_out, head.num_in)
@@ -188,12 +188,12 @@ def plain_table(spec: ModelSpec, table: Table, head: DeviceLinear) -> DenseWeigh
 
 
 def can_overlap(device: torch.device) -> bool:
-    """True where a kernel may be launched while the one before still runs."""
+    """True if a kernel may be launched while the previous one still runs."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_DEVICE_WITH_OVERLAP
 
 
 def shape_of(inputs: ForwardInput) -> PassShape:
-    """What the launches of a pass depend on."""
+    """The shape of a pass, on which its launches depend."""
     prefix_len = inputs.first_slot if inputs.ancestry is None else inputs.prefix_len
     return PassShape(
         num_rows=len(inputs.token_ids),
@@ -206,23 +206,23 @@ def shape_of(inputs: ForwardInput) -> PassShape:
 
 
 def num_splits_for(prefix_len: int) -> int:
-    """At least the splits that lie wholly below `prefix_len`; a power of two, so that few graphs serve every length."""
+    """The number of splits entirely below `prefix_len`, rounded up to a power of two to need few graphs."""
     return max(LEAST_SPLITS, 1 << (prefix_len // SPLIT - 1).bit_length() if prefix_len >= SPLIT else 0)
 
 
 def all_num_splits(max_length: int) -> list[int]:
-    """What `num_splits_for` gives for prefixes up to this length."""
+    """All values of `num_splits_for` for prefixes up to this length."""
     return [1 << power for power in range(1, num_splits_for(max_length).bit_length())]
 
 
 def can_record(shape: PassShape) -> bool:
-    """True where logits, if there are any, have a buffer that stays."""
+    """True if the logits, if any, have a permanent buffer."""
     return not shape.num_logit_rows or shape.num_rows <= NARROW_ROWS
 
 
 def padded_shape(shape: PassShape) -> PassShape:
-    """The recorded shape that serves this one: with spare rows, logits of all rows or none, and splits only where a
-    pass is narrow."""
+    """The recorded shape to use for this one: with spare rows, logits of all rows or none, and splits only if the pass
+    is narrow."""
     if not can_record(shape):
         return shape
     num_rows = next(num for num in RECORDED_ROWS if num >= shape.num_rows)
@@ -233,7 +233,7 @@ def padded_shape(shape: PassShape) -> PassShape:
 
 
 def shapes_of(kind: PassShape, *, max_length: int) -> list[PassShape]:
-    """All shapes that `padded_shape` gives for a kind of passes."""
+    """All values of `padded_shape` for a kind of passes."""
     narrow = [num_rows for num_rows in RECORDED_ROWS if num_rows <= NARROW_ROWS]
     shapes = [(num_rows, splits) for splits in all_num_splits(max_length) for num_rows in narrow]
     if not kind.num_logit_rows:

@@ -1,19 +1,19 @@
-"""What every kernel here begins with: products, waiting for the kernel before, and how a kernel is launched.
+"""Common parts of all kernels: products, waiting for the previous kernel, and launch options.
 
-Rules that make the exact mode free of charge, kept by every kernel:
+Every kernel follows these rules, so that the exact mode costs nothing:
 
-* A row's result is computed by the same operations in the same order whatever the number of rows. Rows stand in tiles
-  of ROW_TILE; a tile that is not full is padded, so that the matrix units see one shape only.
-* Work that is divided between programs is divided by the model's shape and by the place in the text, never by the
-  number of rows; parts are joined in order by the program that finishes last. No floating-point atomics.
-* Fused multiply-add is left to the matrix units (`enable_fp_fusion` is off), so that an expression has the same bits in
-  every kernel that contains it.
+* A row's result is computed by the same operations in the same order whatever the number of rows. Rows are grouped in
+  tiles of ROW_TILE; a tile that is not full is padded, so that the matrix units always get the same shape.
+* Work is divided between programs by the model's shape and by the position in the text, never by the number of rows.
+  The program that finishes last joins the parts in order. There are no floating-point atomics.
+* Only matrix units use fused multiply-add (`enable_fp_fusion` is off), so that an expression has the same bits in every
+  kernel that contains it.
 
-What a kernel is compiled for comes as one named tuple in capitals (SHAPE, NORM, TREE). Its fields are plain numbers to
-Triton 3.6: where a shape or `static_range` takes one, it is bound to a `tl.constexpr` of its own first.
+The compile-time parameters of a kernel are one named tuple in capitals (SHAPE, NORM, TREE). Triton 3.6 treats its
+fields as plain numbers, so a field must be bound to a `tl.constexpr` before it is used in a shape or `static_range`.
 
-Numbers that differ from pass to pass or from layer to layer are not specialised on (`do_not_specialize`): else a kernel
-would be compiled anew for one row, and again for sixteen.
+Numbers that differ between passes or layers are not specialised on (`do_not_specialize`), since otherwise a kernel
+would be compiled again for one row and for sixteen.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -35,8 +35,8 @@ EMULATED = tl.constexpr(IS_EMULATED)
 def product(a, b, sums):
     """sums + a b in float32.
 
-    The interpreter knows no bfloat16 products, and its float32 ones round by where a row lies. Those of float64,
-    rounded once, do not.
+    The interpreter has no bfloat16 products, and the rounding of its float32 products depends on the row's position.
+    Float64 products, rounded once, avoid this.
     """
     if EMULATED:
         exact = tl.dot(a.to(tl.float64), b.to(tl.float64), input_precision="ieee", out_dtype=tl.float64)
@@ -53,11 +53,11 @@ def no_tiles():
 
 @triton.jit
 def await_inputs(OVERLAPS: tl.constexpr):
-    """Wait until the kernel before has finished, and let the next one be loaded meanwhile.
+    """Wait until the previous kernel has finished, and allow the next one to start.
 
-    With programmatic dependent launch a kernel starts while the one before still runs. Before this call it may read
-    weights, which no kernel writes, and, as attention does, what was written before the kernel before began: every
-    kernel waits before it lets the next one start. Nothing else may be read, and nothing written.
+    With programmatic dependent launch a kernel starts while the previous one still runs. Before this call it may read
+    weights, which no kernel writes, and data written before the previous kernel began, as attention does: every kernel
+    waits before it allows the next one to start. It may not read anything else or write anything.
     """
     if OVERLAPS:
         gdc_wait()
@@ -65,7 +65,7 @@ def await_inputs(OVERLAPS: tl.constexpr):
 
 
 def launch_options(*, num_warps: int, num_stages: int = 1, overlaps: bool = False) -> dict[str, Any]:
-    """How to launch a kernel; `overlaps` must also be passed to the kernel as OVERLAPS."""
+    """Launch options of a kernel; `overlaps` must also be passed to the kernel as OVERLAPS."""
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
     return {**options, "launch_pdl": True} if overlaps else options
 
@@ -81,5 +81,5 @@ def _shared_limit(device: int) -> int:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Within, kernels are launched on this device: Triton takes the current one, wherever the tensors are."""
+    """Launch kernels on this device within the context; Triton uses the current device, wherever the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,7 +1,7 @@
-"""A program's ops gathered into kernel launches, each bound to its weights and buffers.
+"""Groups a program's ops into kernel launches, each bound to its weights and buffers.
 
-RMS norm has no kernel: a kernel that writes the residual stream x also writes h, x times the weight of the norm that
-comes next, and the squares by which the reader of h divides.
+RMS norm has no kernel: a kernel that writes the residual stream x also writes h, which is x times the weight of the
+next norm, and sums of squares. The kernel that reads h divides by the root of their mean.
 
 Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I intermediate size, V vocabulary.
 """
@@ -30,19 +30,19 @@ from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 
-NARROW_ROWS: Final = 32  # Up to this many rows a pass reads weights once and splits attention over the text.
+NARROW_ROWS: Final = 32  # Up to this many rows, a pass reads weights once and splits attention over the text.
 EMBED_TILES: Final = 1  # The embedding writes a row's sum of squares as one part.
-HALF_ROOM: Final = 16  # float16 holds 65504: with this, outliers of x up to a million in front of any norm.
+HALF_ROOM: Final = 16  # float16 goes up to 65504, so this leaves room for outliers of x up to a million before a norm.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassShape:
-    """What a pass's launches depend on; everything else is data on the device.
+    """The parameters on which a pass's launches depend; everything else is data on the device.
 
     Args:
-        num_splits: upper bound of the splits of attention that lie wholly in the prefix.
-        num_logit_rows: number of rows at the end that go to the head.
-        taps: layers behind which the residual stream is copied.
+        num_splits: upper bound of the number of attention splits entirely in the prefix.
+        num_logit_rows: number of rows at the end that get logits.
+        taps: layers after which the residual stream is copied.
     """
 
     num_rows: int
@@ -58,7 +58,7 @@ DeviceWeights: TypeAlias = BoundWeights[DeviceLinear, Tensor]
 
 
 class Buffers:
-    """What a pass writes besides the cache. `x` is the residual stream; `h`, `q`, `mixed`, `gated` have the dtype."""
+    """The buffers of a pass. `x` is the residual stream; `h`, `q`, `mixed` and `gated` have the compute dtype."""
 
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
@@ -80,7 +80,7 @@ class Buffers:
         )  # fmt: skip
 
     def features(self, num_taps: int) -> Tensor:
-        """Buffer of the taps' copies, [R, num_taps, H]: a recorded pass always writes to the same memory."""
+        """Buffer of the taps' copies, [R, num_taps, H], always the same, as recorded passes need."""
         if num_taps not in self._features:
             max_rows, size = self.x.shape
             self._features[num_taps] = self.x.new_zeros(max_rows, num_taps, size)
@@ -91,7 +91,7 @@ class LaunchList:
     """Builds the launches of a program without its skipped sublayers.
 
     Args:
-        exchange: through which the ranks of a shared model add up their partials; None: the model is whole.
+        exchange: adds up the partial sums of ranks that share the model; None: the model is whole.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LaunchList:
         self._table_VH = as_plain(bound.table)
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
-        """The launches in order, each under the last op that it does; the head's are not among them."""
+        """The launches in order, each with the last op that it does, without those of the head."""
         launches: list[tuple[Op, Launch]] = []
         tiles, norm = 0, ""  # Parts of the squares that the last writer of x left, and the norm that comes next.
         inputs: Op | None = None  # The linear that is fused into the next op.
@@ -141,13 +141,13 @@ class LaunchList:
         return launches
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
-        """The head's weights, and how its inputs are still to be scaled."""
+        """The head's weights, and the norm that its inputs still need."""
         writer = next(op for op in reversed(program) if op.kind in ("linear_add", "add_partials", "embed"))
         norm = next_norm(program, program.index(writer))
         return self._bound.linears[program[-1].weights], self._input_norm(self._tiles_of(writer), norm)
 
     def _tiles_of(self, writer: Op) -> int:
-        """Parts of the squares that a writer of x leaves."""
+        """Number of partial sums of squares that a writer of x stores."""
         match writer.kind:
             case "embed":
                 return EMBED_TILES
@@ -196,7 +196,7 @@ class LaunchList:
                     buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
                     num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
                     workspace=buffers.attention, overlaps=overlaps,
-                    is_settled=True,  # The kernel before writes no slots but the rows' own.
+                    is_settled=True,  # The previous kernel writes only the slots of the pass's own rows.
                 )  # fmt: skip
 
         return launch
@@ -258,14 +258,14 @@ class LaunchList:
 
 
 def half_scale(weight_H: Tensor) -> float:
-    """The power of two that leaves float16 room above x times this weight of a norm, and most of its bits below.
+    """A power of two by which x times this norm's weight is multiplied to use the range of float16 well.
 
-    Early layers have small x and small weights, whose product would be subnormal without it.
+    It leaves room for outliers. Without it, the product would be subnormal in early layers, where both are small.
     """
     largest = float(weight_H.abs().max())
     return 2.0 ** -ceil(log2(HALF_ROOM * largest)) if largest else 1.0
 
 
 def next_norm(program: Sequence[Op], place: int) -> str:
-    """The weights of the first norm behind an op."""
+    """The name of the weights of the first norm after an op."""
     return next(op.weights for op in program[place + 1 :] if op.kind == "norm")

@@ -1,4 +1,4 @@
-"""A model with what its passes on the device end in: scores that become tokens.
+"""A model whose passes on the device end with sampled tokens or a top-k.
 
 Legend: R rows of a pass, C children, V columns of scores.
 """
@@ -21,11 +21,11 @@ from forerun.model.vocabulary_map import VocabularyMap
 
 
 class ModelOnDevice:
-    """One model with the memory that sampling goes through: the target's, or with `num_children` the draft's.
+    """One model with the memory for sampling: the target, or the draft if `num_children` is given.
 
     Args:
-        num_rows: of a pass at most.
-        vocabulary: what a draft's ids stand for.
+        num_rows: the most rows of a pass.
+        vocabulary: maps a draft's token ids to the target's.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ModelOnDevice:
         )
 
     def read(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """The target's tokens as this model reads them."""
+        """The target's tokens in this model's token ids."""
         return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        """All of a pass over the rows of the executor's table but the head."""
+        """Run a pass over the rows of the executor's table, without the head."""
         self.executor.launch_layers(shape_of_layers(num_rows, num_splits))
 
     def launch_attention(self, num_rows: int, num_splits: int) -> None:
@@ -73,7 +73,7 @@ def shape_of_layers(num_rows: int, num_splits: int) -> PassShape:
 
 
 def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:
-    """What the draft's ids stand for."""
+    """The map between the draft's and the target's token ids."""
     num_draft = draft.spec.vocab_size
     vocabulary = plan.vocabulary or VocabularyMap.of_equal_ids(num_target=num_target, num_draft=num_draft)
     num_ids = len(vocabulary.draft_ids)
@@ -82,7 +82,7 @@ def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> Vocabul
 
 
 def id_tables(vocabulary: VocabularyMap, device: str) -> tuple[Tensor | None, Tensor | None]:
-    """What the draft reads each token as, and the token of each of its columns; None: all are themselves."""
+    """The draft's id of each target token, and the target token of each draft column; None: the ids are equal."""
     draft_ids, column_ids = vocabulary.draft_ids, vocabulary.column_ids
     is_same = torch.equal(draft_ids, torch.arange(len(draft_ids), dtype=draft_ids.dtype))
     return None if is_same else draft_ids.to(device), None if column_ids is None else column_ids.to(device)

@@ -1,4 +1,4 @@
-"""The ranks of a model whose kernels add partials in each other's memory, within recorded passes.
+"""A group of ranks whose kernels add partial sums through each other's memory, within recorded passes.
 
 Legend: T rows, H hidden size, N columns of one rank.
 """
@@ -15,20 +15,20 @@ from forerun.backends.gpu.peer_memory import PeerMemory
 from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
 
-PLACE_BYTES: Final = 1 << 22  # for what is not added in a pass, at a time: logits of 32 rows of 32,768 tokens
-# A poll takes some 0.6 us on a GPU and 2 ms in emulation: a rank that is later than a minute or so counts as lost.
+PLACE_BYTES: Final = 1 << 22  # per exchange outside of passes: logits of 32 rows of 32,768 tokens
+# A poll takes about 0.6 us on a GPU and 2 ms in emulation, so a rank counts as lost after about a minute.
 MOST_POLLS: Final = 30_000 if IS_EMULATED else 100_000_000
 
 
 class PeerGroup:
-    """See `model.rank_group.RankGroup`. The kernels add partials in the midst of a pass, by an exchange of their own.
+    """See `model.rank_group.RankGroup`. Kernels add partial sums within a pass, through a separate exchange.
 
-    A rank that has waited in vain, or is told so by `lose`, computes nothing from then on, and says so where results
-    leave the device: in `join_columns`.
+    After a wait has timed out or `lose` was called, the results of a rank are meaningless, and `join_columns`, where
+    results leave the device, raises an error.
 
     Args:
-        store: where the ranks find each other, a torch.distributed.Store.
-        blame: who was lost and how, as far as this process knows.
+        store: a torch.distributed.Store through which the ranks find each other.
+        blame: returns which rank was lost and how, as far as this process knows.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class PeerGroup:
         self._memory = PeerMemory(store, rank, num_ranks, device=self.device)
         with on_device(self.device):
             self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self.device.type == "cuda")
-        self._seen_lost = self._lost.numpy()  # the same memory, for threads in any of torch's modes
+        self._seen_lost = self._lost.numpy()  # the same memory, usable by threads in any torch mode
         self._columns = self.open_exchange(num_programs=1, place_bytes=PLACE_BYTES)
         self._num_gathered = 0
 
     def open_exchange(self, *, num_programs: int, place_bytes: int) -> RankExchange:
-        """Memory for kernels that meet; every rank opens the same ones in the same order."""
+        """Open memory for one kind of exchange; every rank must open the same ones in the same order."""
         shape = MemoryShape.of(num_ranks=self.num_ranks, num_programs=num_programs, place_bytes=place_bytes)
         try:
             memories = self._memory.open(shape.num_bytes)
@@ -70,12 +70,12 @@ class PeerGroup:
         self._seen_lost[0] = 1
 
     def require_all(self) -> None:
-        """Raise RankLostError where one was lost, as far as is known now; what was computed since is nothing."""
+        """Raise RankLostError if a rank is known to be lost; results since then are invalid."""
         if self._seen_lost[0]:
             raise RankLostError(self._blame() or f"rank {self.rank} of {self.num_ranks} lost another one")
 
     def _gather(self, part: Tensor) -> list[Tensor]:
-        """The parts of all ranks, in their order."""
+        """The parts of all ranks, in rank order."""
         self.require_all()
         bytes_B = part.contiguous().view(-1).view(torch.uint8)
         parts_NB = bytes_B.new_empty(self.num_ranks, len(bytes_B))

@@ -1,10 +1,10 @@
-"""Memory of each rank's GPU that the GPUs of the other ranks read and write: torch's symmetric memory.
+"""Memory on each rank's GPU that the GPUs of the other ranks can read and write: torch's symmetric memory.
 
-Of torch only the mapping is used. What is done through the memory, and how ranks wait for each other, is in
-`passes.exchange`. Where kernels are emulated, ranks are processes of one CPU that map each other's files.
+Only torch's mapping is used; `passes.exchange` exchanges data and waits. If kernels are emulated, ranks are processes
+on one CPU that map each other's files.
 
 Source: torch.distributed._symmetric_memory (torch 2.8 and later), which exports an allocation of CUDA's virtual memory
-to the processes of a group. It outlives the process that made it, as long as another one has it mapped.
+to the processes of a group. The memory exists as long as any process has it mapped.
 """
 
 import os
@@ -18,16 +18,16 @@ from torch import Tensor, distributed
 
 from forerun.backends.gpu.language import on_device
 
-NAME: Final = "forerun ranks"  # of groups, and in emulation of the files that are mapped
-SYMMETRIC: Final = "CUDASymmetricMemory/"  # what torch's keys begin with
+NAME: Final = "forerun ranks"  # name of groups, and of the mapped files in emulation
+SYMMETRIC: Final = "CUDASymmetricMemory/"  # prefix of torch's keys
 STORE: Final[Any] = vars(distributed).get("Store", object)  # some builds lack it
 
 
 class StoreOfOneGroup(STORE):  # type: ignore[misc]  # see STORE
-    """A store whose keys say which of this group's exchanges they belong to.
+    """A store that renumbers torch's keys within this group.
 
-    torch counts them over all groups of a process, so that a process with an earlier group would not find others
-    without: "CUDASymmetricMemory/3/0" is here "CUDASymmetricMemory/0/0".
+    torch numbers exchanges over all groups of a process, so a process that had an earlier group would use other keys
+    than the rest. "CUDASymmetricMemory/3/0" becomes "CUDASymmetricMemory/0/0".
     """
 
     def __init__(self, store: Any) -> None:
@@ -57,10 +57,10 @@ class StoreOfOneGroup(STORE):  # type: ignore[misc]  # see STORE
 
 
 class PeerMemory:
-    """Opens memories for the ranks of one group, all of which do so in the same order.
+    """Opens memories for the ranks of one group, which must all open them in the same order.
 
     Args:
-        store: where the ranks find each other.
+        store: the store through which the ranks find each other.
     """
 
     def __init__(self, store: Any, rank: int, num_ranks: int, *, device: torch.device) -> None:
@@ -77,7 +77,7 @@ class PeerMemory:
             weakref.finalize(self, names._unregister_process_group, self._name)
 
     def open(self, num_bytes: int) -> tuple[Tensor, ...]:
-        """The memory of every rank, uint8 of zeros, as this rank's device sees it. Returns once all have it.
+        """The memory of every rank as mapped on this rank's device, uint8 zeros. Returns once all ranks have mapped it.
 
         Raises:
             RuntimeError: torch cannot map the other ranks' memory.

@@ -1,4 +1,4 @@
-"""Rounds in flight: the device plays one while the host reads the one before."""
+"""Rounds in flight: the device runs one while the host reads the previous one."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
 
-ROUNDS_AHEAD: Final = 2  # Rounds in flight at a time, the awaited one included.
+ROUNDS_AHEAD: Final = 2  # Rounds in flight at a time, including the awaited one.
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class RoundInFlight:
     """A round that was launched.
 
     Args:
-        outcome: on the host, complete once `arrived` has happened; None: it is complete.
+        outcome: on the host; complete once the event `arrived` has happened, or at once if that is None.
         is_usual: no kernel was compiled and no graph recorded while it was in flight.
     """
 
@@ -32,7 +32,7 @@ class RoundInFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedRound:
-    """A round that has arrived; it began when the device was free for it."""
+    """A finished round, which began when the device was free for it."""
 
     depth: int
     outcome: RoundOutcome
@@ -42,7 +42,7 @@ class PlayedRound:
 
 
 class Pipeline:
-    """Launches rounds and takes them in the order in which they were launched."""
+    """Launches rounds and returns their outcomes in launch order."""
 
     def __init__(self, rounds: DeviceRounds) -> None:
         self._rounds, self._device = rounds, torch.device(rounds.target.runner.device)
@@ -76,11 +76,11 @@ class Pipeline:
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(torch.cuda.current_stream(self._device))
         for other in self._in_flight:
-            other.is_usual &= is_usual  # The host was busy and saw it arrive late.
+            other.is_usual &= is_usual  # The host was busy and noticed its end late.
         self._in_flight.append(RoundInFlight(depth, launched_at, outcome, arrived, is_usual))
 
     def take(self) -> PlayedRound:
-        """Wait for the round that was launched first."""
+        """Wait for the oldest round in flight."""
         first = self._in_flight.popleft()
         if first.arrived is not None:
             first.arrived.synchronize()

@@ -1,13 +1,13 @@
-"""Rounds that run wholly on a GPU: a few graph launches, one small copy back.
+"""Rounds that run entirely on a GPU: a few graph launches and one small copy to the host.
 
-Draft passes, the tree's bookkeeping, verification, sampling and the walk are kernels in a row, on buffers that stay;
-see `tree/device_tree`. While the device plays a round the host reads the one before, so the host's part costs nothing
-as long as it is shorter than a round.
+Draft passes, updates of the tree, verification, sampling and the walk are a sequence of kernels on permanent buffers;
+see `tree/device_tree`. The host reads a round while the device runs the next one, so the host's work costs nothing as
+long as it takes less time than a round.
 
-A round is played part by part, and the part with a draft pass as often as the tree is deep: so the depth is no matter
-of what is recorded. All parts for texts of every length are recorded when the first request begins.
+A round consists of parts. The part with a draft pass is repeated for each level of the tree, so the recordings do not
+depend on the depth. All parts for texts of every length are recorded when the first request begins.
 
-Legend: R rows of a pass, C children, P places of the text.
+Legend: R rows of a pass, C children, P positions of the text.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,8 @@ from forerun.sampling.noise import signed_mix
 
 
 class RoundPart(Enum):
-    """What is recorded as one graph. A round is VERIFY_ROOT alone, or FIRST_PASS, any NEXT_PASS, VERIFY_TREE."""
+    """A part of a round that is recorded as one graph. A round is VERIFY_ROOT alone, or FIRST_PASS, any number of
+    NEXT_PASS, and VERIFY_TREE."""
 
     FIRST_PASS = "the looked-up chain and the first draft pass"
     NEXT_PASS = "another draft pass"
@@ -52,10 +53,10 @@ class RoundPart(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartShape:
-    """What a part's launches depend on; everything else is data on the device.
+    """The parameters on which a part's launches depend; everything else is data on the device.
 
     Args:
-        is_shaped: scores undergo more than the division by the temperature.
+        is_shaped: scores are changed by more than the temperature.
     """
 
     part: RoundPart
@@ -65,10 +66,10 @@ class PartShape:
 
 
 class DeviceRounds:
-    """The rounds of one engine, for one request after the other.
+    """The rounds of one engine, for one request at a time.
 
-    A round leaves the text's keys and values in place behind those of the rounds before; `take_over` lets the host's
-    runners know. Between requests the runners are the host's alone.
+    A round appends the accepted tokens' keys and values to the caches; `take_over` updates the host's runners. Between
+    requests only the host uses the runners.
     """
 
     def __init__(self, target: Runner, plan: RoundPlan) -> None:
@@ -90,7 +91,7 @@ class DeviceRounds:
         self._seed_mix = torch.zeros(1, dtype=torch.int64, device=device)
         self._settings = RequestSettings.for_vocabulary(target.spec.vocab_size, device)
         self._filters = Filters.on(device)
-        self._recorded: set[PartShape] = set()  # Of every kind that is recorded one shape.
+        self._recorded: set[PartShape] = set()  # One shape of every kind that is recorded.
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
         costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
         is_cuda = torch.device(device).type == "cuda"
@@ -100,10 +101,10 @@ class DeviceRounds:
     def begin(
         self, params: SamplingParams, seed: int, prompt_ids: Sequence[int] = (), written_ids: Sequence[int] = ()
     ) -> None:
-        """What all rounds of a request have in common; written_ids follow the prompt, as far as there are any yet."""
+        """Set the parameters of a request; written_ids are the tokens generated after the prompt so far."""
         self._kind = kind_of(params)
         self._record_all()
-        # Of shaped scores the temperature is one of the settings.
+        # For shaped scores the temperature is one of the settings.
         self._temperature.fill_(1.0 if params.is_greedy or params.shapes_scores else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
         if params.shapes_scores:
@@ -111,7 +112,7 @@ class DeviceRounds:
             self._filters.begin(params, len(self._settings.biases))
 
     def set_text(self, token_ids: Sequence[int]) -> None:
-        """Begin at the end of this text, all of which but the last token is in the caches."""
+        """Begin at the end of this text; all of its tokens but the last are in the caches."""
         num_before = len(token_ids) - 1
         self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
         self.tree.begin(
@@ -120,13 +121,13 @@ class DeviceRounds:
         )  # fmt: skip
 
     def update_costs(self, chain: LookupChain) -> None:
-        """Take what looked-up tokens are worth by now, without waiting for the rounds in flight."""
-        self._costs_to_copy.reverse()  # The copy of last time may not have ended.
+        """Update the costs of looked-up tokens, without waiting for the rounds in flight."""
+        self._costs_to_copy.reverse()  # The previous copy may not have finished.
         self._costs_to_copy[0].copy_(chain_costs(chain.log_probs()))
         self._chain_costs.copy_(self._costs_to_copy[0], non_blocking=True)
 
     def launch(self, depth: int, longest: int) -> bool:
-        """Play a round with this many draft passes on at most `longest` tokens; True if it was recorded before."""
+        """Run a round with this many draft passes on at most `longest` tokens; True if it was recorded before."""
         num_splits = num_splits_for(longest)
         parts = [replace(self._kind, part=part, num_splits=num_splits) for part in parts_of(depth)]
         were_recorded = [self.graphs.run(part, partial(self._play, part)) for part in parts]
@@ -135,7 +136,7 @@ class DeviceRounds:
     def _record_all(self) -> None:
         """Record the parts of rounds of this kind for texts of every length, at their first request.
 
-        That fills the first slots of both caches anew.
+        This overwrites the first slots of both caches.
         """
         if not self.graphs.records or self._kind in self._recorded:
             return
@@ -170,7 +171,7 @@ class DeviceRounds:
             self._verify(shape)
 
     def _attend(self, shape: PartShape) -> None:
-        """Launch the kernel in which a part differs from the same one with other splits."""
+        """Launch attention, the only kernel of a part that depends on the number of splits."""
         if shape.part in (RoundPart.FIRST_PASS, RoundPart.NEXT_PASS):
             assert self.draft is not None, "a tree without a draft has no depth"
             self.draft.launch_attention(self._num_draft_rows(shape), shape.num_splits)
@@ -182,7 +183,7 @@ class DeviceRounds:
         return self.config.draft_width + (shape.part is RoundPart.FIRST_PASS)
 
     def _grow(self, shape: PartShape) -> None:
-        """Take in the children of the pass before, and expand the next batch of nodes."""
+        """Add the children from the previous pass, and expand the next batch of nodes."""
         draft, tree, is_first = self.draft, self.tree, shape.part is RoundPart.FIRST_PASS
         assert draft is not None and draft.vocabulary is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
@@ -206,7 +207,7 @@ class DeviceRounds:
             )  # fmt: skip
 
     def _verify(self, shape: PartShape) -> None:
-        """Verify the tree, walk it, and move what was accepted to its place in the caches."""
+        """Verify the tree, walk it, and move the accepted tokens' keys and values to their slots in the caches."""
         tree, target, overlaps, verify_width = self.tree, self.target, self._overlaps, self.config.verify_width
         drafted = self.draft if shape.part is RoundPart.VERIFY_TREE else None
         children = None if drafted is None else drafted.topk
@@ -220,7 +221,7 @@ class DeviceRounds:
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
         if shape.is_shaped:
             count_tokens(tree, self._settings, overlaps=overlaps)
-        if verify_width > 1:  # A root alone lies in its final slot already.
+        if verify_width > 1:  # A root alone is already in its final slot.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
         if drafted is not None:
             move_slots(drafted.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
@@ -230,7 +231,7 @@ class DeviceRounds:
         return Draw(self._temperature, seed_mix, side.executor.rows.positions, side.column_ids)
 
     def _shaped(self, side: ModelOnDevice, *, is_greedy: bool) -> ShapedHead:
-        """A side's head for requests that shape scores: row i is node i of the tree, or of a draft's batch."""
+        """A model's head for requests that shape scores; row i is node i of the tree, or of the draft's batch."""
         nodes, row_nodes = self.tree.nodes, None if side is self.target else self.tree.batch_W
         return ShapedHead(
             head=side.head, rows=side.score_rows, settings=self._settings, filters=None if is_greedy else self._filters,
@@ -239,14 +240,14 @@ class DeviceRounds:
 
 
 def kind_of(params: SamplingParams) -> PartShape:
-    """What the launches of a request's rounds have in common: the shape of one of their parts."""
+    """The shape of one part of a request's rounds, with the parameters that all parts have in common."""
     return PartShape(
         part=RoundPart.VERIFY_ROOT, num_splits=0, is_greedy=params.is_greedy, is_shaped=params.shapes_scores
     )
 
 
 def parts_of(depth: int) -> list[RoundPart]:
-    """The parts of a round with so many draft passes."""
+    """The parts of a round with this many draft passes."""
     return (
         [RoundPart.FIRST_PASS, *[RoundPart.NEXT_PASS] * (depth - 1), RoundPart.VERIFY_TREE]
         if depth
@@ -255,7 +256,7 @@ def parts_of(depth: int) -> list[RoundPart]:
 
 
 def fits(plan: RoundPlan) -> bool:
-    """True for a tree that a round on the device has room for."""
+    """True if a round on the device has room for the tree."""
     shape, num_children = plan.shape, plan.policy.num_children
     is_narrow = shape.verify_width <= NARROW_ROWS and shape.draft_width < NARROW_ROWS
     return is_narrow and num_children <= MOST_CHILDREN and shape.draft_width * num_children <= MOST_BATCH_CHILDREN

@@ -1,4 +1,5 @@
-"""What a pass's rows are, as kernels read it: one block of int32 on the device, filled by one copy or by kernels.
+"""The table that describes a pass's rows to the kernels: one block of int32 on the device, filled by one copy or by
+kernels.
 
 Legend: R most rows of a pass, T rows of one, W tree slots, E slots of all rows' trees.
 """
@@ -19,20 +20,20 @@ PREFIX_LEN, FIRST_SLOT, NUM_ROWS, TREE_STRIDE, IS_CAUSAL = map(tl.constexpr, ran
 
 
 class RowFields(NamedTuple):
-    """The parts of a row table; every one keeps its address from pass to pass.
+    """The parts of a row table; their addresses never change.
 
-    A logical position is a token's place in a row's own text: 0, 1, ... up to the row itself. Those below `prefix_len`
-    lie in the slots of the same number, the others where the row's tree slots say.
+    A logical position is the position of a token in a row's own text: 0, 1, ... up to the row itself. Those below
+    `prefix_len` are in the slots of the same number, the others in the row's tree slots.
 
     Args:
         header: [8] prefix_len, first_slot, num_rows, tree_stride, is_causal; the rest is spare.
         token_ids: [R]
         positions: [R] in the text, for the rotation.
         slots: [R] where keys and values go.
-        lengths: [R] logical positions that a row sees, itself included: prefix_len plus the number of its tree slots.
+        lengths: [R] logical positions that a row attends to, including itself: prefix_len plus its tree slots.
         tree_slots: [E] slot of logical position prefix_len + j of row t at t * tree_stride + j. Not read if is_causal:
             then the slot of a logical position is the position.
-        row_skips: [R * sublayers] 1 where a row leaves a sublayer out: row t, sublayer s at t * sublayers + s.
+        row_skips: [R * sublayers] 1 if a row skips a sublayer: row t, sublayer s at t * sublayers + s.
     """
 
     header: Tensor
@@ -57,7 +58,7 @@ class RowTable:
 
 
 class RowWriter:
-    """Fills a row table from the host: one copy for a pass, a second one where rows leave sublayers out."""
+    """Fills a row table from the host: one copy per pass, and a second one if rows skip sublayers."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
@@ -65,10 +66,10 @@ class RowWriter:
         self._tree_at = HEADER_SIZE + 4 * table.max_rows
 
     def write(self, inputs: ForwardInput, *, num_padded: int = 0, spare_slot: int = 0) -> None:
-        """Copy what the pass is about to the device.
+        """Copy the rows of a pass to the device.
 
         Args:
-            num_padded: rows with the spare ones that follow. Those see nothing, and write to `spare_slot`.
+            num_padded: rows including spare ones at the end, which attend to nothing and write to `spare_slot`.
         """
         num_rows, staged, max_rows = len(inputs.token_ids), self._staged, self._table.max_rows
         assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
@@ -94,7 +95,7 @@ class RowWriter:
             self._table.row_skips[: len(skips)].copy_(skips)
 
     def write_spare(self, num_rows: int, *, spare_slot: int) -> None:
-        """Rows of no text."""
+        """Fill the table with spare rows only."""
         self._staged[:HEADER_SIZE] = 0
         self._pad(0, num_rows, spare_slot)
         self._table.storage[: self._tree_at].copy_(torch.from_numpy(self._staged[: self._tree_at]))
@@ -105,7 +106,7 @@ class RowWriter:
 
 
 def tree_slots_of(ancestry_TW: NDArray[np.bool_], prefix_len: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """How many tree slots each row sees, [T], and which, in order, [T, E / T]."""
+    """The number of tree slots that each row attends to, [T], and the slots in order, [T, E / T]."""
     counts = ancestry_TW.sum(1, dtype=np.int32)
     rows, columns = ancestry_TW.nonzero()
     slots_TE = np.zeros((len(counts), max(LEAST_TREE_STRIDE, int(counts.max()))), np.int32)

@@ -1,1 +1,1 @@
-"""Torch's own calls, op by op: the specification, and the fewest calls that do the same."""
+"""Ops as torch calls: `reference` is the specification, `fused` does the same with the fewest calls."""

@@ -1,4 +1,4 @@
-"""Torch as a backend: on every device, in every dtype, op by op."""
+"""The torch backend: runs on every device and in every dtype, op by op."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ from forerun.runtime.inference import inference
 
 
 class Frame:
-    """The named buffers of one run, and where its rows stand in the cache."""
+    """The named buffers of one run, and the positions of its rows in the cache."""
 
     ancestry: Tensor | None
     cos: Tensor
@@ -39,7 +39,7 @@ class Frame:
     gated: Tensor
     h: Tensor
     logits: Tensor
-    mask: Any  # what the kernels' prepare_mask made
+    mask: Any  # the result of the kernels' prepare_mask
     mixed: Tensor
     partial: Tensor
     num_logit_rows: int
@@ -87,7 +87,7 @@ class EagerExecutor:
         self._no_features = storage.new_empty(0)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """Run the program; logits and features have the model's dtype. `observe` sees each op and what it wrote."""
+        """Run the program; logits and features have the model's dtype. `observe` gets each op and its output."""
         with inference():
             frame = self._open(inputs)
             for op, step in self._chosen(inputs):
@@ -182,7 +182,7 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
 
 
 def bind_add(op: Op, add: Add, sublayer: int) -> Step:
-    """What a sublayer adds to the residual stream, but for rows that leave it out."""
+    """The addition of a sublayer's output to the residual stream, except for rows that skip the sublayer."""
     (reads, residual), writes = op.reads, op.writes
 
     def sum_up(frame: Frame) -> None:
@@ -198,7 +198,7 @@ def bind_add(op: Op, add: Add, sublayer: int) -> Step:
 def bind_rope_append(
     op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
 ) -> Step:
-    """Split qkv, norm q and k per head where the family does so, rotate them, write keys and values into the cache."""
+    """Split qkv, norm q and k per head if the family does so, rotate them, write keys and values into the cache."""
     keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
     num_heads, num_rotated, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
     num_all, rotate = num_rotated + spec.num_kv_heads, ops.rotate

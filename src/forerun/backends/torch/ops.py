@@ -1,4 +1,4 @@
-"""What torch's ops take and give: the two implementations, `reference` and `fused`, are modules of this shape."""
+"""The interface of the torch ops, which the modules `reference` and `fused` both implement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeMask:
-    """Who may see whom among T new rows over S filled slots.
+    """The attention mask of T new rows over S filled slots.
 
     Args:
         num_rows: T.
         num_slots: S; the new rows are the last T slots.
-        prefix_len: slots every row sees.
-        ancestry_TW: bool, which rows see which of the W = S - prefix_len tree slots; None means causal.
+        prefix_len: slots that every row attends to.
+        ancestry_TW: bool, which rows attend to which of the W = S - prefix_len tree slots; None means causal.
     """
 
     num_rows: int
@@ -36,7 +36,7 @@ class TreeMask:
 
 
 class TorchOps(Protocol):
-    """One implementation of every op; `reference` says what each computes."""
+    """One implementation of every op; `reference` specifies what each computes."""
 
     def pack_linear(self, weight: Weight, bias_O: Tensor | None, /) -> Linear: ...
     def pack_norm(self, weight_H: Tensor, eps: float, /) -> Norm: ...
@@ -44,6 +44,6 @@ class TorchOps(Protocol):
     def silu_mul(self, gate_up: Tensor, /) -> Tensor: ...
 
     def prepare_mask(self, mask: TreeMask, /, *, group: int, like: Tensor) -> Any:
-        """What the same implementation's tree_attention takes."""
+        """The mask in the form that the same implementation's tree_attention takes."""
 
     def tree_attention(self, q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Any, /) -> Tensor: ...

@@ -1,1 +1,1 @@
-"""Self-speculation: the target drafts with some of its sublayers left out."""
+"""Self-speculation: the target drafts with some of its sublayers skipped."""

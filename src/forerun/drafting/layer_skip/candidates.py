@@ -1,4 +1,4 @@
-"""Which skip sets to score next."""
+"""Chooses the skip sets to score next."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ KINDS: Final = (*CYCLE * 2, RANDOM)  # kinds of candidates, in turn
 
 
 class SkipCandidates:
-    """The set in use, members of the pool, samples from the penalty model and now and then a random set, in turn.
+    """Alternates between the set in use, members of the pool, samples from the penalty model and a few random sets.
 
     Args:
-        num_skipped: sublayers skipped per set; None: as many as pay. The number must vary for the model to learn the
-            cost of one more.
+        num_skipped: sublayers skipped per set; None: the number is chosen for speed. It must vary, since otherwise the
+            model cannot learn the cost of skipping one more.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class SkipCandidates:
         self._challenger = pool.in_use
 
     def next(self, count: int, context: int, num_rows: float) -> list[SkipSet]:
-        """At most this many different sets: those due for scoring, then each kind in turn, a random set for a
-        duplicate.
+        """At most `count` different sets: those due for scoring first, then each kind in turn. A random set replaces
+        a duplicate.
 
         Args:
-            num_rows: rows scored so far, a measure of what the model has learnt.
+            num_rows: rows scored so far.
         """
         due = sorted((one for one in self._pool if one.num_due), key=lambda one: one is not self._pool.in_use)
         chosen = {member.skipped: None for member in due[:count]}
@@ -57,10 +57,10 @@ class SkipCandidates:
         return self._best(*self._model.sample(self._rng), context) if kind == SAMPLE else self._random()
 
     def _next_challenger(self, context: int, num_rows: float) -> SkipSet:
-        """The most promising member that is not in use, once the model's own choice is one of them.
+        """The fastest member that is not in use, by optimistic estimates; the model's best set is added first.
 
-        It is scored until it can be compared or is plainly no better: if every newer choice came first, no set would
-        ever be seen enough.
+        It is scored until it can be compared or is clearly no better. If newer choices replaced it before that, no set
+        would ever get enough rows.
         """
         if not self._is_undecided(context):
             if num_rows >= self._found_at + ROWS_PER_EVALUATION:
@@ -78,7 +78,7 @@ class SkipCandidates:
         return pool.speed(one, context, self._settings.hope) >= pool.speed(pool.in_use, context)
 
     def _find(self, context: int) -> None:
-        """Add the set that the model rates best to the pool."""
+        """Add the model's best set to the pool."""
         found = self._best(self._model.intercept, self._model.penalties, context)
         if self._pool.find(found) is None:
             self._num_found += 1

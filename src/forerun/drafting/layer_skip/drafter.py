@@ -1,4 +1,4 @@
-"""The target drafts for itself with some of its sublayers left out (SWIFT, arXiv 2410.06916)."""
+"""Self-drafting: the target drafts with some of its sublayers skipped (SWIFT, arXiv 2410.06916)."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -36,14 +36,14 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
-PROBED_ROWS: Final = (3, 9, 17)  # sizes of passes with probe rows, timed beside the usual ones
+PROBED_ROWS: Final = (3, 9, 17)  # numbers of rows of passes with probe rows, timed in addition to the usual ones
 NO_NEWS: Final = DraftReport()
 
 
 class LayerSkipDrafter(Drafter):
-    """Grows a chain or a tree behind the text in the target's cache, and removes its rows before verification.
+    """Grows a chain or a tree after the text in the target's cache, and removes its rows before verification.
 
-    A plain round only notes the token, so that drafting costs nothing where it does not pay.
+    A plain round only notes the token, so it costs nothing while drafting does not pay off.
     """
 
     adds_rows = True
@@ -70,7 +70,7 @@ class LayerSkipDrafter(Drafter):
 
     @property
     def search(self) -> SkipSearch:
-        """The search, which holds the set in use."""
+        """The search, which also gives the set in use."""
         return self._search
 
     @property
@@ -92,7 +92,7 @@ class LayerSkipDrafter(Drafter):
             self.take_costs(target, measure_skip_costs(self.runner, draft))
 
     def take_costs(self, target: Pace, costs: SkipCosts) -> None:
-        """Choose the skip set and draft depth by these pass times from now on."""
+        """Use these pass times from now on to choose the skip set and the draft depth."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
         usual = {"round_s": TUNED.round_s, "expansion_s": TUNED.expansion_s}
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
@@ -172,13 +172,13 @@ class LayerSkipDrafter(Drafter):
         return DraftReport(was_hit=was_hit)
 
     def _elapsed_s(self) -> float:
-        """Seconds of this round less the search's, which must not count against the draft."""
+        """Seconds of this round without those of the search, which must not count as drafting time."""
         return perf_counter() - self._began - (self._search.spent_s - self._searched_s)
 
     def _first_search(self) -> SkipSearch:
         config, num_layers = self._config, self.runner.spec.num_layers
         if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
-            load_library()  # otherwise its first use would import it in the middle of an answer
+            load_library()  # otherwise its first use would import it during a request
             return SwiftSearch(SwiftCandidates(num_layers, seed=self._policy.seed), self.runner)
         return FixedSet(first_set(num_layers, self._known))
 
@@ -189,7 +189,7 @@ class LayerSkipDrafter(Drafter):
         self.runner.drop_rows()
 
     def _follow_search(self) -> None:
-        """Apply the search's set from now on, with its cost at the current context length."""
+        """Draft with the search's set from now on, at its cost for the current context length."""
         draft, skipped = self._draft, self._search.skipped
         self._num_rounds += 1
         is_due = self._num_rounds % TUNED.costs_every == 0
@@ -206,12 +206,12 @@ class LayerSkipDrafter(Drafter):
 
 
 def search_of(drafter: Drafter) -> SkipSearch | None:
-    """The skip settings of a self-drafting target; None for other drafters."""
+    """The search of a self-drafting target; None for other drafters."""
     return drafter.search if isinstance(drafter, LayerSkipDrafter) else None
 
 
 def rows_behind_text(config: LayerSkip, policy: SkipPolicy = BEST_SKIPS) -> int:
-    """Rows of the target's cache that a round can fill behind the text."""
+    """Rows of the target's cache that a round can fill after the text."""
     num_probes = TUNED.most_probe_rows if config.search == "gated" else 0
     window = WINDOW if config.search == "paper" else 0
     return max(policy.draft_width * config.depth, config.verify_width + num_probes, window)

@@ -1,4 +1,4 @@
-"""Hit rates with exponential forgetting, and a test for a fall below the past rate."""
+"""Exponentially weighted hit rates, and a test for a drop below the past rate."""
 
 import math
 
@@ -29,7 +29,7 @@ class HitShare:
 
 
 class FallDetector:
-    """Detects a recent hit rate well below the past one, as after a change of text.
+    """Detects a recent hit rate well below the past one, for example after a change of text.
 
     Args:
         num_hits, num_rows: initial counts of the past rate.

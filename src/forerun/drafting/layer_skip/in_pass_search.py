@@ -1,4 +1,4 @@
-"""Our search: candidates are scored by rows with separate sublayer gates, within the verification passes."""
+"""Our search: it scores candidates with rows that skip their own sublayers, within the verification passes."""
 
 from time import perf_counter
 
@@ -17,13 +17,13 @@ from forerun.speculation.economy.time_share import TimeShare
 
 
 class InPassSearch(SkipSearch):
-    """Adds probe rows to verification passes as long as that stays within its share of the time.
+    """Adds probe rows to verification passes within its share of the time.
 
     If the draft has separate weights, the candidates run with these, in a separate pass.
 
     Args:
-        target: seconds of a verification by its rows, up to the most with all probe rows.
-        share: share of all time.
+        target: seconds of a verification by its rows, up to the maximum including probe rows.
+        share: share of the total time that the search may take.
         early_s: see `SkipSearch`.
     """
 
@@ -108,7 +108,7 @@ class InPassSearch(SkipSearch):
         self.spent_s += seconds
 
     def _num_rows(self, num_own: int) -> int:
-        """The number of probe rows with the most evidence per second, beside this many verified rows."""
+        """The number of probe rows that scores the most rows per second, next to this many verified rows."""
         found = self._best_numbers.get(num_own)
         if found is None:
             step_s, chain = self._target.step_s, self._settings.chain
@@ -119,9 +119,9 @@ class InPassSearch(SkipSearch):
         return found
 
     def _gather(self, draft: DraftTree, num_rows: int) -> ProbeRows | None:
-        """Candidates over the newest text whose next token is known; None if the text is still too short.
+        """Rows of candidates over the latest text whose next tokens are known; None if the text is still too short.
 
-        Only what the target wrote counts: a prompt's next token is not what the target would have chosen.
+        Prompt text is not used, because its next tokens were not chosen by the target.
         """
         token_ids, chain = draft.token_ids, self._settings.chain
         root = len(token_ids) - 1

@@ -1,4 +1,4 @@
-"""A named skip set with its hit record, which one search passes to the next."""
+"""A named skip set with its hit record, which is saved for later searches."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from forerun.core.sublayers import SkipSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSet:
-    """Sublayers to skip, and how often the rest of the model guessed the next token.
+    """Sublayers to skip, and how often the rest of the model predicted the next token.
 
     Args:
         name: used only in reports.
-        skipped: the sublayers that a draft pass leaves out.
-        num_hits: right guesses; old ones may count for less than one.
-        num_rows: all guesses, weighted alike.
+        skipped: the sublayers that a draft pass skips.
+        num_hits: correct guesses; old ones may count less than one.
+        num_rows: all guesses, with the same weights.
     """
 
     name: str

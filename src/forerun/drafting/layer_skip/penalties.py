@@ -18,13 +18,13 @@ CLOSE: Final = 1e-6  # tolerance of Newton's method, in log-odds
 class PenaltyModel:
     """log-odds(S) = intercept - the sum of the penalties of the sublayers in S, normally distributed.
 
-    Each portion of hits updates the posterior by a Laplace approximation along its feature vector; the covariance is
-    stored, so no system has to be solved: O(items^2) a portion.
+    Each batch of hits updates the posterior by a Laplace approximation along its feature vector. The covariance is
+    stored, so no linear system has to be solved: O(items^2) per batch.
 
-    Source: own. SWIFT (arXiv 2410.06916) fits a Gaussian process to the same scores, which ranks unseen sets no better.
+    Source: own. SWIFT (arXiv 2410.06916) fits a Gaussian process to the same scores; it ranks unseen sets no better.
 
     Args:
-        num_layers: of the model; its skippable sublayers are the items.
+        num_layers: layers of the model; its skippable sublayers are the items.
     """
 
     def __init__(self, num_layers: int, settings: SearchSettings = TUNED) -> None:
@@ -58,12 +58,12 @@ class PenaltyModel:
         return row
 
     def record(self, skipped: SkipSet, num_hits: float, num_rows: float, weight: float = 1.0) -> None:
-        """Take a portion of evidence.
+        """Update the posterior with a batch of scored rows.
 
         Args:
-            num_hits: of `num_rows` positions, those where the rest of the model guessed the token.
-            weight: weight of a row. Rows of a set seen often add little about other sets, since no set is exactly the
-                sum of its parts.
+            num_hits: how many of `num_rows` positions the rest of the model predicted correctly.
+            weight: weight of a row. More rows of a set with many rows say little about other sets, since no set is
+                exactly the sum of its parts.
         """
         num_hits, num_rows = weight * num_hits, weight * num_rows
         if num_rows <= 0.0:
@@ -83,11 +83,11 @@ class PenaltyModel:
             self.forget(1.0 - self._settings.discount)
 
     def estimates(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Log-odds and their deviations, [sets] each, of sets given by their features [sets, 1 + items]."""
+        """Log-odds and their standard deviations, [sets] each, of sets given by their features [sets, 1 + items]."""
         return rows @ self._mean, np.sqrt(((rows @ self._covariance) * rows).sum(axis=1))
 
     def sample(self, rng: np.random.Generator) -> tuple[float, Floats]:
-        """A sample of intercept and penalties [items] from the posterior (Thompson)."""
+        """A sample of intercept and penalties [items] from the posterior (Thompson sampling)."""
         if self._factor is None:
             self._factor = np.linalg.cholesky(self._covariance).astype(np.float64, copy=False)
         drawn = self._mean + self._factor @ rng.standard_normal(len(self._mean))

@@ -8,12 +8,12 @@ from forerun.core.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipPolicy:
-    """The defaults are what was fastest.
+    """The defaults were the fastest.
 
     Args:
-        draft_width: nodes one draft pass expands; 1 drafts a chain, with the runners-up of every token beside it.
+        draft_width: nodes that one draft pass expands; 1 drafts a chain, with alternatives to every token.
         search_share: limit on the gated search's share of the time.
-        seed: seed of the search, without influence on the text.
+        seed: seed of the search; it does not affect the text.
     """
 
     draft_width: int = 1

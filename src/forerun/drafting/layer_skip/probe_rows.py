@@ -1,6 +1,6 @@
-"""Probe rows in a pass: known text run again with sublayers skipped, to score the guesses.
+"""Probe rows in a pass: they run known text again with sublayers skipped, to score the predictions.
 
-Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every row sees.
+Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every row attends to.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ NO_ROWS: Final = np.zeros((0, 0), np.bool_)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRows:
-    """Chains of rows over committed text, one for each set of sublayers to leave out.
+    """Chains of rows over committed text, one for each skip set.
 
-    A chain sees the cached text before its first row, and its own rows, as a draft from there would. So its guesses are
-    those of a real draft at these places.
+    A chain attends to the cached text before its first row and to its own rows, like a draft from there. So its
+    predictions are those of a real draft at these positions.
 
     Args:
-        token_ids: the text at the places of one chain, the same for all of them.
-        start: position of the first.
+        token_ids: the tokens of one chain, the same for all chains.
+        start: position of the first token.
         skipped: the sublayers that each chain skips.
     """
 
@@ -41,7 +41,7 @@ class ProbeRows:
 
     @property
     def places(self) -> list[int]:
-        """The place in the text of every row, chain by chain."""
+        """The text position of every row, chain by chain."""
         return list(range(self.start, self.start + len(self.token_ids))) * len(self.skipped)
 
 
@@ -59,10 +59,10 @@ class ProbeLayout:
         self._gates: dict[SkipSet, NDArray[np.bool_]] = {}
 
     def add_to(self, inputs: ForwardInput, probes: ProbeRows) -> ForwardInput:
-        """The pass with probe rows behind its own. Their slots follow its own and are forgotten with its tree.
+        """The pass with probe rows added at the end. Their slots follow those of the tree and are dropped with it.
 
         Args:
-            inputs: rows that see all of the text before them, and logits of all of them.
+            inputs: rows that attend to all of the text before them, with logits for every row.
         """
         num_own = len(inputs.token_ids)
         assert inputs.num_logit_rows == num_own and inputs.prefix_len == inputs.first_slot, "rows of a tree"
@@ -70,13 +70,13 @@ class ProbeLayout:
         return self._pass(inputs.token_ids, inputs.positions, sees, inputs.first_slot, probes)
 
     def alone(self, probes: ProbeRows, first_slot: int) -> ForwardInput:
-        """A pass of only probe rows, in slots behind the text."""
+        """A pass of only probe rows, in slots after the text."""
         return self._pass([], [], NO_ROWS, first_slot, probes)
 
     def _pass(
         self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
     ) -> ForwardInput:
-        """Rows of a tree, their ancestry, and probe rows behind them."""
+        """The rows of a tree with their ancestry, followed by probe rows."""
         num_own, num_rows, length = len(token_ids), len(token_ids) + probes.num_rows, len(probes.token_ids)
         num_text = first_slot - probes.start
         assert num_text >= 0, "probe rows run over text"

@@ -1,12 +1,12 @@
 """Skip sets on disk: those that forerun found for a model, and those that SWIFT published.
 
-forerun's own file belongs to one model and says which:
+forerun's own file is for one model, which it names:
 
     {"version": 1, "model": identity, "num_layers": 40,
      "sets": [{"name": "code", "attention": [3, 7], "mlp": [5], "hits": 812.0, "rows": 960.0}]}
 
-SWIFT's has sets for several models, an object of {name: {"attention": [3, 7], "mlp": [5]}} with names such as
-"llama-2-13b_cnndm". Layers count from 0, and neither skips the first or the last one.
+SWIFT's file has sets for several models: an object {name: {"attention": [3, 7], "mlp": [5]}} with names such as
+"llama-2-13b_cnndm". Layers are numbered from 0. Sets in either file never skip the first or the last layer.
 """
 
 import json
@@ -36,12 +36,12 @@ ADVICE: Final = "give a file that `forerun prepare` wrote for this model, or SWI
 
 
 def sets_beside(model: Path) -> Path:
-    """The file of skip sets in a checkpoint's folder, or beside a file that is a model, since others may lie there."""
+    """The path of a checkpoint's skip sets: in its folder, or next to a model file, with that file's name in it."""
     return model.with_suffix(f".{SETS_NAME}") if model.is_file() else model / SETS_NAME
 
 
 def sets_in_cache(cache_folder: Path, identity: str) -> Path:
-    """The file of a model's skip sets in the user's cache, for folders that cannot be written to."""
+    """The path of a model's skip sets in the user's cache, for model folders that are not writable."""
     return cache_folder / "layer_skip" / f"{identity}.json"
 
 
@@ -49,7 +49,7 @@ def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedS
     """Write the sets of a model atomically.
 
     Raises:
-        ConfigError: the file cannot be written, or would not be read again.
+        ConfigError: the file cannot be written, or its content could not be read back.
     """
     lines = ",\n".join(f"    {json.dumps(_set_values(named))}" for named in sets)
     text = (
@@ -64,16 +64,16 @@ def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedS
 
 
 def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[NamedSet]:
-    """The sets in a file, in its order; of SWIFT's file those for a model of `num_layers` layers, without a record.
+    """The sets in a file, in its order; from SWIFT's file only those that fit `num_layers` layers, without hit records.
 
-    One of SWIFT's sets suits if every layer it names can be skipped, and if the size in its name, where it has one, is
-    that of a Llama model of `num_layers` layers.
+    A set of SWIFT's fits if all of its layers can be skipped and if the model size in its name, if any, is that of a
+    Llama model with `num_layers` layers.
 
     Args:
         identity: the model's identity; a forerun file for another model is refused. None: not compared.
 
     Raises:
-        ConfigError: the file does not exist, is not one of skip sets, or has none for this model.
+        ConfigError: the file does not exist, is not a file of skip sets, or has none for this model.
     """
     try:
         values = json.loads(read_bounded(path, MAX_JSON_BYTES), object_pairs_hook=_without_repeats)
@@ -89,7 +89,7 @@ def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[
 
 
 def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet]:
-    """The sets of a file at a default path: none if it does not exist or belongs to another model."""
+    """The sets of a file at a default path; none if it does not exist or cannot be used for this model."""
     try:
         return read_sets(path, num_layers, identity) if path.is_file() else []
     except ConfigError as error:
@@ -97,7 +97,7 @@ def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet
         return []
 
 
-# The functions below parse untrusted data: every fault is a ValueError with the value seen.
+# The functions below parse untrusted data. They raise ValueError with the value seen.
 
 
 def _read_own(values: Mapping[str, object], num_layers: int, identity: str | None) -> list[NamedSet]:
@@ -164,7 +164,7 @@ def _read_count(entry: Mapping[str, object], key: str) -> float:
 
 
 def _read_sublayers(name: str, entry: object) -> SkipSet:
-    """A set's sublayers; any layer from 1 on is valid, since its model may not be known yet."""
+    """A set's sublayers; any layer from 1 on is valid, since the model's size may not be known yet."""
     match entry:
         case {"attention": list(attention), "mlp": list(mlp)}:
             pass

@@ -1,4 +1,4 @@
-"""A pool of skip sets, each with a hit record that is combined with the penalty model's prior."""
+"""A pool of skip sets; the hit record of each is combined with the penalty model's prior."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class PooledSet:
         features: its features in the penalty model.
         seen: its measured hits.
         prior_hits, prior_rows: the model's prior as pseudo-counts.
-        num_due: rows it must be scored at before other sets.
+        num_due: rows that must be scored for it before other sets are scored.
         kept_since: number of sets kept before it; 0 if it is not kept.
     """
 
@@ -44,7 +44,7 @@ class PooledSet:
         return self.seen.num_rows
 
     def chance(self, num_deviations: float = 0.0) -> float:
-        """Its hit probability, this many deviations off the mean."""
+        """Its hit probability, this many standard deviations above the mean."""
         chance = (self.seen.num_hits + self.prior_hits) / (self.seen.num_rows + self.prior_rows)
         return chance + num_deviations * self.deviation(chance) if num_deviations else chance
 
@@ -58,10 +58,10 @@ class PooledSet:
 
 
 class SetPool:
-    """A few sets; one of them is in use and never leaves.
+    """A few sets, one of which is in use and is never removed.
 
     Args:
-        model: the prior of a set without a record.
+        model: gives the prior of a set without a record.
         speed_model: maps hit probability to speed.
         first: the set in use at first.
     """
@@ -94,7 +94,7 @@ class SetPool:
         return self._enter(named)
 
     def keep(self) -> None:
-        """Keep the set in use after others have replaced it; the one kept for longest is no longer kept."""
+        """Keep the set in use in the pool even when it is replaced; if too many are kept, stop keeping the oldest."""
         self._num_kept += 1
         self.in_use.kept_since = self._num_kept
         for member in self:
@@ -105,18 +105,18 @@ class SetPool:
         """Recompute the members' priors from the model."""
         logits, deviations = self._model.estimates(np.stack([member.features for member in self]))
         variances = deviations * deviations + self._settings.unexplained**2
-        chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # the mean of a chance (MacKay)
+        chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # mean probability (MacKay)
         num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, self._settings.most_prior_rows)
         for member, chance, rows in zip(self, chances.tolist(), num_rows.tolist(), strict=True):
             member.prior_hits, member.prior_rows = chance * rows, rows
 
     def speed(self, member: PooledSet, context: int, num_deviations: float = 0.0) -> float:
-        """Tokens per second of one member at this many deviations off its mean probability."""
+        """Tokens per second of one member, with its probability this many standard deviations above the mean."""
         chance = min(1.0, max(0.0, member.chance(num_deviations)))
         return self.speed_model.speed(chance, member.skipped, context)
 
     def ranked(self, context: int, num_deviations: float) -> list[PooledSet]:
-        """The members, fastest first, each at this many deviations off its mean probability."""
+        """The members, fastest first, with each probability this many standard deviations above its mean."""
         members = list(self)
         chances = np.array([member.chance(num_deviations) for member in members])
         numbers = np.array([member.numbers for member in members], dtype=float)
@@ -124,7 +124,7 @@ class SetPool:
         return [members[place] for place in (-speeds).argsort(kind="stable").tolist()]
 
     def forget(self, share: float) -> None:
-        """Discount every record by this share."""
+        """Discount all records by this share."""
         for member in self:
             member.seen.forget(share)
 

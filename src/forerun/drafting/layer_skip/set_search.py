@@ -1,4 +1,4 @@
-"""Search for the sublayers that self-drafting skips, from the hit rates of such drafts."""
+"""Search for the sublayers that self-drafting skips, by hit rates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,18 +17,19 @@ from forerun.drafting.layer_skip.stopping_rule import StoppingRule
 
 
 class SetSearch:
-    """Learns penalties, tests the sets they suggest against the one in use, and switches only to one surely faster.
+    """Learns penalties of sublayers and compares the sets that they suggest with the set in use. It switches only to a
+    set that is faster even by a pessimistic estimate.
 
     One search serves all requests of an engine. It has a separate random generator.
 
-    Source: SWIFT (arXiv 2410.06916) tries random sets and keeps the best score seen, which is mostly luck.
+    Source: SWIFT (arXiv 2410.06916) instead tries random sets and keeps the best score, which is mostly chance.
 
     Args:
         num_layers: layers of the target, at least 3.
         speed_model: cost and gain of drafting on this machine.
         seed: seed of its random choices.
         known: sets of earlier sessions with their records.
-        num_skipped: sublayers skipped per set; None: as many as pay.
+        num_skipped: sublayers skipped per set; None: the number is chosen for speed.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class SetSearch:
 
     @property
     def is_open(self) -> bool:
-        """Whether better sets are still being found."""
+        """Whether the search has not yet converged."""
         return self._stopping.is_open
 
     @property
     def share(self) -> float:
-        """The share of a pass's possible evaluation rows to use."""
+        """The share of the possible probe rows to use."""
         return 1.0 if any(member.num_due for member in self._pool) else self._stopping.share
 
     @property
@@ -87,12 +88,12 @@ class SetSearch:
         return self._stopping.num_reopened
 
     def begin_request(self) -> None:
-        """A new text begins: the best of the pool are scored first, since one of them may fit it better."""
+        """Start a request: score the best sets of the pool first, since another one may suit the new text better."""
         for member in self._pool.ranked(self._context, 0.0)[: self._settings.request_sets]:
             member.num_due = max(member.num_due, self._settings.request_rows)
 
     def take_overheads(self, round_s: float, expansion_s: float, plain_s: float = 0.0) -> None:
-        """Take the measured seconds of rounds, drafted tokens and plain rounds beyond their passes."""
+        """Update the measured seconds that rounds, drafted tokens and plain rounds take in addition to their passes."""
         self._pool.speed_model = replace(self.speed_model, round_s=round_s, expansion_s=expansion_s, plain_s=plain_s)
         self._num_changes += 1
 
@@ -102,12 +103,12 @@ class SetSearch:
         return self._candidates.next(count, context, self._num_rows) if count > 0 else []
 
     def record(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
-        """Take a portion of evidence.
+        """Record the guesses of one set.
 
         Args:
-            num_hits: of `num_rows` positions, those where the set's guess was the text's token.
-            is_draft: these are guesses of the draft in use. They measure its hit rate, but at positions that it
-                selected itself, so they do not serve to compare sets.
+            num_hits: how many of `num_rows` guesses equalled the text's token.
+            is_draft: these are guesses of the draft in use. They measure its hit rate, but cannot be used to compare
+                sets, since the draft selected the positions itself.
         """
         if num_rows <= 0:
             return
@@ -125,7 +126,7 @@ class SetSearch:
             self._judge()
 
     def chance(self) -> float:
-        """Probability of a right guess by the set in use, from its recent record."""
+        """Hit probability of the set in use, from its recent record."""
         in_use, recent = self._pool.in_use, self._recent
         return (recent.num_hits + in_use.prior_hits) / (recent.num_rows + in_use.prior_rows)
 
@@ -134,7 +135,7 @@ class SetSearch:
         return self.speed_model.speed(self.chance(), self.skipped, context)
 
     def is_worth_it(self, context: int) -> bool:
-        """Whether drafting surely beats plain decoding; after that, while it is still expected to."""
+        """Whether drafting is faster than plain decoding: by a pessimistic estimate until it is, then by the mean."""
         place, num_changes, is_worth_it = self._answer
         step = context // self._settings.context_step
         if (place, num_changes) != (step, self._num_changes):
@@ -165,7 +166,7 @@ class SetSearch:
             member.record(num_hits, num_rows)
 
     def _judge(self) -> None:
-        """Switch to the challenger if it is surely faster than the set in use and both have enough rows."""
+        """Switch to the challenger if both sets have enough rows and it is faster by a pessimistic estimate."""
         pool, context, settings = self._pool, self._context, self._settings
         pool.forget(settings.ageing * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
@@ -182,7 +183,7 @@ class SetSearch:
             pool.keep()
 
     def _watch_set_in_use(self) -> None:
-        """Compare what it will do with what it did when it was scored."""
+        """From now on compare the hit rate of the set in use with its rate when it was scored."""
         in_use, settings = self._pool.in_use, self._settings
         chance, num_rows = in_use.chance(), in_use.num_rows
         recent_rows, draft_rows = min(num_rows, settings.recent_rows), min(num_rows, settings.draft_rows)
@@ -191,7 +192,7 @@ class SetSearch:
         self._of_drafts = FallDetector(settings, chance * draft_rows, draft_rows)
 
     def _reopen(self) -> None:
-        """The text has changed: discount most of the evidence and start with the sets kept before."""
+        """Handle a change of text: discount most of the evidence and score all sets of the pool again."""
         self._stopping.reopen(self.num_evaluations)
         self._pool.keep()
         self._pool.forget(1.0)

@@ -1,4 +1,4 @@
-"""Time of a pass with some sublayers skipped, derived from measurements."""
+"""Estimated time of a pass with some sublayers skipped, from measurements."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +18,12 @@ SHORT_CONTEXT: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipCosts:
-    """Seconds of draft passes by skipped sublayers; layers of a model are alike, so only the kind counts.
+    """Seconds of draft passes by skipped sublayers. All sublayers of a kind take the same time.
 
     Args:
         whole: seconds of a draft pass with every sublayer, by its rows.
         attention_s: seconds of one attention sublayer in a one-row pass, at `context`.
-        mlp_s: seconds of one MLP in it.
+        mlp_s: seconds of one MLP in such a pass.
         context: tokens before the rows during the measurement.
         attention_slope_s: added seconds of one attention sublayer per token before the rows.
         num_layers: layers of the model.
@@ -50,26 +50,26 @@ class SkipCosts:
         return max(whole_s / 100, whole_s - num_attention * self.attention_at(context) - num_mlp * self.mlp_s)
 
     def draft(self, skipped: SkipSet, context: int) -> Pace:
-        """The pace of draft passes that skip these; its ratio between numbers of rows is that of a whole pass."""
+        """The pace of draft passes that skip these, assumed to scale with the number of rows as a whole pass does."""
         share = self.draft_s(*numbers_of(skipped), context) / self.whole.step_s(1)
         return Pace(steps=tuple((rows, seconds * share) for rows, seconds in self.whole.steps))
 
 
 def numbers_of(skipped: SkipSet) -> tuple[int, int]:
-    """Numbers of attentions and MLPs skipped."""
+    """Numbers of attention and MLP sublayers skipped."""
     num_attention = sum(kind == ATTENTION for _, kind in skipped)
     return num_attention, len(skipped) - num_attention
 
 
 @torch.inference_mode()
 def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
-    """Time of each kind of sublayer, from passes without that kind at a short and at a long context.
+    """Measure the time of each kind of sublayer, by passes without that kind at a short and at a long context.
 
     Empties the cache.
 
     Args:
         whole: seconds of a pass with all sublayers, by its rows.
-        budget_s: time limit after which no repeat starts.
+        budget_s: seconds after which no further repeat starts.
     """
     cache, num_layers = empty_cache(runner), runner.spec.num_layers
     short, long = min(SHORT_CONTEXT, (cache.capacity - 1) // 2), min(LONG_CONTEXT, cache.capacity - 1)

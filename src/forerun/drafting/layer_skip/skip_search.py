@@ -1,4 +1,4 @@
-"""The interface of a search for skip sets to the drafter."""
+"""The interface through which the drafter uses a search for skip sets."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from forerun.model.inputs import ForwardInput
 
 
 class SkipSearch(Protocol):
-    """Gives the skip set, and searches for a better one during generation. It can cost time, never a token.
+    """Gives the skip set, and searches for a better one during generation. It takes time but never changes the text.
 
     Args:
         spent_s: seconds spent on the search so far.
-        early_s: seconds of model-generated text that it needs before the first request.
+        early_s: seconds of generated text that it needs before the first request.
     """
 
     spent_s: float = 0.0
@@ -44,7 +44,7 @@ class SkipSearch(Protocol):
         return False
 
     def begin(self, num_prompt: int) -> None:
-        """A request with this many prompt tokens begins."""
+        """Start a request with this many prompt tokens."""
         return
 
     def is_worth_it(self, context: int) -> bool:
@@ -60,11 +60,11 @@ class SkipSearch(Protocol):
         return inputs
 
     def observe(self, logits_EV: Tensor, draft: DraftTree) -> None:
-        """Take the logits of those rows."""
+        """Use the logits of those rows."""
         return
 
     def take_guess(self, skipped: SkipSet, is_hit: bool) -> None:
-        """Whether the first guess of the round's draft, which skipped these, was the text's next token."""
+        """Record whether the first guess of the round's draft, which skipped these sublayers, was correct."""
         return
 
     def take_time(self, seconds: float) -> None:
@@ -72,11 +72,11 @@ class SkipSearch(Protocol):
         return
 
     def take_overheads(self, round_s: float, expansion_s: float, plain_s: float) -> None:
-        """Take the seconds of rounds, expansions and plain rounds beyond their passes."""
+        """Update the seconds that rounds, expansions and plain rounds take in addition to their passes."""
         return
 
     def allow(self, seconds: float) -> None:
-        """Permit this much search time at once, while no request is waiting; 0 ends it."""
+        """Allow this much search time at once, while no request is waiting; 0 ends it."""
         return
 
 
@@ -92,5 +92,5 @@ class FixedSet(SkipSearch):
 
 
 def first_set(num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
-    """The initial skip set: the first of the known sets, which the last search had in use, else every other layer."""
+    """The initial skip set: the set that the last search used, which is the first known one, or every other layer."""
     return known[0].skipped if known else every_other_layer(num_layers)

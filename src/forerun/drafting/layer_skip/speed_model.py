@@ -19,10 +19,10 @@ class SpeedModel:
     Args:
         costs: seconds of draft passes by skipped sublayers.
         target: seconds of a verification by its rows.
-        round_s: seconds of a round beyond its passes.
-        expansion_s: seconds beyond its pass that each drafted token takes.
-        plain_s: seconds of a round without a draft beyond its pass.
-        max_depth: the longest chain that is drafted.
+        round_s: seconds of a round in addition to its passes.
+        expansion_s: seconds of each drafted token in addition to its pass.
+        plain_s: seconds of a plain round in addition to its pass.
+        max_depth: length of the longest chain.
     """
 
     costs: SkipCosts
@@ -40,7 +40,7 @@ class SpeedModel:
         """Expected tokens per second of drafting with this set.
 
         Args:
-            chance: probability that a drafted token is right if the ones before it are.
+            chance: probability that a drafted token is accepted if the ones before it are.
         """
         token_s = self.costs.draft_s(*numbers_of(skipped), context) + self.expansion_s
         best, gain, power = 0.0, 1.0, 1.0
@@ -51,7 +51,7 @@ class SpeedModel:
         return best
 
     def speeds(self, chances: Floats, num_attention: Floats, num_mlp: Floats, context: int) -> Floats:
-        """`speed` of many sets at once, from the sublayers of each kind they skip; the shapes broadcast."""
+        """`speed` of many sets at once, from the numbers of sublayers of each kind that they skip; shapes broadcast."""
         costs, whole_s = self.costs, self.costs.whole_at(context)
         saved_s = num_attention * costs.attention_at(context)
         token_s = np.maximum(whole_s / 100, whole_s - saved_s - num_mlp * costs.mlp_s) + self.expansion_s
@@ -65,17 +65,17 @@ class SpeedModel:
         return best
 
     def best_set(self, intercept: float, penalties: Floats, context: int, num_skipped: int | None = None) -> SkipSet:
-        """The set of most expected tokens per second if log-odds are the intercept less the skipped penalties.
+        """The set with the most expected tokens per second if log-odds are the intercept minus the skipped penalties.
 
-        Sublayers of a kind cost the same. So whatever the number of each kind, the best set skips the least harmful
-        ones, and trying all pairs of numbers is exact. The empty set is none where its drafts cost what
-        plain decoding does.
+        All sublayers of a kind cost the same. So for given numbers of each kind, the best set skips those with the
+        lowest penalties, and trying all pairs of numbers is exact. The empty set is excluded if its draft passes are
+        no faster than plain decoding.
 
         Source: KnapSpec (arXiv 2602.20217) solves a knapsack over the same costs by dynamic programming.
 
         Args:
             penalties: in log-odds, [items] in the order of `skippable`.
-            num_skipped: sublayers to skip; None: as many as pay.
+            num_skipped: sublayers to skip; None: the number is chosen for speed.
         """
         penalties = np.maximum(penalties, TUNED.least_penalty)
         orders = [kind.argsort(kind="stable") for kind in (penalties[0::2], penalties[1::2])]
@@ -99,5 +99,5 @@ class SpeedModel:
 
     @cached_property
     def _verify_s(self) -> list[float]:
-        """Seconds of a round without its drafting, by depth from 0 up."""
+        """Seconds of a round without its drafting, by depth from 0 on."""
         return [self.target.step_s(depth + 1) + self.round_s for depth in range(self.max_depth + 1)]

@@ -1,10 +1,10 @@
-"""When a search has converged, and how much scoring continues."""
+"""Decides when a search has converged, and how much scoring continues."""
 
 from forerun.drafting.layer_skip.settings import TUNED, SearchSettings
 
 
 class StoppingRule:
-    """Open while the set in use still gets better, then settled until something opens it again."""
+    """Open while better sets are still being found, then closed until `reopen`."""
 
     def __init__(self, settings: SearchSettings = TUNED) -> None:
         self._settings, self.is_open, self.num_reopened = settings, True, 0
@@ -16,12 +16,12 @@ class StoppingRule:
         return 1.0 if self.is_open else self._settings.settled_share
 
     def change(self, num_evaluations: int, gain: float) -> None:
-        """Another set is in use, faster than the one before by this factor."""
+        """Record a change of the set in use; `gain` is the new speed divided by the old."""
         if gain >= self._settings.gain:
             self._gained_at = num_evaluations
 
     def settles(self, num_evaluations: int) -> bool:
-        """Settle the search if due; True if this has just happened."""
+        """Close the search if it has converged; True if it was closed just now."""
         since_gain, since_opening = num_evaluations - self._gained_at, num_evaluations - self._opened_at
         is_stable = since_gain >= self._settings.stable or since_opening >= self._settings.longest
         if not (self.is_open and is_stable):

@@ -1,4 +1,4 @@
-"""SWIFT's search for a skip set: random sets, and at intervals one by Bayesian optimisation."""
+"""SWIFT's search for a skip set: random sets, and at regular intervals one from Bayesian optimisation."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -13,34 +13,34 @@ KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds t
 NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
 MAX_SEED: Final = 2**32  # exclusive limit of the library's generator
 WINDOW: Final = 32  # tokens over which a candidate is scored
-FEWEST_ITEMS: Final = 4  # fewest sublayers of which nearly one half can be skipped
+FEWEST_ITEMS: Final = 4  # fewest skippable sublayers with which the skip ratio works
 
 
 class SwiftCandidates:
-    """Proposes a candidate at a time and keeps the best, until a rule ends it; a new search is a new object.
+    """Proposes one candidate at a time and keeps the best, until a limit is reached. Each search needs a new object.
 
     Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers. They are drawn without
-    replacement, except every `bayes_interval`-th candidate: that one maximises an upper confidence bound of a Gaussian
-    process (Matern 5/2) over the unit cube with one coordinate for each skippable sublayer, and its largest coordinates
-    are skipped, among equal ones those that a draw names. It takes seconds, and the library `bayesian-optimization`,
-    which is imported when the first is due.
+    replacement, except for every `bayes_interval`-th candidate: that one maximises an upper confidence bound of a
+    Gaussian process (Matern 5/2) over the unit cube with one coordinate per skippable sublayer. The sublayers with the
+    largest coordinates are skipped; ties are broken at random. This takes seconds and needs the library
+    `bayesian-optimization`, which is imported at the first such candidate.
 
-    A candidate takes the place of the set in use if its score is strictly greater than the best score seen. Scores are
-    never averaged or measured again, and the start set, every other layer, is never scored: the best score starts at 0,
-    so the first candidate with any score above 0 replaces it.
+    A candidate replaces the set in use if its score is strictly greater than the best score so far. Scores are never
+    averaged or measured again. The start set, every other layer, is never scored: the best score starts at 0, so the
+    first candidate with a score above 0 replaces it.
 
     Source: SWIFT, arXiv 2410.06916, section 4.1, with the rules of its published code. We differ once: for a Bayesian
     candidate that code registers the point inside the cube with the Gaussian process, although the score is that of
     the corner it was rounded to; we register the corner. A repeated corner is registered once, with its mean score,
-    since the library prints to the terminal when given a point twice.
+    since the library prints to the terminal when it gets the same point twice.
 
     Args:
         num_layers: layers of the model.
         skip_ratio: the share of the skippable sublayers that a candidate skips.
-        seed: equal seeds and scores give equal candidates; global generators are neither read nor moved.
-        bayes_interval: candidates from one Bayesian one to the next.
-        max_steps: the search ends after more candidates than these,
-        patience: or after more than these without gain,
+        seed: equal seeds and scores give equal candidates; global generators are not used.
+        bayes_interval: number of candidates from one Bayesian candidate to the next.
+        max_steps: the search ends after more than this many candidates,
+        patience: or after more than this many without gain,
         good_enough: or at a score greater than this.
     """
 
@@ -68,10 +68,10 @@ class SwiftCandidates:
         self.best_score, self.num_steps = 0.0, 0  # candidates scored
 
     def propose(self) -> SkipSet:
-        """The next candidate, whose score must be recorded before the one after it.
+        """The next candidate. Its score must be recorded before the next call.
 
         Raises:
-            ConfigError: a Bayesian candidate is due and the library for it is not installed.
+            ConfigError: the candidate is a Bayesian one and the library for it is not installed.
         """
         assert self.is_searching and self._candidate is None, "the search is over, or a candidate has no score yet"
         if self._is_bayesian_next():
@@ -84,7 +84,7 @@ class SwiftCandidates:
         return self._candidate
 
     def record(self, score: float) -> None:
-        """Record the score of the last candidate: the share of tokens that it predicted, 0 to 1."""
+        """Record the score of the last candidate: the share of tokens that it predicted correctly, 0 to 1."""
         assert self._candidate is not None and 0.0 <= score <= 1.0, "a score is a share, and that of a candidate"
         self._scores.setdefault(self._candidate, []).append(score)
         if score > self.best_score:
@@ -98,14 +98,14 @@ class SwiftCandidates:
         )
 
     def withdraw(self) -> None:
-        """Forget a candidate that was never scored, because its pass was interrupted."""
+        """Drop a candidate that was not scored because its pass was interrupted."""
         self._candidate = None
 
     def _is_bayesian_next(self) -> bool:
         return (self.num_steps + 1) % self._bayes_interval == 0
 
     def _bayesian_point(self) -> np.ndarray:
-        """The library's estimate of where the upper confidence bound is highest: a number for each item."""
+        """The library's estimate of the point with the highest upper confidence bound: one number per item."""
         corner_scores = {
             tuple(float(item in skipped) for item in self._items): fmean(scores)
             for skipped, scores in self._scores.items()
@@ -114,7 +114,7 @@ class SwiftCandidates:
 
 
 def suggest_point(scores: Mapping[tuple[float, ...], float], num_dimensions: int, *, seed: int) -> np.ndarray:
-    """The point of the unit cube to try next; the process is fitted afresh, as the library does in any case."""
+    """The point of the unit cube to try next. The process is fitted again each time, as the library does anyway."""
     library = load_library()
     optimizer = library.BayesianOptimization(
         f=None,
@@ -131,7 +131,7 @@ def suggest_point(scores: Mapping[tuple[float, ...], float], num_dimensions: int
 
 
 def load_library() -> Any:
-    """The optional library, whose import takes a second.
+    """Import the optional library, which takes a second.
 
     Raises:
         ConfigError: it is not installed.

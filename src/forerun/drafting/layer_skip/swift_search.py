@@ -1,4 +1,4 @@
-"""SWIFT's search, step by step as published: one candidate a round, scored over the first tokens of the answer."""
+"""SWIFT's search as published: one candidate a round, scored on the first tokens of the answer."""
 
 from dataclasses import replace
 from time import perf_counter
@@ -12,10 +12,10 @@ from forerun.model.shared_cache import SharedCacheRunner
 
 
 class SwiftSearch(SkipSearch):
-    """Scores candidates by the share of a window's tokens that they predict (matchness), in a separate pass.
+    """Scores candidates in a separate pass by the share of a window's tokens that they predict (matchness).
 
-    Its code copies the whole cache to run the window behind the prompt; ours masks the text behind it. The scores are
-    the same.
+    SWIFT's code copies the whole cache to run the window after the prompt; ours masks the text after the prompt. The
+    scores are the same.
 
     Source: SWIFT, arXiv 2410.06916, algorithm 1 and section 4.2; window and order of steps as in its code.
     """

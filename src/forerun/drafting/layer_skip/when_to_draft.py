@@ -1,4 +1,4 @@
-"""Which rounds of a self-drafting target draft: three kinds of rounds, and which comes next."""
+"""Decides in which rounds a self-drafting target drafts."""
 
 from dataclasses import dataclass
 from math import inf
@@ -8,27 +8,27 @@ from forerun.drafting.layer_skip.settings import TUNED
 from forerun.drafting.layer_skip.skip_search import SkipSearch
 from forerun.speculation.economy.alone import Alone
 
-TIMED: Final = 2  # rounds left in a rest at the timed one, where neither the check nor probe rows disturb it
+TIMED: Final = 2  # rounds left in a rest when one is timed: that round has neither the check nor probe rows
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """A tree is proposed; draft passes grow it only if `grows`, else it is looked up in earlier text."""
+    """A round with a proposal: draft passes grow the tree if `grows`, otherwise it is looked up in earlier text."""
 
     grows: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """A plain round that the search uses, while no request is waiting."""
+    """A plain round that the search uses while no request is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """One of some plain rounds in a row, of which the last may carry probe rows.
+    """One of several consecutive plain rounds. The last of them may contain probe rows.
 
     Args:
-        rounds_left: this one included.
+        rounds_left: rounds left, including this one.
     """
 
     rounds_left: int
@@ -40,10 +40,10 @@ RoundKind: TypeAlias = Drafting | Probing | Resting
 class DraftingSchedule:
     """Decides for every round whether it drafts.
 
-    One round of a rest is timed and stands for all of them.
+    Only one round of a rest is timed, and its time is used for all of them.
 
     Args:
-        looks_up: earlier text is proposed where no draft pays.
+        looks_up: propose looked-up text when draft passes would not pay off.
     """
 
     def __init__(self, looks_up: bool) -> None:
@@ -54,13 +54,13 @@ class DraftingSchedule:
         self._looks_up = looks_up
 
     def begin(self, temperature: float) -> None:
-        """A request begins; a rest ends."""
+        """Start a request and end any rest."""
         self.kind = Probing()
         if self.choice is not None:
             self.choice.begin(temperature)
 
     def next(self, search: SkipSearch, num_tokens: int) -> RoundKind:
-        """The kind of the round that begins, at this text length."""
+        """The kind of the next round, at this text length."""
         kind = self.kind
         if isinstance(kind, Resting) and kind.rounds_left > 1:
             self.kind = Resting(kind.rounds_left - 1)
@@ -86,7 +86,7 @@ class DraftingSchedule:
         return Probing() if search.uses_every_round else Resting(TUNED.rest_rounds)
 
     def _end_rest(self, search: SkipSearch) -> None:
-        """Report the time of a rest's rounds, if one of them was timed."""
+        """Record the time of a rest's rounds, if one of them was timed."""
         if self._timed_s is None:
             return
         num_rounds = TUNED.rest_rounds

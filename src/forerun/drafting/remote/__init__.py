@@ -1,1 +1,1 @@
-"""A drafter in another process, which goes on growing while the target verifies (SwiftSpec, arXiv 2506.11309)."""
+"""A drafter in another process, which grows its tree while the target verifies (SwiftSpec, arXiv 2506.11309)."""

@@ -1,4 +1,4 @@
-"""How each message is laid out in bytes, written once with its inverse. All numbers are little-endian."""
+"""Encodes messages as bytes and decodes them. All numbers are little-endian."""
 
 import struct
 from collections.abc import Callable
@@ -175,7 +175,7 @@ def _read_proposal(request: int, payload: bytes) -> Proposal:
     below = parents[1:]
     _need(all(map(lt, below, range(1, num_nodes))), "a parent after its child")
     _need(log_probs[0] <= 0.0 and min(log_probs) > -1e6, "a log-probability out of range")
-    # Also false for NaN; and no node is then likelier than the root, which is certain.
+    # Also false for NaN. It follows that no node is likelier than the root.
     _need(all(map(le, log_probs[1:], map(log_probs.__getitem__, below))), "a child likelier than its parent")
     return Proposal(
         request=request, base_len=base_len, serial=serial, repair_s=repair_s, token_ids=token_ids, parents=parents,

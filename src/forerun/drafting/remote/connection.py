@@ -1,4 +1,4 @@
-"""The target's connection to a drafter process: wire, health check and replacement."""
+"""The target's connection to a drafter process, with health checks and replacement."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,63 +9,63 @@ from forerun.drafting.remote.liveness import Liveness
 from forerun.drafting.remote.messages import Hello, Message, Proposal
 from forerun.drafting.remote.worker import Wire
 
-HelloCheck: TypeAlias = Callable[[Hello], str | None]  # a worker's fault, or None
+HelloCheck: TypeAlias = Callable[[Hello], str | None]  # why a worker is incompatible, or None
 PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerSupply(Protocol):
-    """Gives connections to a worker, one after another: `wires.supervisor` here, `wires.remote_worker` elsewhere."""
+    """Gives connections to workers, one at a time. See `wires.supervisor` and `wires.remote_worker`."""
 
     @property
     def trouble(self) -> str:
-        """A message why there is no worker now; empty if there is no fault."""
+        """Why there is no worker now; empty if there is no fault."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """Pid of the present worker, if it is a process on this machine."""
+        """Process id of the current worker, if it is on this machine."""
         ...
 
     def take(self) -> Wire | None:
-        """A fresh connection if one has come up; never blocks."""
+        """A new connection, if there is one; never blocks."""
         ...
 
     def wait(self, timeout_s: float) -> Wire | None:
-        """The same, waiting for it. None when time is up, or there will be none."""
+        """Wait for a new connection; None on timeout, or if there will be none."""
         ...
 
     def is_starved(self) -> bool:
-        """True if the worker is runnable but gets no CPU time: its silence is no fault."""
+        """True if the worker is runnable but gets no CPU time, so that its silence is not a fault."""
         ...
 
     def replace(self) -> None:
-        """Kill the present worker, which is unusable, and start another one."""
+        """Kill the current worker, which is unusable, and start another one."""
         ...
 
     def mark_healthy(self) -> None:
-        """The present worker works: its later end does not count as a failed start."""
+        """Note that the current worker works, so that its later exit does not count as a failed start."""
         ...
 
     def close(self) -> None:
-        """End it all."""
+        """Stop the worker and free all resources."""
         ...
 
 
 class Connection:
-    """One worker at a time. One that hangs, sends garbage or does not fit is disconnected; the next one is taken.
+    """A connection to one worker at a time. A worker that hangs, sends garbage or is incompatible is disconnected.
 
     Args:
-        check: finds a worker's fault from its hello.
-        clock: seconds.
+        check: returns the reason why a worker's hello is incompatible, or None.
+        clock: returns seconds.
     """
 
     def __init__(self, supply: WorkerSupply, check: HelloCheck, clock: Callable[[], float]) -> None:
         self.supply, self._check, self._clock = supply, check, clock
         self.is_ready = False  # a worker is connected and compatible
         self.fault: str | None = None  # why the last worker was rejected
-        self._lost_because = ""  # why this end disconnected a worker that was ready
+        self._lost_because = ""  # why the target disconnected a worker that was ready
         self._liveness = Liveness()
         self._wire: Wire | None = None
 
@@ -75,11 +75,11 @@ class Connection:
         return self._lost_because or self.supply.trouble or "its process has gone"
 
     def begin(self) -> None:
-        """A request begins."""
+        """Note the start of a request."""
         self._liveness.begin(self._clock())
 
     def end(self) -> None:
-        """It ends."""
+        """Note the end of the request."""
         self._liveness.end(self._clock())
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -100,7 +100,7 @@ class Connection:
         """The messages received. A worker that hangs or sends garbage is replaced.
 
         Args:
-            is_wanted: a request runs, so a silent worker counts as hanging.
+            is_wanted: a request is running, so a silent worker counts as hung.
         """
         now = self._clock()
         if self._wire is None or not self._wire.is_open:

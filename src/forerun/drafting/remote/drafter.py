@@ -1,4 +1,4 @@
-"""The parallel drafter's side in the target process."""
+"""The part of the parallel drafter that runs in the target process."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,14 +27,13 @@ from forerun.speculation.walk import Acceptance
 
 logger = logging.getLogger(__name__)
 
-RETELL_S: Final = 0.5  # if the drafter still answers an earlier request by then, it missed the new one
+RETELL_S: Final = 0.5  # if the drafter still answers an earlier request after this time, it missed the new one
 
 
 class ParallelDrafter(Drafter):
-    """Proposes trees that another process sends, and decodes plainly when there are none.
+    """Proposes trees that another process sends; without one, it proposes only the root, which is plain decoding.
 
-    A failure of that process costs speed for a while: the next proposal is only the root, which is plain decoding, and
-    a new process gets the text so far.
+    If that process fails, decoding continues at plain speed until a new process has received the text so far.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class ParallelDrafter(Drafter):
         self.verify_width = draft.verify_width
         self._draft, self._clock = draft, clock
         self._connection = Connection(supply, check, clock)
-        # Self-drafting drafts a chain.
+        # Self-drafting grows a chain.
         self._draft_width = draft.draft_width if isinstance(draft, DraftModel) else 1
         setup = Setup(
             target_vocab_size=target_vocab_size,
@@ -67,7 +66,7 @@ class ParallelDrafter(Drafter):
         self._hello: Hello | None = None
         self._spans: list[Span] = []
         self._state = DrafterState.READY
-        self._was_empty = False  # only a wait could have given a proposal
+        self._was_empty = False  # without the wait there would have been no proposal
         self._began_at = self._asked_at = self._told_at = self._proposed_at = 0.0
 
     @property
@@ -76,7 +75,7 @@ class ParallelDrafter(Drafter):
 
     @property
     def is_answered(self) -> bool:
-        """True when the newest tree was sent in answer to the last verdict."""
+        """True if the newest tree is the answer to the last verdict."""
         return self._end.is_fresh
 
     def wait_until_ready(self, timeout_s: float) -> bool:
@@ -92,7 +91,7 @@ class ParallelDrafter(Drafter):
         return connection.is_ready
 
     def adapt(self, measure: Measure) -> None:
-        """Choose the rows to verify by their measured time from now on; the draft's time overlaps with it."""
+        """Choose the number of rows to verify by measured time from now on. Draft time overlaps with it."""
         if self._draft.adaptive:
             self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
 
@@ -156,7 +155,7 @@ class ParallelDrafter(Drafter):
         self._connection.close()
 
     def _tell(self, acceptance: Acceptance, now: float) -> None:
-        """Send the verdict of a round, which ended now, and take what has come."""
+        """Send the verdict of the round that ended at `now`, and process the received messages."""
         verdict = self._end.commit(acceptance.tokens, self._waiting.step_s)
         if self._connection.is_ready:
             self._connection.send(verdict)
@@ -166,7 +165,7 @@ class ParallelDrafter(Drafter):
         self._poll()
 
     def _await_answer(self, began: float, tree: TokenTree) -> bool:
-        """Wait for the answer to the last verdict, as long as that pays; False if none came."""
+        """Wait for the answer to the last verdict as long as that pays off; False if none came."""
         connection, waiting = self._connection, self._waiting
         num_expected = expected_tokens(tree, self.verify_width)
         end = began + waiting.wait_s(num_expected, expansion_gain(tree, self.verify_width, self._draft_width))
@@ -210,7 +209,7 @@ class ParallelDrafter(Drafter):
                 self._hello, self._waiting.is_late = message, False
                 self._connection.send(self._end.resume())
             case Spans():
-                self._spans += [  # another machine has another clock
+                self._spans += [  # skip times from another machine's clock
                     Span("draft", start, end)
                     for start, end in message.times
                     if self._began_at <= start and end <= self._clock()
@@ -221,7 +220,7 @@ class ParallelDrafter(Drafter):
                 pass
 
     def _note_state(self) -> None:
-        """Log once when the drafter is lost and when it is back."""
+        """Log each change of the drafter's state."""
         if not self._connection.is_ready:
             state = DrafterState.DOWN
         else:

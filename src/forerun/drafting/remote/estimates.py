@@ -1,4 +1,4 @@
-"""The expected tokens of a tree by its probabilities, and running means of measurements."""
+"""Expected tokens of a tree by its probabilities, and running means of measurements."""
 
 import math
 from collections.abc import Iterable
@@ -6,20 +6,20 @@ from typing import Final
 
 from forerun.speculation.tree import TokenTree
 
-SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean: half of it is the last three
+SMOOTHING: Final = 0.2  # weight of the newest measurement in a running mean; the last three have half the weight
 
 
 def expected_tokens(tree: TokenTree, width: int) -> float:
-    """Expected tokens of a cut of `width` nodes by the tree's probabilities, without the root."""
+    """Expected accepted tokens of the `width` likeliest nodes, by the tree's probabilities, without the root."""
     return math.fsum(likeliest(tree.log_probs[1:], width - 1))
 
 
 def expansion_gain(tree: TokenTree, verify_width: int, draft_width: int, *, coverage: float = 1.0) -> float:
-    """The chance that the text reaches a node that an expansion would expand, less that of the nodes whose rows their
-    children would take.
+    """The expected accepted tokens that an expansion adds to a proposal: those of the new children minus those of the
+    nodes whose rows they would take.
 
     Args:
-        verify_width: rows of a cut.
+        verify_width: rows of a proposal.
         draft_width: nodes of an expansion, which are the tree's likeliest leaves.
         coverage: the share of a node's probability that its children have.
     """

@@ -1,4 +1,4 @@
-"""Messages to bytes and back: framed, bounded, checked, on a wire that may be cut, garbled or hostile."""
+"""Encodes messages as checked frames of bounded size, and decodes frames from untrusted or damaged input."""
 
 import struct
 from typing import Final
@@ -10,14 +10,14 @@ from forerun.drafting.remote.messages import Message
 MAGIC: Final = b"FrRn"
 VERSION: Final = 6
 HEAD: Final = struct.Struct("<4sBBHIII")  # magic, version, kind, reserved, request, payload length, payload CRC
-HEAD_CRC: Final = struct.Struct("<I")  # CRC of the head, so that the reader never waits for a garbled length
+HEAD_CRC: Final = struct.Struct("<I")  # CRC of the head, so that the reader never waits because of a damaged length
 HEAD_SIZE: Final = HEAD.size + HEAD_CRC.size
 MAX_PAYLOAD: Final = 8 << 20  # bytes: a prompt of two million tokens
 MAX_FAULTS: Final = 16  # faulty frames after which a peer is disconnected
 
 
 def to_frame(message: Message) -> bytes:
-    """The one frame that `FrameReader` reads as this message."""
+    """The message as one frame, which `FrameReader` decodes."""
     kind, payload = pack(message)
     assert len(payload) <= MAX_PAYLOAD, f"a payload of {len(payload)} bytes"
     head = HEAD.pack(MAGIC, VERSION, kind, 0, message.request, len(payload), crc32(payload))
@@ -25,10 +25,10 @@ def to_frame(message: Message) -> bytes:
 
 
 class FrameReader:
-    """Bytes in any pieces to messages.
+    """Decodes messages from bytes that arrive in pieces of any size.
 
-    Invalid bytes are skipped up to the next possible frame start, and counted: a garbled frame does not affect its
-    successors. At most one frame's bytes are held.
+    It skips invalid bytes up to the next possible start of a frame, and counts them as a fault. So a damaged frame does
+    not affect later ones. At most one frame's bytes are held.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class FrameReader:
         while True:
             start = _next_start(held, place)
             if start > place:
-                self.num_faults += not self._is_skipping  # once for each stretch of bytes
+                self.num_faults += not self._is_skipping  # once for each run of invalid bytes
                 self._is_skipping = True
             place = start
             length = _payload_length(held, place)
             if length is None or place + HEAD_SIZE + length > len(held):
-                break  # the rest is still on its way
+                break  # the rest has not arrived yet
             message = _read(held, place, length) if length >= 0 else None
             if message is None:
                 self.num_faults += 1

@@ -1,17 +1,17 @@
-"""Hang detection for a drafter process, by comparison with its earlier silences. Times are passed in."""
+"""Hang detection for a drafter process, by comparing a silence with earlier ones. Times are passed in."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessSettings:
-    """All in seconds but `gap_factor`; chosen by hand, so that a loaded machine is not mistaken for a hanging process.
+    """All in seconds except `gap_factor`; chosen by hand, so that a busy machine is not mistaken for a hung process.
 
     Args:
-        silence_s: a needed drafter that is silent for longer hangs; ten times the interval of its beats.
-        gap_factor: one that has recovered from a longer gap may be silent for this multiple of it.
+        silence_s: a needed drafter that is silent for longer counts as hung; ten times the heartbeat interval.
+        gap_factor: after a longer gap that ended, silences up to this multiple of that gap are allowed.
         max_silence_s: the longest silence that `gap_factor` can allow.
-        max_unheard_s: if the target has not polled for longer, that time does not count as the drafter's silence.
+        max_unheard_s: if the target has not polled for longer, that time does not count as silence.
     """
 
     silence_s: float = 2.0
@@ -24,27 +24,27 @@ LIVENESS = LivenessSettings()
 
 
 class Liveness:
-    """How long a drafter has been silent in the requests that need it."""
+    """Tracks how long a drafter has been silent during requests that need it."""
 
     def __init__(self, settings: LivenessSettings = LIVENESS) -> None:
         self._settings = settings
         self._last_heard = self._last_listened = self._silent_s = self._longest_gap_s = 0.0
 
     def connect(self, now: float) -> None:
-        """Another process has connected."""
+        """Note that another process has connected."""
         self._last_heard = self._last_listened = now
         self._silent_s = 0.0
 
     def begin(self, now: float) -> None:
-        """It is needed from now on; a silence continues where it stopped."""
+        """Note that the drafter is needed from now on; an earlier silence continues."""
         self._last_listened, self._last_heard = now, now - self._silent_s
 
     def end(self, now: float) -> None:
-        """It is no longer needed."""
+        """Note that the drafter is no longer needed."""
         self._silent_s = now - self._last_heard
 
     def listen(self, now: float, *, has_spoken: bool) -> None:
-        """This end has polled for messages."""
+        """Note that the target has polled for messages."""
         if now - self._last_listened > self._settings.max_unheard_s:
             self._last_heard += now - self._last_listened  # time without polling is not the drafter's silence
         self._last_listened = now

@@ -1,6 +1,6 @@
 """The messages between target and drafter.
 
-Nothing but ids, counts, probabilities and seeds crosses: no object, no tensor, no code.
+They contain only plain values such as token ids, counts, probabilities and text: no objects, tensors or code.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 
 MAX_VOCABULARY: Final = 1 << 22  # bytes
-MAX_NODES: Final = 1024  # of one proposal
-OWNER_BYTES: Final = 16  # enough that no two owners ever have the same mark
+MAX_NODES: Final = 1024  # nodes of one proposal
+OWNER_BYTES: Final = 16  # enough that no two owners have the same mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,9 @@ class Hello:
     """Drafter to target, once: its identity.
 
     Args:
-        vocab_size: ids that it reads, which are its target's.
-        vocabulary: what these stand for, four bytes each.
-        known: a bit for each of them, the lowest first, whether it can propose that token; empty: any of them.
+        vocab_size: number of token ids that it accepts, which are the target's.
+        vocabulary: four bytes per token id, which identify its token.
+        known: one bit per token id, lowest bit first: whether it can propose that token; empty: all of them.
     """
 
     request: int = 0
@@ -45,7 +45,7 @@ class Setup:
     """Target to drafter, once: the settings of the trees.
 
     Args:
-        verify_width: nodes that the target verifies in a round, at most.
+        verify_width: the most nodes that the target verifies in a round.
         draft_width: nodes of an expansion.
     """
 
@@ -62,8 +62,7 @@ class Begin:
     """Target to drafter: a request. The last prompt token is the first root; `seed` None is greedy.
 
     Args:
-        owner: a mark of OWNER_BYTES that says nothing but whose text it is: the drafter goes on from texts with the
-            same mark, and from no others.
+        owner: OWNER_BYTES that identify the text's owner: the drafter reuses cached texts only within one owner.
     """
 
     request: int
@@ -75,9 +74,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Target to drafter: the text after its first `base_len` tokens goes on with `token_ids`; the last is the root.
+    """Target to drafter: after its first `base_len` tokens, the text continues with `token_ids`; the last is the root.
 
-    It repeats all that the drafter has not confirmed yet, so that a lost verdict is made good by the next one.
+    It repeats all tokens that the drafter has not confirmed yet, so the next verdict makes up for a lost one.
 
     Args:
         step_s: the target's time from a tree to its verdict.
@@ -98,13 +97,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Drafter to target: the tree below the last of the text's first `base_len` tokens.
+    """Drafter to target: a tree whose root is the last of the text's first `base_len` tokens.
 
-    Nodes are given in order, parents first; node 0 is the root, and names itself as its
-    parent. `serial` counts the proposals of a request.
+    Parents come before their children. Node 0 is the root and its own parent. `serial` counts the proposals of a
+    request.
 
     Args:
-        repair_s: seconds from a verdict that missed the tree to this answer; 0 for any other proposal.
+        repair_s: seconds from a verdict that was not in the tree to this answer; 0 for any other proposal.
     """
 
     request: int
@@ -125,7 +124,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Drafter to target: when its last expansions began and ended, in seconds of its machine's monotonic clock."""
+    """Drafter to target: start and end times of its last expansions, in seconds of its machine's monotonic clock."""
 
     request: int
     times: tuple[tuple[float, float], ...]

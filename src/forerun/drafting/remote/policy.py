@@ -1,4 +1,4 @@
-"""How target and drafter share the work of a request, for ablations."""
+"""Policies for how target and drafter share the work of a request, for ablations."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,13 +8,13 @@ from forerun.core.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpansionSettings:
-    """When a drafter expands, and how much of its tree it sends; chosen by hand, not tuned.
+    """Settings of when a drafter expands and how much of its tree it sends; chosen by hand, not tuned.
 
     Args:
-        trees_per_cut: nodes that are kept and sent, in cuts of `verify_width`: two for each of its outcomes.
+        trees_per_cut: nodes that are kept and sent, as a multiple of `verify_width`.
         coverage: the share of an expanded node's probability that its kept children have.
-        send_within: the tree is sent ahead when the verdict is expected within this many expansions: the next one, and
-            a quarter for a verdict that comes early.
+        send_within: the tree is sent ahead if the verdict is expected within this many expansions: one expansion, and
+            a quarter in case the verdict comes early.
     """
 
     trees_per_cut: int = 16
@@ -27,18 +27,18 @@ EXPANSION: Final = ExpansionSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePolicy:
-    """The defaults are what was fastest; with all of them off, the paper's scheme remains (SwiftSpec, 2506.11309).
+    """The defaults were the fastest. With all of them off, it is the paper's scheme (SwiftSpec, 2506.11309).
 
     Args:
-        sends_ahead: the drafter sends its tree before the verdict, so that the target need not wait for an answer where
-            that tree has the outcome.
-        looks_up: where there is no tree, the target takes what followed the last tokens earlier in the text.
-        calibrates: the drafter learns how often the target agrees with the draft's probabilities.
-        foresees: rows of a draft pass are given to what the draft may say in the same pass, from what it said before.
-        max_repairs: expansions between verdict and answer, at most: the first after a miss always, others where they
-            pay.
-        max_lateness: an expansion may end after the verdict is expected by at most this share of its own length, times
-            the share of verdicts that its tree had.
+        sends_ahead: the drafter sends its tree before the verdict, so that the target need not wait for an answer if
+            that tree contains the accepted tokens.
+        looks_up: the target adds looked-up text to the tree.
+        calibrates: the drafter measures how often the target agrees with the draft's probabilities.
+        foresees: a draft pass also expands children that are guessed from the draft's earlier predictions.
+        max_repairs: the most expansions between verdict and answer. The first after a miss always runs, others only if
+            they pay off.
+        max_lateness: an expansion may end later than the expected verdict by at most this share of its duration, times
+            the share of verdicts that were in the tree.
         is_traced: the drafter reports its busy times, for a timeline.
     """
 

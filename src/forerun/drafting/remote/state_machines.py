@@ -1,14 +1,13 @@
-"""Both ends of the wire as state machines: no I/O, no model, no clock.
+"""The protocol between target and drafter as two state machines, without I/O, model or clock.
 
-The text is the only clock the two ends share. Every message carries the sender's text length, which only grows; so this
-number is enough to detect a message that is late, doubled, out of order or lost:
+Every message contains a length of the text, which only grows during a request. That is enough to detect messages that
+are late, duplicated, out of order or lost:
 
-* a verdict carries all tokens the drafter has not confirmed; it takes those it lacks and ignores the rest;
-* a proposal for an earlier text is still a tree, and its subtree below the tokens committed since remains valid.
+* A verdict contains all tokens that the drafter has not confirmed. The drafter uses the new ones and ignores the rest.
+* A proposal for an earlier text is still usable: its subtree below the tokens committed since is valid.
 
-Source: SwiftSpec, arXiv 2506.11309, algorithm 1. There, a round's proposal and verdict name each other and both sides
-meet at a barrier. Here the drafter needs no request: it may send its whole tree `ahead` of the verdict, and the target
-finds its next proposal in it.
+Source: SwiftSpec, arXiv 2506.11309, algorithm 1. There, each proposal answers a verdict and both sides wait at a
+barrier. Here the drafter may also send its whole tree before the verdict, and the target finds its next proposal in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +22,13 @@ from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
-HIT_WEIGHT: Final = 0.1  # of the newest verdict in the share of hits
+HIT_WEIGHT: Final = 0.1  # weight of the newest verdict in the share of hits
 LEAST_LOG_PROB: Final = -1e5  # floor of a sent guess; lower values are practically impossible
-MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # seed to noise; greedy requests have neither
+MakeNoise: TypeAlias = Callable[[int | None], KeyedNoise | None]  # seed to noise; both are None for greedy requests
 
 
 class Grower(Protocol):
-    """A tree of guesses below the committed text, as `DraftTree` has one."""
+    """A tree of guesses below the committed text; `DraftTree` is one."""
 
     @property
     def tree(self) -> TokenTree: ...
@@ -49,12 +48,12 @@ class Grower(Protocol):
 
 
 class DrafterEnd:
-    """Grows while the target verifies; answers verdicts.
+    """The drafter's state machine: it grows the tree while the target verifies, and answers verdicts.
 
     After a verdict it answers as soon as the new root has been expanded and no further expansion, of at most
-    `max_repairs`, is worth the target's time.
-    Between verdicts it grows, except where an expansion would run too long after the next verdict is expected: after a
-    hit all but that delay is gained, after a miss that delay is lost, so the share of hits says what is too long.
+    `max_repairs`, is worth the target's waiting time.
+    Between verdicts it grows the tree, unless an expansion would end too long after the next verdict is expected. Such
+    a delay pays off after a hit and is lost after a miss, so its limit is proportional to the share of hits.
     """
 
     def __init__(self, grower: Grower, setup: Setup, *, make_noise: MakeNoise, clock: Callable[[], float]) -> None:
@@ -70,7 +69,7 @@ class DrafterEnd:
         self._step_s = self._asked_at = self._verdict_due = 0.0
 
     def receive(self, message: Message) -> None:
-        """Take a message; one that does not fit the state is out of date and ignored."""
+        """Process a message; one that does not fit the state is out of date and ignored."""
         match message:
             case Begin() if message.request > self.request:
                 self._begin(message)
@@ -82,7 +81,7 @@ class DrafterEnd:
                 pass
 
     def idle_s(self) -> float | None:
-        """Seconds until there is something to do: 0 now, None not before a message comes."""
+        """Seconds until there is work: 0 for now, None if only a message can bring work."""
         if not self.is_active or (self._is_grown and not self._must_answer):
             return None
         if self._must_answer:
@@ -94,7 +93,7 @@ class DrafterEnd:
         return max(self.expansion_s + self._step_s - late, 1e-4)
 
     def work(self) -> list[Proposal]:
-        """Do one step: answer, if an answer is due and the tree is ready, else prefill or expand."""
+        """Do one step: answer if an answer is due and the tree is ready, otherwise prefill or expand."""
         if self._must_answer and (self._is_grown or not self._repair_pays()):
             return self._answer()
         if self._grower.prefill():
@@ -128,15 +127,15 @@ class DrafterEnd:
         self._await_answer()
 
     def _may_be_needed(self) -> bool:
-        """True when the verdict may come before the next expansion ends, and would find this tree."""
+        """True if the tree should be sent ahead, because the verdict may come before the next expansion ends."""
         is_due = self._clock() + EXPANSION.send_within * self.expansion_s >= self._verdict_due
         return self._setup.policy.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
-        """True if it pays for the target to wait for one more expansion.
+        """True if it pays off for the target to wait for one more expansion.
 
-        The first one after a miss always does: there is nothing else to verify. Any other does if its expected tokens
-        exceed those that the target would write in that time.
+        The first one after a miss always does, since there is nothing else to verify. Another one does if it adds more
+        expected tokens than the target would generate in that time.
         """
         if not self._grower.is_rooted:
             return True
@@ -157,7 +156,7 @@ class DrafterEnd:
         return [self._proposal(now - self._asked_at if self._num_repairs and self._step_s else 0.0)]
 
     def _proposal(self, repair_s: float = 0.0) -> Proposal:
-        """The best of the tree: root first, ancestor-closed, all of it if it is small."""
+        """The likeliest nodes of the tree, with all their ancestors, root first; the whole tree if it is small."""
         tree = self._grower.tree
         if len(tree) > self._sent_nodes:
             tree = tree.select(tree.best(self._sent_nodes))
@@ -174,9 +173,9 @@ class DrafterEnd:
 
 
 class TargetEnd:
-    """Holds the text, and the newest tree received for it.
+    """The target's state machine: it holds the text and the newest tree received for it.
 
-    Invariant: the drafter has `confirmed_len` tokens of the text; it never exceeds the text's length.
+    Invariant: the drafter has `confirmed_len` tokens of the text, which never exceeds the text's length.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -203,7 +202,7 @@ class TargetEnd:
 
     @property
     def request(self) -> int:
-        """Number of the request that began last."""
+        """Number of the latest request."""
         return self._request
 
     @property
@@ -212,15 +211,15 @@ class TargetEnd:
 
     @property
     def is_fresh(self) -> bool:
-        """True when the newest tree was sent in answer to the last verdict."""
+        """True if the newest tree is the answer to the last verdict."""
         return self._newest is not None and self._newest.base_len == self.committed_len
 
     def forget(self) -> None:
-        """What the drafter knows of texts belongs to nobody from now on."""
+        """Change the owners' marks, so that the drafter never reuses its earlier texts."""
         self._salt = token_bytes(OWNER_BYTES)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
-        """The message that starts a request of `owner`; it also ends the one before."""
+        """The message that starts a request of `owner` and ends the previous one."""
         self._request += 1
         mark = blake2b(self.owner.encode("utf-8", "surrogatepass"), digest_size=OWNER_BYTES, key=self._salt).digest()
         self._begin = Begin(request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark)
@@ -234,12 +233,12 @@ class TargetEnd:
         return [Stop(request=self._request)]
 
     def resume(self) -> list[Message]:
-        """The messages for a new drafter: the request, and the text so far."""
+        """The messages for a new drafter: the settings, the request and the text so far."""
         self.forget_connection()
         return [self._setup, *self.retell()]
 
     def retell(self) -> list[Message]:
-        """The request and the text so far, for a drafter that missed them; one that has them ignores the repeat."""
+        """The request and the text so far, for a drafter that may have missed them; otherwise it ignores them."""
         if self._begin is None:
             return []
         return [self._begin, *([self._verdict()] if self._unconfirmed() else [])]
@@ -251,7 +250,7 @@ class TargetEnd:
         return [self._verdict()]
 
     def receive(self, proposal: Proposal) -> None:
-        """Take a tree, if it is newer than the newest and belongs to this text."""
+        """Store a tree if it is newer than the stored one and matches this text."""
         is_ours = proposal.request == self._request and self._begin is not None
         if not is_ours or not self.confirmed_len <= proposal.base_len <= self.committed_len:
             return
@@ -263,7 +262,7 @@ class TargetEnd:
             self._newest, self._rerooted_len = proposal, -1
 
     def tree(self) -> TokenTree | None:
-        """The newest tree's subtree at the text's last token; None if it lacks that token."""
+        """The subtree of the newest tree at the text's last token; None if it lacks that token."""
         if self._newest is None:
             return None
         if self._rerooted_len != self.committed_len:
@@ -281,7 +280,7 @@ class TargetEnd:
         return tree
 
     def forget_connection(self) -> None:
-        """The drafter is lost, with its state."""
+        """Reset the state that depends on a drafter which is lost."""
         self._newest, self._rerooted_len = None, -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 

@@ -1,4 +1,4 @@
-"""A drafter's process: serve one target until it hangs up."""
+"""The drafter process: it serves one target until that disconnects."""
 
 import logging
 import traceback
@@ -20,7 +20,7 @@ SPANS_PER_MESSAGE: Final = 64
 
 
 class Wire(Protocol):
-    """Bytes to and from one peer, as `wires.channel` carries them."""
+    """A byte connection to one peer; `wires.channel` implements it."""
 
     @property
     def is_open(self) -> bool: ...
@@ -40,8 +40,8 @@ class LoadedDraft:
 
     Args:
         hello: its first message.
-        grower: makes the grower of the trees that a target requests.
-        noise: makes a seed's noise over the target's vocabulary.
+        grower: makes the grower of trees for a target's settings.
+        noise: makes the noise of a seed over the target's vocabulary.
     """
 
     hello: Hello
@@ -68,11 +68,11 @@ def serve(wire: Wire, draft: LoadedDraft) -> None:
 
 
 class WorkerSession:
-    """One target's session. It never blocks: `serve` and simulations wait.
+    """A session with one target. It never blocks; its callers wait.
 
     Args:
         send: sends a frame; False if that is not possible now.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, draft: LoadedDraft, send: Callable[[bytes], bool], clock: Callable[[], float]) -> None:
@@ -98,7 +98,7 @@ class WorkerSession:
                 self._end, self._is_traced = self._begin(message), message.policy.is_traced
 
     def work(self) -> float | None:
-        """Do one step, if any; return the seconds until the next one, None: not before a message."""
+        """Do one step, if any; return the seconds until the next one, or None if only a message can bring work."""
         end = self._end
         if end is None:
             return None

@@ -1,1 +1,1 @@
-"""A forward pass in five kernels a layer."""
+"""A forward pass in five kernels per layer."""

@@ -1,9 +1,9 @@
-"""The sum over ranks behind each product that they have a part of: one-shot all-reduce, residual and next norm's part.
+"""The sum over ranks after each product that they share: one-shot all-reduce, residual, and inputs of the next norm.
 
-Every rank reads the partials of all and adds them in the order of ranks in float32, so that a row has the same bits on
-every rank, in any company and each time (`sharding.sums`). So every rank reads N - 1 times what it gives, which for the
-few rows of a round takes less than a second wait would: two-shot all-reduce moves less from some 32 rows on. The
-switch's own sums (multimem) have an order that nobody knows.
+Every rank reads the partial sums of all ranks and adds them in rank order in float32, so that a row has the same bits
+on every rank, with any other rows and every time (`sharding.sums`). So every rank reads N - 1 times as much as it
+writes. For the few rows of a round this takes less time than a second wait; two-shot all-reduce is better from about 32
+rows on. The order of the switch's own sums (multimem) is not documented.
 
 Legend: T rows, H hidden size, N ranks; in kernels R rows of a tile (ROW_TILE), O features of a program.
 """

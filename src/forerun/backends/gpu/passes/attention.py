@@ -141,7 +141,7 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 
 def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
-    """True if two programs on a multiprocessor need no more registers than there are."""
+    """True if a multiprocessor has enough registers for two programs."""
     head_dim, item_bytes = keys_SKD.shape[2], keys_SKD.element_size()
     return item_bytes == 2 and WIDE_HEAD <= head_dim <= WIDE_HEAD_BYTES // item_bytes
 

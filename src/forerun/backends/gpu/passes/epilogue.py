@@ -1,4 +1,4 @@
-"""What becomes of a linear layer's whole sums: the norm that its input lacked, and the bias.
+"""The last steps of a linear layer after its sums: the norm that its input still lacks, and the bias.
 
 Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers of a row, P partial sums of its squares.
 """
@@ -81,7 +81,7 @@ def sum_of_pairs(numbers_RN, SIZE: tl.constexpr):
 
 @triton.jit
 def keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers):
-    """The new residual stream, but of rows that leave this sublayer out the old one; `row_skips` may be None."""
+    """The new residual stream, or the old one for rows that skip this sublayer; `row_skips` may be None."""
     if row_skips is not None:
         skips_R = tl.load(row_skips + rows_R * num_sublayers + sublayer, mask=rows_R < end_row, other=1)
         after_RO = tl.where((skips_R != 0)[:, None], before_RO, after_RO)

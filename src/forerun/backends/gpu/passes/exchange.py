@@ -1,4 +1,4 @@
-"""An exchange between the ranks of a model: each fills a place in its own memory, says so, and reads all places.
+"""An exchange between the ranks of a model: each fills a place in its own memory, sets flags, and reads all places.
 
 Every rank has two places, used in turn, and for each program of a kernel and each rank a flag: the number of the last
 exchange that this rank has filled its place for. Flags lie where they are waited for, so that waiting costs no traffic
@@ -30,7 +30,7 @@ POLLS_PER_LOOK = tl.constexpr(256)  # at the host's memory, which takes longer t
 
 
 class Peers(NamedTuple):
-    """What kernels know of the ranks' memory.
+    """The ranks' memory as kernels access it.
 
     Args:
         addresses: int64 [N], where the memory of each rank lies for this device.
@@ -47,7 +47,7 @@ class Peers(NamedTuple):
 
 
 class MemoryShape(NamedTuple):
-    """What is where in each rank's memory: int32 flags [P, N], then two places.
+    """The layout of each rank's memory: int32 flags [P, N], then two places.
 
     Args:
         num_ranks, rank_block: N, and the power of two that holds it.
@@ -67,7 +67,7 @@ class MemoryShape(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of a rank's memory."""
+        """Size of a rank's memory."""
         return self.first_place + 2 * self.place_bytes
 
 
@@ -77,7 +77,7 @@ class RankExchange:
 
     Args:
         memories: uint8, each rank's, as this device sees it.
-        most_polls: after so many a rank counts as lost.
+        most_polls: number of polls after which a rank counts as lost.
     """
 
     rank: int
@@ -93,7 +93,7 @@ class RankExchange:
 
 
 def meet_all(exchange: RankExchange) -> None:
-    """Go through an exchange with nothing but waiting: what was at this rank's place can be read by all afterwards."""
+    """Run an exchange that only waits; afterwards all ranks can read what was at this rank's place."""
     meet_kernel[(1,)](
         exchange.peers, exchange.rank, exchange.most_polls, SHAPE=exchange.shape, **launch_options(num_warps=1)
     )
@@ -107,9 +107,9 @@ def meet_kernel(peers, rank, most_polls, SHAPE: tl.constexpr):
 
 @triton.jit
 def meet(peers, rank, most_polls, SHAPE: tl.constexpr):
-    """Say that this rank's place is filled, and wait until those of all ranks are; the number of the exchange.
+    """Signal that this rank's place is filled, and wait until all ranks' places are; return the exchange's number.
 
-    The place was filled by an earlier kernel. Where a rank is lost this ends too, and what is read then is nothing.
+    The place was filled by an earlier kernel. If a rank is lost, the wait ends too, and the data are invalid.
     """
     NUM_RANKS: tl.constexpr = SHAPE.num_ranks
     ranks_N = tl.arange(0, SHAPE.rank_block)

@@ -1,4 +1,4 @@
-"""Attention over one split of a row's text, and how splits are joined: the arithmetic of every attention kernel.
+"""Attention over one split of a row's text, and the joining of splits: the arithmetic of every attention kernel.
 
 A split is SPLIT logical positions of a row's own text: the same ones wherever their slots lie and whatever other rows
 there are.
@@ -84,7 +84,7 @@ def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
 
 @triton.jit
 def begin_join(MATRIX_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """What `join` starts from: nothing seen."""
+    """The empty state that `join` starts from."""
     highest_M = tl.full((MATRIX_ROWS,), _LOWEST, tl.float32)
     return highest_M, tl.zeros((MATRIX_ROWS,), tl.float32), tl.zeros((MATRIX_ROWS, HEAD_DIM), tl.float32)
 
@@ -131,7 +131,7 @@ def end_stretch(sofar, stretch, is_ended_M):
 
 @triton.jit
 def has_nan(mix_MD):
-    """True if any number is none."""
+    """True if any element is NaN."""
     return tl.max(tl.max((mix_MD != mix_MD).to(tl.int32), axis=1), axis=0) > 0
 
 

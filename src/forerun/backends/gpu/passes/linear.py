@@ -1,4 +1,4 @@
-"""Linear layers with what comes right after them, each one kernel.
+"""Linear layers, each fused with the next operation into one kernel.
 
 Programs are (block of rows, tile of outputs, split of inputs). Sums are float32 throughout.
 

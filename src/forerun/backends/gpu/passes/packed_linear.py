@@ -93,7 +93,7 @@ class DeviceLinear:
         return -(-num_rows // (rows.num_row_tiles * ROW_TILE)), self.num_tiles, self.tiles.num_splits
 
     def rows_of_program(self, num_rows: int) -> RowBlock:
-        """How the rows of a pass are done."""
+        """How a program divides the rows of a pass."""
         return choose_rows(
             self.tiles, num_rows, weight_format=self.weight_format, compute=self.compute, group_size=self.group_size
         )

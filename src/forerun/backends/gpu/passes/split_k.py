@@ -24,9 +24,9 @@ def clamped(places_O, SHAPE: tl.constexpr):
 
 @triton.jit
 def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
-    """Ask for a program's first weights while the kernel before still runs.
+    """Prefetch a program's first weights while the previous kernel still runs.
 
-    They come into the second-level cache, so that memory does not rest while kernels change.
+    They are loaded into the second-level cache, so that memory is not idle between kernels.
     """
     if OVERLAPS:
         NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in

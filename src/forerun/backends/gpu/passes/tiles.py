@@ -1,4 +1,4 @@
-"""How a weight is divided between programs: by its shape and format alone, so that no row's sums depend on others."""
+"""Divides a weight between programs, by its shape and format only, so that a row's sums do not depend on other rows."""
 
 from dataclasses import dataclass
 from math import ceil

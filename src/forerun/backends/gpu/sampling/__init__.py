@@ -1,1 +1,1 @@
-"""Scores to tokens."""
+"""Kernels that sample tokens from scores."""

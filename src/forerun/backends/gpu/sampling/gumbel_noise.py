@@ -1,7 +1,7 @@
 """Scores to totals: the temperature, and Gumbel noise that is a function of (seed, position, token id).
 
-The noise is forerun.sampling.noise, made where it is added. A sampled token takes exact noise, since every drafter has
-to agree with it. A draft's top-k is a guess and takes the quick one.
+The noise is that of forerun.sampling.noise, computed in the kernel that adds it. Sampled tokens use exact noise, since
+the text must not depend on the drafter. A draft's top-k is only a guess and uses faster, less exact noise.
 
 Legend: T rows, V tokens of a tile.
 """
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class Draw(NamedTuple):
-    """How scores become totals. All of it is on the device, so that a captured graph serves every request.
+    """The parameters that turn scores into totals. They are on the device, so one recorded graph serves every request.
 
     Args:
-        temperature: float32 [1], what scores are divided by.
+        temperature: float32 [1], the divisor of scores.
         seed_mix: int64 [1] bits of splitmix64(seed); None for greedy, which adds no noise.
         positions: int32 [rows] of the pass's rows in the text; the noise is that of the token after a row.
         column_ids: int32 [columns], rising: the target's tokens that the columns of a draft's scores stand for; None:
@@ -34,7 +34,7 @@ class Draw(NamedTuple):
 def totals_of(scores_TV, columns_V, vocab_size, rows_T, is_row_T, draw, IS_TOPK: tl.constexpr):
     """total[t, v] = score[t, v] / temperature + g(seed, position[t] + 1, column_ids[v]): [T, V] float32.
 
-    Rows are the pass's; where there are no column_ids, column v is token v.
+    rows_T are rows of the pass. Without column_ids, column v is token v.
     """
     totals_TV = tl.div_rn(scores_TV, tl.broadcast_to(tl.load(draw.temperature), scores_TV.shape))
     if draw.seed_mix is not None:
@@ -60,7 +60,7 @@ def splitmix64(value):
 
 @triton.jit
 def row_keys(seed_mix, positions_T):
-    """The low and the high half, uint32, of what all noise at each position is made from."""
+    """The keys of the noise at each position: a low and a high half, uint32."""
     mix = tl.load(seed_mix).to(tl.uint64, bitcast=True)
     keys_T = splitmix64(positions_T.to(tl.uint64) ^ mix)
     return keys_T.to(tl.uint32), (keys_T >> 32).to(tl.uint32)
@@ -83,7 +83,7 @@ def uniform_bits(low, high, tokens):
 
 @triton.jit
 def exact_noise(low, high, tokens):
-    """-log(-log(u)) as everywhere: logarithms in float64, rounded once."""
+    """-log(-log(u)) as in forerun.sampling.noise: logarithms in float64, rounded once."""
     bits = uniform_bits(low, high, tokens)
     uniform = (bits.to(tl.float64) + 0.5) * 2.3283064365386963e-10
     return (-tl.log(-tl.log(uniform))).to(tl.float32)
@@ -91,9 +91,9 @@ def exact_noise(low, high, tokens):
 
 @triton.jit
 def quick_noise(low, high, tokens):
-    """-log(-log(u)) to about 3e-6, for guesses: in float32 throughout, which a GPU has far more units for.
+    """-log(-log(u)) to about 3e-6, for guesses: entirely in float32, for which a GPU has far more units.
 
-    Where u is near 1, its logarithm is that of what a float32 makes of 1 - (1 - u), put right for the rounding: 1 - u
+    For u near 1, it takes the logarithm of 1 - (1 - u) rounded to float32 and corrects it for the rounding, since 1 - u
     is known exactly. Source: W. Kahan, for log1p.
     """
     bits = uniform_bits(low, high, tokens)

@@ -1,4 +1,4 @@
-"""The tiles of a row joined: its best token, or its top-k.
+"""Joins the tiles of a row to find its best token or its top-k.
 
 Legend: R rows, N tiles of the vocabulary, V tokens of a tile, C children: the k of the top-k.
 """
@@ -19,14 +19,14 @@ from forerun.backends.gpu.sampling.tile_maxima import (
     keys_of,
 )
 
-MOST_CHILDREN: Final = 16  # Of one row, because the best are taken one after the other.
+MOST_CHILDREN: Final = 16  # Limit per row, because the best tokens are found one after the other.
 NUM_WARPS: Final = 8
 
 
 class Sampled(NamedTuple):
-    """Where the rows' tokens go: int32 [R] tokens, float32 [R] totals of them, and the next best totals.
+    """The sampled tokens of rows, int32 [R], their totals, float32 [R], and the second-best totals, float32 [R].
 
-    `bests` is NaN or plus infinity if any total of the row is, and minus infinity if all are: no token is to be taken.
+    `bests` is NaN or plus infinity if any total of the row is, and minus infinity if all are. No token is valid.
     """
 
     tokens: Tensor
@@ -35,9 +35,9 @@ class Sampled(NamedTuple):
 
 
 class TopK(NamedTuple):
-    """Where the rows' likeliest tokens go, best first: int32 [R, C or more], float32 likewise.
+    """The top-k tokens of rows, best first, int32 [R, C or more], and their log-probabilities, float32 of that shape.
 
-    Where a vocabulary has fewer tokens than requested, the token is -1 and the log-probability minus infinity.
+    If the vocabulary has fewer tokens than requested, the others are -1 with log-probability minus infinity.
     """
 
     tokens: Tensor
@@ -45,7 +45,7 @@ class TopK(NamedTuple):
 
 
 def join_samples(maxima: TileMaxima, sampled: Sampled, *, num_tiles: int, num_rows: int, overlaps: bool) -> None:
-    """The best token of each row from what `store_maxima` wrote."""
+    """The best token of each row, from the tile maxima that `store_maxima` wrote."""
     join_samples_kernel[(num_rows,)](
         maxima, sampled, num_tiles, TILES=triton.next_power_of_2(num_tiles), OVERLAPS=overlaps,
         **launch_options(num_warps=NUM_WARPS, overlaps=overlaps),
@@ -56,7 +56,7 @@ def join_topk(
     maxima: TileMaxima, topk: TopK, *, column_ids: Tensor | None, num_tiles: int, num_rows: int, vocab_size: int,
     block: int, num_children: int, overlaps: bool,
 ) -> None:  # fmt: skip
-    """The `num_children` best tokens of each row from what `store_maxima` wrote of tiles of `block` columns.
+    """The `num_children` best tokens of each row, from what `store_maxima` wrote for tiles of `block` columns.
 
     Args:
         column_ids: as in `Draw`, the token of each of the `vocab_size` columns.
@@ -74,7 +74,7 @@ def join_topk(
 def join_samples_kernel(maxima, sampled, num_tiles, TILES: tl.constexpr, OVERLAPS: tl.constexpr):
     """tokens[r] = the token of max over n of firsts[r, n]; its total, and the next best key's.
 
-    firsts, seconds [R, N] int64 to tokens, bests, seconds [R]; of a single token the next best is itself.
+    firsts, seconds [R, N] int64 to tokens, bests, seconds [R]. If there is only one token, it is also the second best.
     """
     await_inputs(OVERLAPS)
     row = tl.program_id(0)
@@ -97,10 +97,10 @@ def join_topk_kernel(
 ):  # fmt: skip
     """tokens[r, c] = the c-th best token; log_probs[r, c] = its total - log(sum over all tokens of exp(total)).
 
-    firsts, sums [R, N], totals [R, vocabulary] to tokens, log_probs [R, COUNT]; token -1 and minus infinity where there
-    are no more. The best lie in the COUNT tiles of the largest maxima: every other token comes after all these maxima.
-    Keys hold columns. Where there are column_ids, [vocabulary], these are the tokens to store; as they rise, the lower
-    of two columns is the lower token.
+    firsts, sums [R, N], totals [R, vocabulary] to tokens, log_probs [R, COUNT]; token -1 and minus infinity if there
+    are no more. The best tokens are in the COUNT tiles with the largest maxima, since every other token is worse than
+    all of these maxima. Keys contain columns. With column_ids, [vocabulary], those are the tokens to store; they are
+    ascending, so the lower of two columns is the lower token.
     """
     await_inputs(OVERLAPS)
     row = tl.program_id(0)
@@ -129,7 +129,7 @@ def join_topk_kernel(
 
 @triton.jit
 def best_keys(keys, COUNT: tl.constexpr, PADDED: tl.constexpr):
-    """The COUNT largest of some keys in a row, largest first, and LEAST_KEY up to PADDED."""
+    """The COUNT largest keys, largest first, padded to PADDED with LEAST_KEY."""
     places_C = tl.arange(0, PADDED)
     best_C = tl.full((PADDED,), LEAST_KEY, tl.int64)
     for place in range(COUNT):

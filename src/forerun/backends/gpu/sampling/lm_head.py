@@ -1,7 +1,7 @@
-"""The vocabulary head with its end: the product goes through noise and comparison where it is made, so that a sample
-writes no scores at all, and a top-k only totals, for the few tiles in which it looks for its tokens.
+"""The vocabulary head fused with sampling. The kernel that computes scores also adds noise and finds maxima, so
+sampling writes no scores to memory, and a top-k writes only totals, of which it reads a few tiles.
 
-Scores have the bits that `linear` gives them: a tile's sums are made by the same code.
+Scores have the same bits as those of `linear`, since the same code computes a tile's sums.
 
 Legend: T rows, I inputs, V vocabulary; in kernels R rows of a tile (ROW_TILE), O tokens of a tile (block_out).
 """
@@ -27,9 +27,9 @@ class LmHead:
     """A model's head, and what its kernels read and write.
 
     Args:
-        h: [any, I] in the compute dtype, the rows' last hidden states, of which `norm` is still to be made up for.
+        h: [any, I] in the compute dtype, the rows' last hidden states, to which `norm` is still to be applied.
         packed: the weight [V, I].
-        maxima: as many rows as are asked for at a time.
+        maxima: with room for all rows of a call.
     """
 
     h: Tensor
@@ -41,7 +41,7 @@ class LmHead:
 
 
 def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int = 0) -> None:
-    """The best token after each row first_row to num_rows of h, of equal totals the lowest."""
+    """The best token after each row first_row to num_rows of h; among equal totals, the lowest token."""
     packed, count = head.packed, num_rows - first_row
     launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=packed.num_out, is_topk=False)
     join_samples(head.maxima, sampled, num_tiles=packed.num_tiles, num_rows=count, overlaps=head.overlaps)
@@ -61,7 +61,7 @@ def topk_tokens(
 
 
 def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool) -> None:
-    """The maxima of every tile of the vocabulary."""
+    """Compute the maxima of every tile of the vocabulary."""
     packed, rows = head.packed, num_rows - first_row
     head_kernel[packed.grid(rows)](
         head.h, packed.weight, head.workspace, draw, head.maxima, first_row, num_rows, vocab_size, head.norm.sums,

@@ -1,7 +1,7 @@
-"""A request's biases, penalties and temperature applied to scores in memory, where they lie as a head left them.
+"""Applies a request's biases, penalties and temperature to scores in memory, in place.
 
-The arithmetic is `sampling.sample.LogitShaper`'s, operation by operation, so that rounds on the device and the host's
-loop get the same bits. Everything of a request is data on the device, so that a recorded graph serves every request.
+The arithmetic is that of `sampling.sample.LogitShaper`, operation by operation, so that rounds on the device and the
+host's loop get the same bits. Its parameters are data on the device, so one recorded graph serves every request.
 
 Legend: R rows, V columns of scores (tokens, for a draft those it has), N nodes of the tree, B columns of a leader tile.
 """
@@ -19,7 +19,7 @@ from forerun.backends.gpu.sampling.tile_maxima import NO_TOTAL, order_total, ord
 from forerun.core.config import SamplingParams
 
 SCORE_BLOCK: Final = 512  # Columns of a program.
-LEADER_BLOCK: Final = 128  # Columns of a tile whose best score is noted.
+LEADER_BLOCK: Final = 128  # Columns of a tile whose best score is stored.
 TILES_OF_BLOCK = tl.constexpr(SCORE_BLOCK // LEADER_BLOCK)
 
 # Places in `RequestSettings.numbers`.
@@ -27,14 +27,14 @@ TEMPERATURE, REPETITION, FREQUENCY, PRESENCE = map(tl.constexpr, range(4))
 
 
 class RequestSettings(NamedTuple):
-    """What a request does to scores. Every tensor keeps its address.
+    """A request's settings for shaping scores. The tensors' addresses never change.
 
     Args:
         numbers: float32 [4] temperature, repetition, frequency and presence penalty.
         has_penalties: int32 [1]
         biases: float32 [vocabulary]
-        written: int32 [vocabulary], how often each token was written.
-        seen: int32 [vocabulary], 1 for the tokens of prompt and text.
+        written: int32 [vocabulary], how often each token was generated.
+        seen: int32 [vocabulary], 1 for tokens of the prompt or the generated text.
     """
 
     numbers: Tensor
@@ -55,10 +55,10 @@ class RequestSettings(NamedTuple):
         )
 
     def begin(self, params: SamplingParams, prompt_ids: Sequence[int], written_ids: Sequence[int]) -> None:
-        """Take over a request.
+        """Set a request's values.
 
         Args:
-            written_ids: the tokens after the prompt that were written already.
+            written_ids: the tokens generated after the prompt so far.
         """
         device, vocab_size = self.biases.device, len(self.biases)
         temperature = 1.0 if params.is_greedy else params.temperature
@@ -77,13 +77,13 @@ class RequestSettings(NamedTuple):
 
 
 class ScoreRows(NamedTuple):
-    """Scores of some rows and what is found out about them on the way to a token.
+    """Scores of some rows and the intermediate results of filtering them.
 
     Args:
         scores: float32 [R, V or more] with the row stride of the head that writes them.
-        tile_bests: float32 [R, ceil(V / LEADER_BLOCK)] the best score of each tile; NaN if there is one.
+        tile_bests: float32 [R, ceil(V / LEADER_BLOCK)] the best score of each tile; NaN if the tile contains NaN.
         keys: int64 [R, V] the leading tokens' keys, in any order.
-        cutoffs: int64 [R]; keys above it stay in the race.
+        cutoffs: int64 [R]; tokens with keys above it survive the filters.
     """
 
     scores: Tensor
@@ -108,7 +108,7 @@ class ScoreRows(NamedTuple):
 
 
 class RowPaths(NamedTuple):
-    """What was drafted on the way to each row, which counts as written there.
+    """The drafted tokens on the path to each row, which count as generated for that row.
 
     Args:
         tokens: int32 [N] of a tree's nodes, the root first.
@@ -125,7 +125,7 @@ def shape_scores(
     rows: ScoreRows, settings: RequestSettings, paths: RowPaths, *, num_rows: int, column_ids: Tensor | None,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """Bias, penalties and temperature on the first rows, in place, and the best score of each tile.
+    """Apply bias, penalties and temperature to the first rows, in place, and store the best score of each tile.
 
     Args:
         column_ids: as in `Draw`.
@@ -170,7 +170,7 @@ def shape_kernel(
 
 @triton.jit
 def count_on_path(tokens_V, paths, node, CAPACITY: tl.constexpr):
-    """[V] how often each token stands on the way from the root, which is written already, to a node."""
+    """[V] how often each token is on the path from the root to a node, without the root, which is already counted."""
     node_N = tl.arange(0, CAPACITY)
     is_above_N = ((tl.load(paths.ancestors + node) >> node_N.to(tl.int64)) & 1) != 0
     tokens_N = tl.load(paths.tokens + node_N)
@@ -180,8 +180,8 @@ def count_on_path(tokens_V, paths, node, CAPACITY: tl.constexpr):
 
 @triton.jit
 def penalised(scores_V, tokens_V, on_path_V, is_there_V, settings):
-    """s = score / repetition where it is positive, else score * repetition, of tokens seen; s - frequency * n -
-    presence * min(n, 1) for a token written n times."""
+    """s - frequency * n - presence * min(n, 1) for a token generated n times. For tokens seen before, s is
+    score / repetition if the score is positive, otherwise score * repetition; for others it is the score."""
     numbers = settings.numbers
     repetition_V = tl.broadcast_to(tl.load(numbers + REPETITION), scores_V.shape)
     is_seen_V = (tl.load(settings.seen + tokens_V, mask=is_there_V, other=0) + on_path_V) > 0

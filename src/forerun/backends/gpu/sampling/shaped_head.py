@@ -1,7 +1,7 @@
-"""The head of requests that shape their scores: these go to memory, where biases, penalties, temperature and filters
-are applied to whole rows; noise and comparison follow.
+"""The head for requests that shape their scores: it writes scores to memory, applies biases, penalties, temperature and
+filters to whole rows, then adds noise and finds maxima.
 
-`lm_head` does without memory, but knows no row as a whole.
+`lm_head` does not write scores to memory, but cannot filter, since it never has a whole row.
 
 Legend: R rows, V columns of scores (tokens, for a draft those it has).
 """
@@ -24,11 +24,11 @@ from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapedHead:
-    """A head, and what shapes its scores.
+    """A head with the parameters that shape its scores.
 
     Args:
-        scores: float32 [R, V or more], where the head leaves them.
-        filters: None: no token leaves the race, as in greedy requests.
+        scores: float32 [R, V or more], written by the head.
+        filters: None: no token is filtered out, as in greedy requests.
     """
 
     head: LmHead
@@ -39,7 +39,7 @@ class ShapedHead:
 
 
 def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
-    """As `lm_head.sample_tokens`; the temperature of `draw` is that which is left: 1."""
+    """Like `lm_head.sample_tokens`; the temperature of `draw` must be 1, since scores are already divided by it."""
     fill_maxima(shaped, draw, num_rows=num_rows, first_row=0, is_topk=False)
     head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
     join_samples(head.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=head.overlaps)
@@ -48,7 +48,7 @@ def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows:
 def topk_shaped(
     shaped: ShapedHead, draw: Draw, topk: TopK, *, num_children: int, num_rows: int, first_row: int
 ) -> None:
-    """As `lm_head.topk_tokens`; the temperature of `draw` is that which is left: 1."""
+    """Like `lm_head.topk_tokens`; the temperature of `draw` must be 1, since scores are already divided by it."""
     fill_maxima(shaped, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
     head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
     join_topk(
@@ -63,7 +63,7 @@ def num_tiles_of(rows: ScoreRows) -> int:
 
 
 def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
-    """Scores of the rows first_row to num_rows of h, shaped, drawn, and the maxima of every tile."""
+    """Compute and shape the scores of rows first_row to num_rows of h, add noise, and store every tile's maxima."""
     head, rows, count = shaped.head, shaped.rows, num_rows - first_row
     linear(
         head.h, head.packed, rows.scores, num_rows=num_rows, first_row=first_row, norm=head.norm,
@@ -84,7 +84,7 @@ def draw_tiles(
     rows: ScoreRows, cutoffs: Tensor | None, draw: Draw, maxima: TileMaxima, *, num_rows: int, first_row: int,
     is_topk: bool, overlaps: bool,
 ) -> None:  # fmt: skip
-    """The maxima of every tile of scores in memory; of tokens above the rows' cutoffs, if there are any."""
+    """Compute the maxima of every tile of scores in memory; with cutoffs, only over tokens above them."""
     draw_kernel[(num_tiles_of(rows), num_rows)](
         rows.scores, rows.scores.stride(0), cutoffs, draw, maxima, first_row, rows.num_columns,
         BLOCK_V=SCORE_BLOCK, IS_TOPK=is_topk, OVERLAPS=overlaps, **launch_options(num_warps=4, overlaps=overlaps),

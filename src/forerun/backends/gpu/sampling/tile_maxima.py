@@ -1,7 +1,7 @@
-"""The best token of each tile of the vocabulary, and what `join_tiles` needs to find the best of the row.
+"""The best token of each tile of the vocabulary, from which `join_tiles` finds the best of the row.
 
-A total is score / temperature + noise. It and its token make one int64, a key, so that the best token of some is the
-largest of their keys, whichever way they are divided into tiles and in whichever order they are joined.
+A total is score / temperature + noise. A total and its token form one int64 key, so the best token has the largest key,
+independent of how tokens are divided into tiles and of the order in which tiles are joined.
 
 Legend: T rows, V tokens of a tile, N tiles of the vocabulary.
 """
@@ -18,10 +18,10 @@ NO_TOTAL = tl.constexpr(float("-inf"))
 
 
 class TileMaxima(NamedTuple):
-    """Scratch memory between the tiles' kernel and the rows' one, each used with the stride of its launch.
+    """Scratch memory between the kernel for tiles and the kernel for rows; strides are those of the launch.
 
     Args:
-        firsts, seconds: int64 [T * N] keys of a tile's best and next best token; the next best for samples only.
+        firsts, seconds: int64 [T * N] keys of a tile's best and second-best token; the second best only for sampling.
         sums: float32 [T * N] exp(total - the tile's best total), summed over the tile. For top-k only.
         totals: float32 [T * vocabulary]. For top-k only.
     """
@@ -45,13 +45,13 @@ class TileMaxima(NamedTuple):
 
 @triton.jit
 def keys_of(totals, tokens):
-    """int64 in the order of the totals, of equal ones the lower token first; NaN comes before all numbers."""
+    """int64 keys that sort like the totals; of equal totals, the lower token has the larger key. NaN is the largest."""
     return (ordered_bits(totals).to(tl.int64) << 32) | (0x7FFFFFFF - tokens).to(tl.int64)
 
 
 @triton.jit
 def ordered_bits(totals):
-    """int32 in the order of the totals; NaN comes after all numbers."""
+    """int32 that sort like the totals; NaN is above all numbers."""
     bits = tl.where(totals == 0.0, 0.0, totals).to(tl.int32, bitcast=True)  # Minus zero counts as zero.
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return tl.where(totals != totals, 0x7FC00000, ordered)
@@ -59,7 +59,7 @@ def ordered_bits(totals):
 
 @triton.jit
 def order_total(ordered):
-    """The totals that such bits stand for."""
+    """The inverse of `ordered_bits`."""
     return tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
 
 
@@ -77,7 +77,7 @@ def key_tokens(keys):
 
 @triton.jit
 def store_maxima(totals_TV, tokens_V, rows_T, is_row_T, tile, num_tiles, vocab_size, maxima, IS_TOPK: tl.constexpr):
-    """firsts[t, tile] = max over v of key(total[t, v], v), and what `TileMaxima` says besides.
+    """firsts[t, tile] = max over v of key(total[t, v], v), and the other fields of `TileMaxima`.
 
     totals [T, V] float32 of the tokens of one tile; tokens from vocab_size on do not exist.
     """

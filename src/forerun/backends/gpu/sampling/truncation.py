@@ -1,11 +1,11 @@
-"""top_k, top_p and min_p on the device: the key above which tokens stay in the race, one number a row.
+"""top_k, top_p and min_p on the device: one cutoff key per row, above which tokens survive the filters.
 
-The rule is `sampling.truncation`'s. What stays in a row is a function of that row alone, to the bit: probabilities are
-added up as whole numbers, whose sum is the same in any order, and ranks are counted. Rounds on the device and the
-host's loop take the same kernels, so that they agree to the last token.
+The rule is that of `sampling.truncation`. Which tokens survive the filters depends only on their own row: probabilities
+are summed as integers, whose sum does not depend on the order, and better tokens are counted. Rounds on the device and
+the host's loop use the same kernels, so that they keep the same tokens.
 
-A row's tokens are put in order by bisection of their keys (`tile_maxima.keys_of`, no two of which are equal). Nearly
-always few tokens are in question: those at least as good as the LEADERS-th best tile.
+The cutoff is found by bisection over keys (`tile_maxima.keys_of`, which are all different). Usually only few tokens
+need to be considered: those at least as good as the best token of the LEADERS-th best tile.
 
 Legend: R rows, V columns, N tiles of LEADER_BLOCK columns, K leading keys, all of them or a block.
 """
@@ -25,7 +25,7 @@ from forerun.backends.gpu.sampling.tile_maxima import NO_TOTAL, key_totals, keys
 from forerun.core.config import SamplingParams
 
 NUM_WARPS: Final = 16
-KEY_BLOCK: Final = 2048  # Keys or scores that a program looks at at a time.
+KEY_BLOCK: Final = 2048  # Keys or scores that a program reads at a time.
 LEADERS = tl.constexpr(128)
 LOG2_E = tl.constexpr(1.4426950408889634)
 SHARE_UNITS = tl.constexpr(float(1 << 40))  # As fine as in `sampling.truncation`.
@@ -35,12 +35,12 @@ TOKEN_BITS = tl.constexpr(0x7FFFFFFF)
 
 
 class Filters(NamedTuple):
-    """A request's filters. Every tensor keeps its address.
+    """A request's filters. The tensors' addresses never change.
 
     Args:
-        top_k: int32 [1], 0 where it is off.
+        top_k: int32 [1], 0 if it is off.
         top_p: float64 [1]
-        log_min_p: float32 [1], minus infinity where it is off.
+        log_min_p: float32 [1], minus infinity if it is off.
     """
 
     top_k: Tensor
@@ -57,14 +57,14 @@ class Filters(NamedTuple):
         )
 
     def begin(self, params: SamplingParams, vocab_size: int) -> None:
-        """Take over a request's filters."""
+        """Set a request's filters."""
         self.top_k.fill_(params.top_k if params.top_k < vocab_size else 0)
         self.top_p.fill_(params.top_p)
         self.log_min_p.fill_(math.log(params.min_p) if params.min_p > 0.0 else -math.inf)
 
 
 def find_cutoffs(rows: ScoreRows, filters: Filters, *, num_rows: int, overlaps: bool) -> None:
-    """Write `rows.cutoffs` from scores and the tiles' best ones."""
+    """Compute `rows.cutoffs` from the scores and the best score of each tile."""
     num_tiles = rows.tile_bests.shape[1]
     cutoffs_kernel[(num_rows,)](
         rows, rows.scores.stride(0), num_tiles, rows.num_columns, filters,
@@ -74,7 +74,7 @@ def find_cutoffs(rows: ScoreRows, filters: Filters, *, num_rows: int, overlaps: 
 
 
 def truncated(scores_TV: Tensor, params: SamplingParams) -> Tensor:
-    """Set tokens outside top_k, top_p or min_p to minus infinity; NaN stays, for the sampler to refuse.
+    """Set tokens outside top_k, top_p or min_p to minus infinity; NaN is kept, so that the sampler refuses the row.
 
     Args:
         scores_TV: float32
@@ -109,8 +109,8 @@ def drop_kernel(rows, score_stride, vocab_size, BLOCK_V: tl.constexpr):
 
 @triton.jit
 def kept_scores(scores, tokens, cutoff):
-    """Scores of tokens above a cutoff, NaN and plus infinity, which are to be refused and not to be lost; else minus
-    infinity."""
+    """The score of a token above the cutoff, otherwise minus infinity. NaN and plus infinity are always kept, so that
+    the sampler refuses the row."""
     is_kept = (keys_of(scores, tokens) > cutoff) | ((scores < float("inf")) == 0)
     return tl.where(is_kept, scores, NO_TOTAL)
 
@@ -130,7 +130,7 @@ def cutoffs_kernel(
     order_N = ordered_bits(bests_N)
     highest = tl.max(order_N)
     best = order_total(highest)
-    best = tl.where((best > float("-inf")) & (best < float("inf")), best, 0.0)  # Else the row is refused anyhow.
+    best = tl.where((best > float("-inf")) & (best < float("inf")), best, 0.0)  # Otherwise the row is refused.
     top_k, top_p = tl.load(filters.top_k), tl.load(filters.top_p)
     least = best + tl.load(filters.log_min_p)
     cutoff = (ordered_bits(least).to(tl.int64) << 32) - 1
@@ -154,21 +154,21 @@ def cutoffs_kernel(
 
 @triton.jit
 def mass_of_top_p(mass, top_p):
-    """The least whole mass that is top_p of all: a token stays if those before it have less."""
+    """top_p of the mass, rounded up to an integer: a token is kept if all better tokens together have less."""
     return tl.ceil(mass.to(tl.float64) * top_p).to(tl.int64)
 
 
 @triton.jit
 def shares(scores, best):
-    """int64, how likely tokens are next to the best one; of no meaning in a row with NaN or infinity."""
+    """int64, the probabilities of tokens relative to the best one; meaningless in a row with NaN or infinity."""
     distances = tl.where(scores <= best, scores - best, 0.0)
     return (tl.exp2(distances * LOG2_E) * SHARE_UNITS).to(tl.int64)
 
 
 @triton.jit
 def find_floor(order_N, num_tiles):
-    """The ordered bits of the LEADERS-th best tile: so many tokens at least are no worse. The lowest if there are fewer
-    tiles."""
+    """The ordered bits of the LEADERS-th best tile's score: at least LEADERS tokens are no worse. The lowest bits if
+    there are fewer tiles."""
     low, high = tl.full((), LEAST_ORDER, tl.int64), tl.full((), -LEAST_ORDER, tl.int64)
     if num_tiles >= LEADERS:
         while high - low > 1:
@@ -180,7 +180,8 @@ def find_floor(order_N, num_tiles):
 
 @triton.jit
 def gather_leading(scores, keys, floor, best, vocab_size, BLOCK: tl.constexpr):
-    """Write the keys of the tokens that are not below the floor: their number, the shares of all, and of these."""
+    """Write the keys of the tokens that are not below the floor; return their number, the sum of all tokens' shares,
+    and the sum of these tokens' shares."""
     count, mass = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64)
     leading_mass = mass
     for start in range(0, vocab_size, BLOCK):
@@ -199,11 +200,11 @@ def gather_leading(scores, keys, floor, best, vocab_size, BLOCK: tl.constexpr):
 
 @triton.jit
 def bisect_keys(keys, count, mass, floor, highest, best, most, most_mass, BLOCK: tl.constexpr):
-    """The key above which the tokens lie that have fewer than `most` better ones, of less than `most_mass` together;
-    and the mass of these tokens.
+    """The cutoff key and the mass of the tokens above it: those with fewer than `most` better tokens, which have less
+    than `most_mass` in total.
 
-    Keys lie above that of a token behind the last one with the bits `floor`, and there are `count` with this `mass`.
-    No two are equal, so that it ends when one is left whose place is not known: it is like those above it.
+    The `count` keys, of total `mass`, are all above the lowest key with the bits `floor`. All keys are different, so
+    the bisection ends when a single one is undecided, which is then kept.
     """
     low, high = floor.to(tl.int64) << 32, (highest.to(tl.int64) << 32) | TOKEN_BITS
     num_low, num_high = count, tl.full((), 0, tl.int32)
@@ -219,7 +220,7 @@ def bisect_keys(keys, count, mass, floor, highest, best, most, most_mass, BLOCK:
 
 @triton.jit
 def count_above(keys, count, key, best, BLOCK: tl.constexpr):
-    """How many keys lie above this one, and the sum of their shares."""
+    """The number of keys above this one, and the sum of their shares."""
     num, mass = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64)
     for start in range(0, count, BLOCK):
         places_K = start + tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""Taking children into the tree, and forgetting what is not among its likeliest nodes.
+"""Adds children to the tree, and removes all nodes that are not among the likeliest.
 
 Legend: N most nodes, W nodes of a batch, C children of each.
 """
@@ -16,10 +16,10 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     cost(child) = cost(parent) - log_prob(child). `nodes` is a `TreeNodes` of [N], batch_W [W] the parents or -1,
     `children` a `TopK` of [W, C], TREE a `TreeShape`.
 
-    The nodes are those that `BestFirstGrowth.add_children` and a cut at the horizon keep, but for two cases: where
-    costs tie at the horizon's edge the shallower stays, and a chain's node that was forgotten may come back as a guess
-    of the draft. The number of nodes never falls, so no place falls empty. All is one level of loads, a barrier, and
-    one of stores.
+    The result is that of `BestFirstGrowth.add_children` followed by a cut at the horizon, except in two cases: of equal
+    costs at the edge of the horizon the shallower node is kept, and a removed node of a chain may be added again as a
+    guess of the draft. The number of nodes never decreases, so no place becomes empty. The kernel loads everything,
+    waits at a barrier, then stores.
     """
     NUM_ALL: tl.constexpr = TREE.width * TREE.num_children
     node, child = tl.arange(0, TREE.capacity), tl.arange(0, TREE.child_block)
@@ -39,7 +39,7 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     is_same = is_sibling & is_used[None, :] & (tokens[None, :] == new_tokens[:, None])
     is_new = (
         is_child & (tl.sum(is_same.to(tl.int32), 1) == 0) & (new_costs < float("inf"))
-    )  # A NaN compares false and is left out, too.
+    )  # A NaN compares false, so it is left out too.
 
     order = order_of(tl.where(is_used, costs, 0.0), depths, node)
     new_order = order_of(tl.where(is_new, new_costs, 0.0), new_depths, TREE.capacity + child)

@@ -1,4 +1,4 @@
-"""What a round wrote, counted for the penalties of the next one."""
+"""Counts the tokens of a round for the penalties of the next one."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ OUTCOME_HEADER = tl.constexpr(layout.OUTCOME_HEADER)
 
 
 def count_tokens(tree: DeviceTree, settings: RequestSettings, *, overlaps: bool) -> None:
-    """Count what the last `walk` wrote."""
+    """Count the tokens of the last `walk`."""
     count_kernel[(1,)](
         tree.outcome, settings, CAPACITY=tree.capacity, OVERLAPS=overlaps,
         **launch_options(num_warps=1, overlaps=overlaps),

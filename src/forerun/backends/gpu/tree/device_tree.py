@@ -1,15 +1,15 @@
 """The draft tree of one request on the device: grown, pruned and walked by kernels, without the host.
 
-A round is a fixed row of launches, so it can be captured in a CUDA graph:
+A round is a fixed sequence of launches, so it can be captured in a CUDA graph:
 
     add_lookup_chain                  the text's own continuation as a first chain, if wanted
     grow, draft pass, topk            `depth` times; each `grow` but the first takes the top-k of the pass before
     verify_rows, target pass, sample  `verify_rows` takes the top-k of the last pass
     walk, move_slots (both caches)
 
-The tree holds the `verify_width` likeliest nodes found so far and forgets every other at once: nothing below a node is
-likelier than the node, so a forgotten one could neither be expanded nor verified again. Nodes stand in the order in
-which they were found, parents before children; node 0 is the root, the last committed token.
+The tree keeps the `verify_width` likeliest nodes found so far and drops all others at once. No node is likelier than
+its parent, so a dropped node could not be expanded or verified later. Nodes are in the order in which they were found,
+parents before children; node 0 is the root, the last committed token.
 
 Legend: N most nodes (a power of two), W nodes of a batch, C children of each.
 """
@@ -41,7 +41,7 @@ MOVES_HEADER: Final = 2  # The number of moves, and the slot of the first.
 
 
 class TreeNodes(NamedTuple):
-    """A tree's nodes, [N] each; every tensor keeps its address.
+    """A tree's nodes, [N] each; the tensors' addresses never change.
 
     Args:
         tokens, depths: int32; the root's depth is 0.
@@ -58,7 +58,7 @@ class TreeNodes(NamedTuple):
 
 
 class TreeShape(NamedTuple):
-    """What a tree's kernels are compiled for.
+    """The compile-time parameters of a tree's kernels.
 
     Args:
         horizon: nodes that are kept (verify_width).
@@ -78,14 +78,14 @@ class TreeShape(NamedTuple):
 
 
 class DeviceTree:
-    """The tree's tensors; every one keeps its address.
+    """The tree's tensors, whose addresses never change.
 
     Args:
         batch_W: the nodes that the draft's last pass expanded, then -1.
         header: committed, draft_committed, before_root, num_draft_rows; see above.
-        outcome: what the last `walk` did, to be copied to the host and read by `read_outcome`.
-        target_moves, draft_moves: what `move_slots` is to do in either cache after `walk`: the number of moves, the
-            slot of the first, and the slots that move there in order.
+        outcome: the result of the last `walk`, to be copied to the host and read by `read_outcome`.
+        target_moves, draft_moves: the moves that `move_slots` makes in each cache after `walk`: their number, the
+            destination slot of the first, and the source slots in order.
     """
 
     def __init__(self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str) -> None:
@@ -117,12 +117,12 @@ class DeviceTree:
         assert rows.max_tree_slots >= num_rows * self.shape.stride, f"{rows.max_tree_slots} tree slots are too few"
 
     def begin(self, *, root: int, committed: int, draft_committed: int, before_root: int) -> None:
-        """Begin with only `root`, of which neither cache has a row yet.
+        """Begin with only `root`, for which neither cache has a row yet.
 
         Args:
-            committed: tokens of the text in the target's cache, all those before the root.
-            draft_committed: of these in the draft's; nothing is drafted while more than one is missing there.
-            before_root: the token that may be missing.
+            committed: tokens of the text in the target's cache, which are all those before the root.
+            draft_committed: tokens of the text in the draft's cache; nothing is drafted if more than one is missing.
+            before_root: the token before the root, which may be missing there.
         """
         host = self._host_state
         host.nodes.ancestors[0], host.nodes.costs[0], host.nodes.tokens[0] = 1, 0.0, root
@@ -131,7 +131,7 @@ class DeviceTree:
 
 
 class TreeState:
-    """What a round passes on to the next, in one block of int32: an empty tree."""
+    """The state that a round passes to the next one, in one block of int32: an empty tree."""
 
     def __init__(self, capacity: int, draft_width: int, device: str) -> None:
         sizes = (2 * capacity, capacity, capacity, capacity, capacity, draft_width, HEADER_SIZE)
@@ -145,15 +145,15 @@ class TreeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """What one round gave.
+    """The outcome of one round.
 
     Args:
-        token_ids: the accepted tokens, then the target's own.
-        margins: for each of them, by how much its total exceeds the next best one.
-        bests: for each of them its total; not finite where there was no token to take.
+        token_ids: the accepted tokens, then the bonus token.
+        margins: for each token, the difference between its total and the second best.
+        bests: for each token its total; not finite if there was no valid token.
         num_verified: nodes in the target's pass.
-        num_draft_rows: rows that the draft's passes gave this round, spare ones not counted.
-        num_behind: tokens before the new root that the draft's cache lacks; more than one are to be prefilled.
+        num_draft_rows: rows of this round's draft passes, without spare ones.
+        num_behind: tokens before the new root that the draft's cache lacks; if more than one, the host prefills them.
     """
 
     token_ids: list[int]
@@ -187,7 +187,7 @@ def order_of(costs, depths, numbers):
 
 @triton.jit
 def num_before(orders, among, counts):
-    """For each of `orders` how many of `among` that count come before it."""
+    """For each of `orders`, the number of counted elements of `among` that come before it."""
     return tl.sum(((among[None, :] < orders[:, None]) & counts[None, :]).to(tl.int32), 1)
 
 
@@ -199,5 +199,5 @@ def bits_of(numbers):
 
 @triton.jit
 def has_bit(masks, numbers):
-    """[masks, numbers] whether a mask has a number's bit."""
+    """[masks, numbers] whether each mask has each number's bit."""
     return ((masks[:, None] >> numbers.to(tl.int64)[None, :]) & 1) != 0

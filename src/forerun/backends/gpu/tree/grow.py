@@ -1,4 +1,4 @@
-"""One step of the tree's growth: take in the children of the last batch, choose the next one, fill the draft's rows.
+"""One step of the tree's growth: add the children of the last batch, choose the next batch, fill the draft's rows.
 
 Legend: N most nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
 """
@@ -30,16 +30,16 @@ def grow(
 ) -> None:  # fmt: skip
     """Choose the batch of the draft's next pass and fill its rows.
 
-    The first step of a round has no children to take in; its pass has draft_width + 1 rows: the token before the root
-    if the draft's cache lacks it, then the batch, which begins with the root. Every later pass has draft_width rows,
-    those of its batch. A row that is not needed is a spare one; where growth has ended, all are.
+    The first step of a round has no children to add. Its pass has draft_width + 1 rows: the token before the root if
+    the draft's cache lacks it, then the batch, which begins with the root. Every later pass has draft_width rows, those
+    of its batch. Rows that are not needed are spare ones; once growth has ended, all rows are.
 
     Args:
         rows: the draft's table.
         children: the top-k after the last batch's nodes, in its order; of the first pass of a round these are the rows
             from 1 on.
-        draft_ids: int32 [target's vocabulary], what the draft reads each token as; None: as itself.
-        spare_slot: of the draft's cache, never one of the text.
+        draft_ids: int32 [target's vocabulary], the draft's id of each token; None: the ids are equal.
+        spare_slot: a slot of the draft's cache that the text never uses.
     """
     num_rows = tree.draft_width + (children is None)
     tree.check(rows, num_rows)
@@ -105,7 +105,7 @@ def grow_kernel(
 
 @triton.jit
 def ids_of(tokens, is_there, draft_ids):
-    """What the draft reads tokens as; where draft_ids is a table, 0 where there is no token."""
+    """The draft's ids of tokens; if draft_ids is a table, 0 where there is no token."""
     read_ids = tokens
     if draft_ids is not None:
         read_ids = tl.load(draft_ids + tokens, mask=is_there, other=0)

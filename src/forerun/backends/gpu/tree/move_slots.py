@@ -1,4 +1,4 @@
-"""Keys and values of a cache from slot to slot, all layers in one launch.
+"""Moves keys and values of a cache between slots, in all layers with one launch.
 
 Legend: L layers, S slots, K key/value heads, D head size, M moves.
 """
@@ -21,7 +21,7 @@ def move_slots(storage_2LSKD: Tensor, moves: Tensor, *, overlaps: bool = False) 
     """Copy slots to slots, as if all were read before the first is written.
 
     Args:
-        moves: int32, the number of moves, the slot of the first, and the slots that move there in order; see
+        moves: int32, the number of moves, the destination slot of the first, and the source slots in order; see
             `DeviceTree`.
     """
     assert storage_2LSKD.is_contiguous(), "rows are addressed as one block"

@@ -1,6 +1,6 @@
-"""Prompt lookup on the device: what followed the text's last tokens earlier, as a chain below the root.
+"""Prompt lookup on the device: the tokens after an earlier occurrence of the text's end, as a chain below the root.
 
-Legend: P places of the text, A match lengths from 0 on, N nodes of a chain.
+Legend: P positions of the text, A match lengths from 0 on, N nodes of a chain.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,9 @@ def chain_costs(log_probs: Sequence[Sequence[float]]) -> Tensor:
 def add_lookup_chain(tree: DeviceTree, text_P: Tensor, costs_AN: Tensor, *, overlaps: bool = False) -> None:
     """Add the continuation below the root of a tree that has no other node yet.
 
-    As `PromptIndex.continuation`: the longest match of the last MAX_MATCH to MIN_MATCH tokens, of these the latest,
-    read on from its start where it is too close to the end. It has verify_width - 1 tokens: more could not be verified.
+    Like `PromptIndex.continuation`, it takes the longest match of the last MAX_MATCH to MIN_MATCH tokens, the latest of
+    these, and repeats the tokens after it if there are too few. The chain has verify_width - 1 tokens, as many as can
+    be verified.
 
     Args:
         text_P: int32, as for `walk`.

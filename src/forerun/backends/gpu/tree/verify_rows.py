@@ -1,4 +1,4 @@
-"""From the tree to the rows that the target verifies.
+"""Fills the rows that the target verifies from the tree.
 
 Legend: N most nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
 """
@@ -17,15 +17,15 @@ from forerun.backends.gpu.tree.write_rows import write_header, write_rows, write
 def fill_verify_rows(
     tree: DeviceTree, rows: RowTable, children: TopK | None = None, *, spare_slot: int, overlaps: bool = False
 ) -> None:
-    """Take in the children of the last batch, if there was one, and fill the target's rows: row i is node i.
+    """Add the children of the last batch, if there was one, and fill the target's rows: row i is node i.
 
-    The tree holds no more than `verify_width` nodes, so all are verified; the pass has always that many rows, the
-    spare ones last.
+    The tree has at most `verify_width` nodes, so all are verified. The pass always has that many rows, with spare ones
+    at the end.
 
     Args:
         rows: the target's table.
         children: as for `grow`; None: nothing was expanded in this round.
-        spare_slot: of the target's cache, never one of the text.
+        spare_slot: a slot of the target's cache that the text never uses.
     """
     tree.check(rows, tree.verify_width)
     verify_rows_kernel[(1,)](

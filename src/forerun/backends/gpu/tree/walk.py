@@ -1,6 +1,6 @@
-"""Following the target's tokens down the tree, and what a round leaves behind.
+"""Follows the target's tokens down the tree, and writes the outcome of the round.
 
-Legend: N most nodes, R rows of the target's pass, P places of the text.
+Legend: N most nodes, R rows of the target's pass, P positions of the text.
 """
 
 import triton
@@ -31,7 +31,7 @@ def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, ov
 
     Args:
         sampled: the target's token after each node, and the two best totals there.
-        text_P: int32, the text with the root at place `committed`, to be continued; None: it is not kept.
+        text_P: int32, the text, with the root at position `committed`; the new tokens are appended. None: not kept.
     """
     walk_kernel[(1,)](
         tree.nodes, tree.header, sampled, tree.outcome, tree.target_moves, tree.draft_moves,
@@ -105,7 +105,7 @@ def find_path(tokens, ancestors, next_tokens, node, is_used):
 
 @triton.jit
 def write_moves(moves, first_slot, is_moved, depths, slots):
-    """List the slots of a path below the root in order."""
+    """Write the source slots of a path below the root, in order."""
     tl.store(moves, tl.sum(is_moved.to(tl.int32), 0))
     tl.store(moves + 1, first_slot)
     tl.store(moves + MOVES_HEADER + depths - 1, slots, mask=is_moved)
@@ -113,7 +113,7 @@ def write_moves(moves, first_slot, is_moved, depths, slots):
 
 @triton.jit
 def reset_to_root(nodes, node, token):
-    """Leave nothing but a root."""
+    """Reset the tree to only a root."""
     is_root = node == 0
     tl.debug_barrier()  # Every thread has read before any writes.
     tl.store(nodes.tokens + node, tl.zeros_like(node) + token, mask=is_root)

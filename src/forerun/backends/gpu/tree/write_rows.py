@@ -1,4 +1,4 @@
-"""Filling a pass's row table on the device. `rows` is the `RowFields` of a table."""
+"""Fills a pass's row table on the device. `rows` is the `RowFields` of a table."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from forerun.backends.gpu.row_table import FIRST_SLOT, IS_CAUSAL, NUM_ROWS, PREF
 
 @triton.jit
 def write_header(rows, prefix_len, first_slot, num_rows, tree_stride):
-    """Say what the pass of a tree is."""
+    """Write the header for the pass of a tree."""
     tl.store(rows.header + PREFIX_LEN, prefix_len)
     tl.store(rows.header + FIRST_SLOT, first_slot)
     tl.store(rows.header + NUM_ROWS, num_rows)
@@ -27,10 +27,10 @@ def write_rows(rows, row, is_there, token_ids, positions, slots, lengths):
 
 @triton.jit
 def write_successors(rows, row, is_there, token_ids, prefix_len, slots, tree_stride):
-    """Store rows that follow the prefix at once.
+    """Store rows that follow the prefix directly.
 
-    The spare ones are such rows too, of token 0 in a slot that no row reads: a pass has always the same number of rows,
-    and a row of sane content cannot make anything that is not a number.
+    Spare rows are stored like this too, with token 0 and a slot that no row reads. The number of rows is fixed, and
+    valid content prevents NaN.
     """
     positions = tl.zeros_like(row) + prefix_len
     write_rows(rows, row, is_there, token_ids, positions, slots, positions + 1)

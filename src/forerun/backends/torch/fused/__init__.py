@@ -1,4 +1,4 @@
-"""The fast twins in pure torch: the fewest calls, weights packed once for the machine's matrix code."""
+"""Faster ops in pure torch: fewest calls, with weights packed once for the machine's matrix code."""
 
 from forerun.backends.torch.fused.attention import prepare_mask, tree_attention
 from forerun.backends.torch.fused.gated_mlp import silu_mul

@@ -13,9 +13,9 @@ from forerun.backends.torch.ops import TreeMask
 
 
 def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> Tensor | None:
-    """[T * G, S]: 0 where a row may look, minus infinity elsewhere, each row repeated for its group of heads.
+    """[T * G, S]: 0 where a row may attend, minus infinity elsewhere, each row repeated for its group of heads.
 
-    None when one row sees everything, as in plain decoding.
+    None if a single row attends to everything, as in plain decoding.
     """
     ancestry_TW, prefix_len = mask.ancestry_TW, mask.prefix_len
     if ancestry_TW is None:
@@ -48,5 +48,5 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Te
 
 
 def is_slow_alone(q_1KGD: Tensor) -> bool:
-    """True where torch takes two equal rows faster than one: a vector of half precision has no fast product."""
+    """True if torch computes two equal rows faster than one, because it has no fast half-precision vector product."""
     return q_1KGD.shape[2] == 1 and q_1KGD.device.type == "cpu" and q_1KGD.itemsize == 2

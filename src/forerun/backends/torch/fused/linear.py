@@ -16,9 +16,9 @@ from forerun.runtime.processor import has_fast_bfloat16
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
-    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given.
+    """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O].
 
-    A quantised weight [O, I] is made plain first, so that it gains no speed here.
+    A quantised weight [O, I] is dequantised first, so it is not faster here.
     """
     weight_OI = as_plain(weight)
     if can_prepack(weight_OI):
@@ -27,9 +27,9 @@ def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
 
 
 def can_prepack(weight_OI: Tensor) -> bool:
-    """True where oneDNN has its own layout for this weight and its matrix code is the faster one.
+    """True if oneDNN has its own layout for this weight and its matrix code is faster.
 
-    Small float32 products lose more by its calls than they win by its layout.
+    For small float32 products, its call overhead costs more than its layout gains.
     """
     if weight_OI.device.type != "cpu" or not torch._C._has_mkldnn:
         return False

@@ -1,8 +1,8 @@
 """The specification of every op, in plain torch.
 
-Each row is computed alone or in shapes that do not depend on how many other rows there are, so its bits are the same
-in a one-row step, in a verification and in a prefill. That makes these ops the `exact` mode, and the slow obvious twin
-that every faster kernel is compared with.
+Each row is computed alone or in shapes that do not depend on the number of other rows, so its bits are the same in a
+one-row step, in a verification and in a prefill. So these ops are the `exact` mode, and the simple, slow reference that
+every faster kernel is compared with.
 """
 
 from forerun.backends.torch.reference.attention import prepare_mask, tree_attention

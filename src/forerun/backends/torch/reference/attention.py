@@ -1,4 +1,4 @@
-"""Tree attention: every row sees only the whole prefix and its ancestors in the tree.
+"""Tree attention: every row attends only to the whole prefix and its ancestors in the tree.
 
 Legend: T rows, Q query heads, K key/value heads, G = Q / K, S slots, W tree slots, D head size.
 """
@@ -11,7 +11,7 @@ from forerun.backends.torch.ops import TreeMask
 
 
 def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> list[Tensor]:
-    """For each row the slots it sees, in text order: prefix first, then the ancestors from the root down."""
+    """For each row the slots it attends to, in text order: the prefix, then the ancestors from the root down."""
     return [visible_slots(mask, row, device=like.device) for row in range(mask.num_rows)]
 
 
@@ -25,13 +25,13 @@ def visible_slots(mask: TreeMask, row: int, *, device: torch.device) -> Tensor:
 def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: list[Tensor]) -> Tensor:
     """Attend row by row over gathered keys.
 
-    A row's keys have the order and count they would have in plain decoding, whatever siblings lie between them in the
-    cache, and its result has the same bits.
+    A row's keys have the same order and number as in plain decoding, even if siblings lie between them in the cache, so
+    its result has the same bits.
 
     Args:
         q_TQD: queries of T new rows.
         keys_SKD, values_SKD: all S filled slots.
-        mask: what `prepare_mask` made.
+        mask: the result of `prepare_mask`.
 
     Returns:
         [T, Q * D]
@@ -41,6 +41,6 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: li
     for q_QD, slots in zip(q_TQD, mask, strict=True):
         keys_1KSD = keys_SKD.index_select(0, slots).transpose(0, 1)[None]
         values_1KSD = values_SKD.index_select(0, slots).transpose(0, 1)[None]
-        q_1KGD = q_QD.clone().reshape(1, num_kv_heads, -1, q_QD.shape[-1])  # aligned alike, whichever row it is
+        q_1KGD = q_QD.clone().reshape(1, num_kv_heads, -1, q_QD.shape[-1])  # same alignment for every row
         outputs.append(functional.scaled_dot_product_attention(q_1KGD, keys_1KSD, values_1KSD).reshape(1, -1))
     return torch.cat(outputs)

@@ -8,8 +8,8 @@ from torch.nn import functional
 def silu_mul(gate_up: Tensor) -> Tensor:
     """[T, 2I] to [T, I].
 
-    Row by row: given many rows, torch cuts the loop between threads in the middle of one, and the end of a piece is
-    rounded by other code than its inside.
+    Row by row: with many rows, torch may split a row between threads, and it rounds the end of each part with different
+    code.
     """
     return torch.stack([silu_mul_row(row) for row in gate_up])
 

@@ -13,16 +13,16 @@ from forerun.backends.torch.ops import Linear
 from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
 
-# A matrix product picks its algorithm by its shape, and then a row's bits depend on how many rows there are. With the
-# count fixed and every row aligned alike they do not: neither the row's index nor the other rows' values change them
-# (measured in fp32, bf16 and fp64; with rows of odd length, half of all fp64 shapes depended on the index). Of eight
-# rows MKL computes the last two by other code on CPUs with AVX2 alone, where it takes six at once; of four it does not.
+# The algorithm of a matrix product depends on its shape, so a row's bits depend on the number of rows. With a fixed
+# number and the same alignment for every row, neither the row's index nor the other rows' values change its bits
+# (measured in fp32, bf16 and fp64; with rows of odd length, half of all fp64 shapes depended on the index). Four rows
+# rather than eight, since on CPUs with only AVX2 MKL takes six rows at once and computes the last two with other code.
 ROWS_PER_BLOCK = 4
 FEATURES_PER_STEP = 16
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
-    """Return x [T, I] to y [T, O], or to y + residual when a residual [T, O] is given; the weight is [O, I]."""
+    """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O]. Weight: [O, I]."""
     plain_OI = as_plain(weight)
     weight_OI = functional.pad(plain_OI, (0, -plain_OI.shape[1] % FEATURES_PER_STEP))
 
@@ -34,7 +34,7 @@ def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
 
 
 def in_blocks(x_TI: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `compute` to blocks of ROWS_PER_BLOCK rows; zeros fill up the last block and the end of each row."""
+    """Apply `compute` to blocks of ROWS_PER_BLOCK rows; pad the last block and the end of each row with zeros."""
     outputs = []
     for start in range(0, x_TI.shape[0], ROWS_PER_BLOCK):
         block = x_TI[start : start + ROWS_PER_BLOCK]
