@@ -40,7 +40,7 @@ PREFLIGHT: Final = (
     (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers of its own
     (b"access-control-max-age", b"600"),
 )
-READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # headers that pages of other sites may read
+READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # headers for pages of other sites
 REFUSALS: Final = range(400, 600)
 MAX_SHOWN: Final = 100  # characters of a path in the log
 MAX_TARGET_BYTES: Final = 4096
