@@ -1,8 +1,8 @@
 // A thread pool. Idle threads spin while a job is likely to arrive soon, and then sleep.
 //
 // A job is a sequence of steps. A step has a number of items, which the threads divide among themselves, and ends when
-// all items are done. Each thread begins with its own part; when that is done, it takes items from threads that have
-// not started yet. So a thread that has lost its core delays the others only if that happened within a tile. Therefore
+// all items are done. Each thread begins with its own part; when that is done, it takes items from the parts of
+// other threads. So a thread that has lost its core delays the others only if that happened within a tile. Therefore
 // threads that have run for long yield their core between two tiles, before the scheduler preempts them.
 #pragma once
 #include <atomic>
