@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Data only: no pickled weights, no code, and no second copy of the weights in another layout.
 HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors", "vocabulary_map.safetensors")
-# Defined by some versions of huggingface_hub only; HTTPError is that of its HTTP library, which has changed twice.
+# Only some versions of huggingface_hub define these; HTTPError belongs to its HTTP library, which has changed twice.
 HUB_ERRORS: Final = (
     "HTTPError",
     "HfHubHTTPError",
@@ -23,19 +23,19 @@ HUB_ERRORS: Final = (
     "RevisionResolutionError",
 )
 ROOM_VARIABLE: Final = "HF_HUB_CACHE"  # names the hub's own cache
-ANSWERS_S: Final = 3.0  # a hub that is reachable answers in a tenth of that
+ANSWERS_S: Final = 3.0  # a reachable hub answers in a tenth of that
 
 
 def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] = HUB_FILES) -> Path:
-    """The folder of a repository's files in the hub's own cache, fetched unless they are there.
+    """The folder of a repository's files in the hub's own cache; missing files are downloaded.
 
-    What is fetched has the size and the sha256 that the hub names.
+    Downloaded files are checked against the sha256 that the hub gives.
 
     Raises:
-        NoRoomError: the disk has, or had, too little room for them.
-        CheckpointError: they cannot be fetched, or are not what the hub says.
+        NoRoomError: the disk has too little space for them, or filled up during the download.
+        CheckpointError: they cannot be downloaded, or a checksum does not match.
     """
-    # Only a hub name needs the library, and importing it takes a quarter of a second.
+    # Imported here since it takes a quarter of a second and only hub names need it.
     from huggingface_hub import constants, snapshot_download
 
     missing, place = _missing(name, revision, files), Path(constants.HF_HUB_CACHE)
@@ -58,14 +58,14 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
 
 
 def _missing(name: str, revision: str | None, files: Sequence[str]) -> "list[RepoSibling]":
-    """Those of the files that the hub has and its cache has not; none where the hub does not answer."""
+    """The matching files that are on the hub but not in its cache; empty if the hub does not answer."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     if constants.HF_HUB_OFFLINE:
         return []
     try:
         info = HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
-    except _hub_errors():  # `snapshot_download` says it, or takes what its cache has
+    except _hub_errors():  # `snapshot_download` then reports the error or uses the cache
         return []
     wanted = [item for item in info.siblings or () if any(fnmatch(item.rfilename, pattern) for pattern in files)]
     return [
@@ -74,7 +74,7 @@ def _missing(name: str, revision: str | None, files: Sequence[str]) -> "list[Rep
 
 
 def _require_sum(path: Path, item: "RepoSibling") -> None:
-    """Remove a file that is not what the hub says, so that it is fetched again; small ones have no sha256."""
+    """Check a file's sha256; a damaged file is removed, so that it is downloaded again. Small files have no sha256."""
     if item.lfs is None:
         return
     with path.open("rb") as file:
@@ -88,10 +88,10 @@ def _require_sum(path: Path, item: "RepoSibling") -> None:
 
 
 def list_files(name: str, revision: str | None = None) -> list[str]:
-    """Paths of a repository's files; without a network, of those in the hub's own cache.
+    """Paths of a repository's files; without a network, the paths of those in the hub's own cache.
 
     Raises:
-        CheckpointError: they cannot be listed, and nothing of the repository is in the cache.
+        CheckpointError: the hub cannot be reached and the cache has no file of the repository.
     """
     from huggingface_hub import HfApi
 
@@ -103,7 +103,7 @@ def list_files(name: str, revision: str | None = None) -> list[str]:
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client raises; a RuntimeError is that of its library for downloads (hf-xet)."""
+    """The exceptions of the hub's client; RuntimeError comes from its download library (hf-xet)."""
     from huggingface_hub import errors
 
     return (OSError, RuntimeError, *(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error)))

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server: one engine, many callers."""
+"""An OpenAI-compatible server: one engine for many clients."""

@@ -1,4 +1,4 @@
-"""The ASGI app: routes behind the gate, and errors in one form."""
+"""The ASGI app: the routes behind the gate, and error handlers that give all errors one format."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,12 +20,12 @@ from forerun.server.routes import chat, completions, drafter, health, models, pa
 from forerun.server.work.served_models import ServedModels
 
 MAX_PARAM_CHARACTERS: Final = 64
-FAULTS: Final = {"missing": "missing_required_parameter", UNSUPPORTED: UNSUPPORTED}  # pydantic's names of faults
-KINDS: Final = ("str", "int", "float", "bool")  # as pydantic names the members of a union
+FAULTS: Final = {"missing": "missing_required_parameter", UNSUPPORTED: UNSUPPORTED}  # by pydantic error type
+KINDS: Final = ("str", "int", "float", "bool")  # pydantic's names for the members of a union
 
 
 class HoldingModels:
-    """Keeps the model that a request asks for until its answer is sent; what is kept is in the request's state."""
+    """Keeps a request's model loaded until the answer is sent, with an ExitStack in the request's state."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -37,23 +37,23 @@ class HoldingModels:
 
 
 def make_app(served: ServedModels, *, is_loopback: bool) -> App:
-    """The app of what is served, behind the gate.
+    """The app for the served models, behind the gate.
 
     Args:
-        is_loopback: it can be reached from this machine only, so that requests must name this machine as their host.
+        is_loopback: the server listens on loopback only, so the Host header must name this machine.
     """
     return Gate(make_routes(served), served.config, is_loopback=is_loopback)
 
 
 def make_routes(served: ServedModels) -> FastAPI:
-    """The routes of what is served, for requests that passed the gate."""
+    """The routes for the served models, without the gate."""
     app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
         description="An OpenAI-compatible server that gives the same text for the same seed, whichever drafter runs.",
-        docs_url=None,  # these pages would load scripts from elsewhere
+        docs_url=None,  # these pages would load scripts from other sites
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would be put together from the Host header
+        redirect_slashes=False,  # a redirect's address would be built from the Host header
     )
     app.state.models = served
     app.add_middleware(HoldingModels)
@@ -67,7 +67,7 @@ def make_routes(served: ServedModels) -> FastAPI:
 
 
 def show_errors(app: FastAPI) -> None:
-    """Have every error of an app in the one form."""
+    """Add handlers to an app that give all its errors the same format."""
     for kind, handler in (
         (ApiError, show_api_error),
         (RequestValidationError, show_fault),
@@ -85,9 +85,10 @@ async def show_api_error(request: Request, error: ApiError) -> Response:
 
 
 async def show_fault(request: Request, error: RequestValidationError) -> Response:
-    """The first field that is wrong, by its place, and what is needed there.
+    """Report the first invalid field and what it needs.
 
-    Of a field that may be of several kinds, each has a fault: the innermost is of the kind that was meant.
+    For a field with a union type pydantic reports an error per member. The most deeply nested one belongs to the type
+    that the client most likely meant.
     """
     faults: Sequence[dict[str, Any]] = error.errors()
     first = place_of(faults[0]["loc"]) or ""
@@ -102,14 +103,14 @@ def depth_of(fault: dict[str, Any]) -> int:
 
 
 def place_of(parts: Sequence[str | int]) -> str | None:
-    """Where a fault is, such as messages.0.role; None where that is no plain name. Kinds of a union are left out."""
+    """Path of an invalid field, such as messages.0.role, without the members of unions; None if it is no plain name."""
     named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
     place = ".".join(str(part) for part in named if part != "body")
     return place if place and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
 
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:
-    """What the router itself refuses: unknown paths and methods."""
+    """Errors from the router itself: unknown paths and methods."""
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
     method, path, code = request.method, request.scope["path"], HTTPStatus(error.status_code).phrase
     message = no_method(method, path, allow) if allow else no_route(method, path)
@@ -118,5 +119,5 @@ async def show_http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def show_failure(request: Request, error: Exception) -> Response:
-    """A failure of ours; the gate logs it."""
+    """An internal error, which the gate logs."""
     return await show_api_error(request, internal())

@@ -1,4 +1,4 @@
-"""What a server is started with: where it listens, who may call it, and every limit."""
+"""Configuration of a server: its address, who may call it, and all limits."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ MIN_KEY_CHARACTERS: Final = 16
 COUNTS: Final = (
     "max_connections", "max_connections_per_client", "max_queued", "max_queued_per_key", "max_queued_tokens",
 )  # fmt: skip
-MAX_REPLICAS: Final = 64  # of one machine
+MAX_REPLICAS: Final = 64  # on one machine
 
 
 class AddressError(ConfigError):
@@ -19,38 +19,40 @@ class AddressError(ConfigError):
 
 
 class KeyFileError(ConfigError):
-    """A file of keys is missing, open to others, or holds no key."""
+    """A key file is missing, readable by other users, or contains no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """One server. The limits hold for each request, or for all that wait, as their names say.
+    """One server.
 
     Args:
-        host: a name or address of this machine; beyond loopback a key is needed.
-        port: 0 takes one that is free.
-        model_name: what clients call the model; None takes the last part of its name.
-        api_keys: any of them opens all routes; none: every caller may use the server.
-        insecure_no_auth: listen beyond loopback without a key all the same.
-        allowed_hosts: names in the Host header that are taken beside those of loopback.
-        allowed_origins: pages of other sites, such as https://chat.example, that may call the server.
-        is_demo: has a route that kills the drafter's process.
-        max_loaded: of several models; None: as many as fit.
-        num_replicas: engines, each with a process of its own, by which as many texts are written at once.
-        max_body_bytes, max_header_bytes: of a request.
-        max_json_depth: nesting of a request.
-        max_connections, max_connections_per_client: open at once, of all and of one address; a reverse proxy is one.
-        max_choices: texts for one request, that is n times the number of prompts.
-        max_queued, max_queued_per_key: requests that wait.
-        max_queued_tokens: of all requests that wait, prompts and longest answers together; one key has half of it.
-        max_request_s: from the request to its last token.
-        max_unread_events: events that a reader is behind before it is given up.
+        host: a name or address of this machine; an address other than loopback needs a key.
+        port: 0 picks a free port.
+        model_name: the model's name for clients; None: the last part of its own name.
+        api_keys: each of them gives access to all routes; empty: no key is needed.
+        insecure_no_auth: allow addresses other than loopback without a key.
+        allowed_hosts: names accepted in the Host header in addition to those of loopback.
+        allowed_origins: other sites, such as https://chat.example, whose pages may call the server.
+        is_demo: add a route that kills the drafter's process.
+        max_loaded: how many of several models may be loaded at once; None: as many as fit.
+        num_replicas: number of engines, each in its own process; each generates one text at a time.
+        max_body_bytes, max_header_bytes: size of a request.
+        max_json_depth: nesting of a request's JSON.
+        max_connections, max_connections_per_client: open connections, in total and per client address; a reverse proxy
+            counts as one client.
+        max_choices: texts per request: n times the number of prompts.
+        max_queued, max_queued_per_key: waiting requests, in total and per key.
+        max_queued_tokens: prompt tokens plus maximum new tokens of all waiting requests; one key may use half of it.
+        max_request_s: time from the request to its last token.
+        max_unread_events: how many events a slow reader may fall behind before its request is cancelled.
         max_template_s, max_template_bytes: time and memory for the chat template.
-        max_stalled_s: a pass of the target that takes longer makes the server not ready.
-        header_s, body_s, idle_s: how long a connection may take to send these, and may stay open between requests.
-        unread_s: how long a client may take nothing of an answer that is ready to be sent.
-        ping_s: between comments that keep a waiting stream open.
-        drain_s: time that running requests have to end after SIGTERM.
+        max_stalled_s: if one pass of the target takes longer than this, the server reports that it is not ready.
+        header_s, body_s: time to send a request's headers and body.
+        idle_s: how long a connection may stay open between requests.
+        unread_s: how long a client may read nothing while an answer is ready to be sent.
+        ping_s: time between the comments that keep a waiting stream open.
+        drain_s: time for running requests to finish after SIGTERM.
     """
 
     host: str = setting("127.0.0.1", "--host", help="Where to listen; beyond this machine a key is needed.")

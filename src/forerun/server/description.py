@@ -1,4 +1,4 @@
-"""The API's description, exact enough to be tested by: what it allows is answered, and what it does not is refused."""
+"""The OpenAPI schema. It is exact enough for tests: valid requests are answered and all others are refused."""
 
 import copy
 from collections.abc import Callable
@@ -16,13 +16,13 @@ BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 class DescribedApi(FastAPI):
-    """An app whose description has the bounds of the one model that is served, once it is there.
+    """An app whose schema includes the limits of the model, if only one is served and it is loaded.
 
-    The models are its state's.
+    Reads the models from `app.state.models`.
     """
 
     def openapi(self) -> Schema:
-        """OpenAPI 3.1 as JSON."""
+        """The OpenAPI 3.1 schema."""
         models: ServedModels = self.state.models
         schema = copy.deepcopy(super().openapi())
         walk(schema, write_whole)
@@ -36,7 +36,7 @@ class DescribedApi(FastAPI):
 
 
 def walk(node: Any, change: Callable[[Schema], None]) -> None:
-    """Let `change` have every object of a description, outer ones first."""
+    """Call `change` on every object in a schema, outer objects first."""
     if isinstance(node, dict):
         change(node)
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -44,7 +44,7 @@ def walk(node: Any, change: Callable[[Schema], None]) -> None:
 
 
 def write_whole(node: Schema) -> None:
-    """Write bounds of whole numbers as such: 9.2e+18 is a bound that readers round differently."""
+    """Write bounds of integers as integers, since readers round a float bound such as 9.2e+18 differently."""
     for name in BOUNDS:
         bound = node.get(name)
         if node.get("type") == "integer" and isinstance(bound, float):
@@ -52,14 +52,14 @@ def write_whole(node: Schema) -> None:
 
 
 def write_errors_as_json(node: Schema) -> None:
-    """Errors are JSON also where the answer is something else."""
+    """Declare error answers as JSON, also on routes that otherwise answer in another format."""
     for status in ("4XX", "5XX"):
         if status in node:
             node[status]["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
 
 
 def declare_key(schema: Schema) -> None:
-    """Say that a key is needed, and where it is not."""
+    """Declare that a key is needed, except on the public paths."""
     schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"key": []}]
     for path in PUBLIC_PATHS:
@@ -68,7 +68,7 @@ def declare_key(schema: Schema) -> None:
 
 
 def declare_names(schema: Schema, names: list[str]) -> None:
-    """Say which models there are."""
+    """List the names of the models."""
     for described in schema["components"]["schemas"].values():
         if "model" in described.get("properties", {}):
             described["properties"]["model"] = {"enum": [*names, None], "title": "Model"}
@@ -80,7 +80,7 @@ def declare_names(schema: Schema, names: list[str]) -> None:
 
 
 def declare_model(schema: Schema, service: Service) -> None:
-    """Say which tokens, lengths and drafters there are."""
+    """Declare the model's vocabulary size, maximum length and drafters."""
     engine, schemas = service.engine, schema["components"]["schemas"]
     vocab_size = engine.spec.vocab_size
 
@@ -102,7 +102,7 @@ def declare_model(schema: Schema, service: Service) -> None:
 
 
 def numerals_below(limit: int) -> str:
-    """A pattern of the decimal numerals from 0 to `limit` - 1, without leading zeros."""
+    """A regular expression for the decimal numbers from 0 to `limit` - 1 without leading zeros."""
     digits = str(limit - 1)
     found = ["0", *(f"[1-9][0-9]{{{length}}}" for length in range(len(digits) - 1)), digits]
     for place, digit in enumerate(digits):

@@ -1,4 +1,4 @@
-"""The numbers of several engines on one page for Prometheus, each under its engine's label."""
+"""The metrics of several engines merged into one Prometheus page, with a label for each engine."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,23 +9,23 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 REPLICA: Final = "replica"
-OF_PROCESS: Final = "process_"  # the beginning of names of numbers about a whole process
+OF_PROCESS: Final = "process_"  # prefix of the metrics about the whole process
 
 
 class MergedPages:
-    """What a registry collects, of pages that were written elsewhere.
+    """A collector for a Prometheus registry that merges metrics pages.
 
     Args:
-        pages: by replica, or model; None where it could not be asked.
-        label: what they are.
-        is_one_process: they are in one, whose own numbers are told once.
+        pages: one per replica or model; None where there was no answer.
+        label: name of the label, "replica" or "model".
+        is_one_process: all engines run in one process, so the metrics of the process are included only once.
     """
 
     def __init__(self, pages: Mapping[Any, str | None], *, label: str = REPLICA, is_one_process: bool = False) -> None:
         self._pages, self._label, self._is_one_process = pages, label, is_one_process
 
     def collect(self) -> Iterable[Metric]:
-        """Every family once, with the samples of all."""
+        """Every metric family once, with the samples of all pages."""
         label, is_first = self._label, True
         up = GaugeMetricFamily(f"forerun:{label}_up", f"1 where the {label} can be asked.", labels=[label])
         families: dict[str, Metric] = {}
@@ -44,7 +44,7 @@ class MergedPages:
 
 
 def merged(pages: Mapping[Any, str | None], *, label: str = REPLICA, is_one_process: bool = False) -> bytes:
-    """One page of all of them; see `MergedPages`."""
+    """All pages merged into one; see `MergedPages`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(MergedPages(pages, label=label, is_one_process=is_one_process))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus. A round updates none of them: what a request took is added when it is over."""
+"""Prometheus metrics. They are updated when a request ends, not in every round."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ from forerun.core.steps import DrafterState, Generation, StepStats
 from forerun.server.tally import TextTally
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-PREFIXES: Final = ("forerun", "vllm")  # vLLM's names too, where they mean the same: its tools look for them
-MAX_PLACE: Final = 32  # places in a round with a number of their own
+PREFIXES: Final = ("forerun", "vllm")  # also under vLLM's names where the meaning is the same, for tools made for vLLM
+MAX_PLACE: Final = 32  # positions in a round that are counted separately
 
 
 class ServerMetrics:
-    """All numbers of one server.
+    """All metrics of one server.
 
     Args:
-        num_waiting, num_running, is_ready: looked at when the numbers are asked for.
+        num_waiting, num_running, is_ready: called whenever the metrics are read.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class ServerMetrics:
         ]
 
     def page(self) -> bytes:
-        """What Prometheus reads."""
+        """The metrics in Prometheus's text format."""
         lines = generate_latest(self.registry).splitlines(keepends=True)
-        # Tools that read vLLM's counters by a part of their names take the time of their making for a count.
+        # Tools that search for vLLM's counters by part of the name would take the `_created` timestamps for counts.
         return b"".join(line for line in lines if b"_created" not in line)
 
     def refuse(self, code: str) -> None:
-        """A request that was not admitted."""
+        """Count a refused request."""
         self._refused.labels(code).inc()
 
     def end(self, reason: str) -> None:
-        """A request that ended so."""
+        """Count a finished request by the reason for its end."""
         self._ended.labels(reason).inc()
 
     def count(self, tally: TextTally, result: Generation | None, queue_s: float) -> None:
-        """A text that is over: what was read and written of it; and its times, where it was written to its end."""
+        """Add the token counts of a finished or cancelled text, and its times if it was finished."""
         self._prompt.inc(tally.num_read)
         self._cached.inc(tally.num_reused)
         self._written.inc(tally.num_written)

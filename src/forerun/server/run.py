@@ -1,4 +1,4 @@
-"""A server from its first socket to its last request."""
+"""Runs a server from startup to shutdown."""
 
 import asyncio
 import os
@@ -19,13 +19,13 @@ from forerun.server.work.served_models import Room, ServedModels
 from forerun.server.work.service import Service
 from forerun.wires.endpoint import is_loopback
 
-SPARE_S: Final = 5.0  # for the last events to be sent, after requests were ended
+SPARE_S: Final = 5.0  # to send the last events after the requests were cancelled
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which drains at the first signal and then exits with 0, and ends at once at the second."""
+    """uvicorn's server. The first signal drains it and it exits with 0; a second signal ends it at once."""
 
-    drain: Callable[[], None]  # for the handler of a signal
+    drain: Callable[[], None]  # called by the signal handler
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -43,13 +43,13 @@ def serve(
     drafter_name: str,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve one model until a signal comes or the engine ends.
+    """Serve one model until a signal arrives or the engine ends.
 
     Args:
-        on_ready: called with the server's address once requests are answered.
+        on_ready: called with the server's URL once it can answer requests.
 
     Raises:
-        whatever kept the engine from opening, or ended it.
+        the error that kept the engine from opening or ended it.
     """
     ending, url = Ending(), url_of(listener)
     service = Service(
@@ -66,20 +66,20 @@ def serve_several(
     *,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve several models until a signal comes.
+    """Serve several models until a signal arrives.
 
     Args:
-        on_ready: called with the server's address once the first model is loaded.
+        on_ready: called with the server's URL once the first model is loaded.
 
     Raises:
-        whatever kept the first model from that.
+        the error that kept the first model from loading.
     """
     ending, url = Ending(), url_of(listener)
     ending.serve(ServedModels(services, room, on_ready=lambda: on_ready(url), on_end=ending), listener)
 
 
 class Ending:
-    """Ends a server when it is called, with the error that was the cause, which is then raised by `serve`."""
+    """A callback that stops the server. If it is called with an error, `serve` raises that error."""
 
     def __init__(self) -> None:
         self._server: DrainingServer | None = None
@@ -92,23 +92,23 @@ class Ending:
             self._server.should_exit = True
 
     def serve(self, models: ServedModels, listener: socket.socket) -> None:
-        """Serve until a signal comes or this is called."""
+        """Serve until a signal arrives or this object is called."""
         self._server = make_server(models, listener)
         asyncio.run(run_until_end(self._server, models, listener))
         if self._failures:
             raise self._failures[0]
         if any(service.thread.is_alive for service in models.services):
-            os._exit(0)  # one was stopped while it read a model, which nothing can interrupt
+            os._exit(0)  # a thread is still loading a model, which cannot be interrupted
 
 
 def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer:
-    """The server of these models."""
+    """The server for these models."""
     app = make_app(models, is_loopback=is_local(listener))
     return server_of(app, models.config, drain=models.drain_soon)
 
 
 def is_local(listener: socket.socket) -> bool:
-    """True where only this machine can connect."""
+    """True if only this machine can connect."""
     return is_loopback(str(listener.getsockname()[0]))
 
 
@@ -116,7 +116,7 @@ def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> D
     """A server with the limits of this config.
 
     Args:
-        drain: called by the first signal's handler.
+        drain: called by the signal handler on the first signal.
     """
     server = DrainingServer(
         uvicorn.Config(
@@ -127,7 +127,7 @@ def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> D
             lifespan="off",
             log_config=None,
             access_log=False,
-            log_level="error",  # its warnings are about bytes that strangers sent
+            log_level="error",  # its warnings are about malformed requests
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=int(config.idle_s),
@@ -140,7 +140,7 @@ def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> D
 
 
 async def run_until_end(server: DrainingServer, models: ServedModels, listener: socket.socket) -> None:
-    """Load the model, of several the first, and serve; nothing is left open afterwards."""
+    """Load the first model and serve; on return everything is closed."""
     models.begin()
     try:
         await server.serve(sockets=[listener])

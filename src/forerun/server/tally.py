@@ -1,4 +1,4 @@
-"""What was read and written of one text, whether it came to its end or not."""
+"""Token counts of one text, whether it was finished or cancelled."""
 
 from dataclasses import replace
 
@@ -6,10 +6,10 @@ from forerun.core.steps import DecodeStep, PrefillStep, StepStats
 
 
 class TextTally:
-    """Counts one text as it grows. Belongs to the engine's thread until the text is over.
+    """Counts the tokens of one text. Only the engine's thread may use it until the text has ended.
 
     Args:
-        num_prompt: tokens of its prompt.
+        num_prompt: number of prompt tokens.
     """
 
     def __init__(self, num_prompt: int) -> None:
@@ -18,11 +18,11 @@ class TextTally:
         self.rounds: list[StepStats] = []
 
     def read(self, part: PrefillStep) -> None:
-        """A part of the prompt was read."""
+        """Count a part of the prompt that was read."""
         self.num_read, self.num_reused = part.num_read, part.num_reused
 
     def write(self, step: DecodeStep) -> None:
-        """A round was played. Tokens that were accepted beyond the end of the text are in nobody's text."""
+        """Count a round. Tokens that were accepted past the end of the text are not counted."""
         num_new, stats = len(step.token_ids), step.stats
         self.num_read = self._num_prompt
         self.num_written += num_new

@@ -1,1 +1,1 @@
-"""The CPU kernels in C++, and their Python side."""
+"""The CPU kernels in C++ and their Python bindings."""

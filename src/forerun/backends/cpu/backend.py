@@ -1,6 +1,6 @@
-"""The CPU kernels in C++ as a backend: whole passes in one call, float32 and bfloat16.
+"""The CPU backend: the C++ kernels run a whole pass in one call, in float32 and bfloat16.
 
-Legend: T rows, V vocabulary, K best tokens.
+Legend: T rows, V vocabulary, K top-k.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,16 +31,16 @@ from forerun.model.weights import WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
 
-MAX_TOPK: Final = 16  # of the kernel
+MAX_TOPK: Final = 16  # limit of the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuBackend(Backend):
-    """Runs passes, samples and moves cache rows in the C library.
+    """Runs passes, samples and moves cache rows in the C++ library.
 
     Args:
-        input_bits: that inputs of linear layers whose weights are a file's codes are rounded to.
-        kept: where packed codes are, or are to be; None: they are packed in memory.
+        input_bits: inputs of linear layers with block-quantized weights are rounded to this many bits.
+        kept: file for the packed weights; None packs them in memory at every start.
     """
 
     name: str = "native"
@@ -128,7 +128,7 @@ class CpuBackend(Backend):
 
 
 def keys_of(noise: KeyedRows | None, num_rows: int) -> NDArray[np.int32]:
-    """[T, 3]: low and high half of a row's key, and 1; all 0 for no noise."""
+    """[T, 3]: low and high half of a row's key, and 1; all 0 without noise."""
     return np.zeros((num_rows, 3), np.int32) if noise is None else noise.keys
 
 

@@ -1,4 +1,4 @@
-"""The shared library of native kernels: found, checked and loaded once."""
+"""Finds, checks and loads the shared library of native kernels, once."""
 
 from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
@@ -13,7 +13,7 @@ FOLDER: Final = Path(__file__).parent
 REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"
 
 
-@cache  # in C, so that asking for it again costs nothing
+@cache  # implemented in C, so later calls cost almost nothing
 def library() -> CDLL:
     """The library. Requires that `fault` is None."""
     loaded = _load()
@@ -22,7 +22,7 @@ def library() -> CDLL:
 
 
 def fault() -> str | None:
-    """Why there are no native kernels and what to do about it; None where there are."""
+    """Why the native kernels are not available and what to do about it; None if they are."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else None
 
@@ -42,7 +42,7 @@ def _load() -> CDLL | str:
 
 
 def _declare(found: CDLL) -> CDLL:
-    """Say what the functions take: a wrong call is then an error, not a crash."""
+    """Declare the functions' argument and result types, so that a wrong call raises instead of crashing."""
     found.forerun_tier.restype = c_char_p
     found.forerun_select_tier.argtypes = (c_char_p,)
     found.forerun_read.argtypes = (c_void_p, c_int64, c_int)

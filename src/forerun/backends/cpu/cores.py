@@ -1,4 +1,4 @@
-"""The machine's cores: where the library's own threads run, and what they share."""
+"""The machine's cores: pinning of the library's threads, and the size of the last-level cache."""
 
 import os
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ ALL_CORES: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_
 
 
 def keep_pool_on(cores: Sequence[int]) -> None:
-    """Keep the pool's threads on these cores from now on; none: on any that this process was started with.
+    """Pin the pool's threads to these cores; without any, to all cores that this process was started with.
 
-    The thread that calls a kernel works too; it is its owner's to place.
+    The thread that calls a kernel also works, but is not pinned here.
     """
     named = tuple(cores) or ALL_CORES
     if named and fault() is None:
@@ -22,7 +22,7 @@ def keep_pool_on(cores: Sequence[int]) -> None:
 
 
 def last_cache_bytes() -> int:
-    """Bytes of the last-level cache; a usual number where the system does not report it."""
+    """Bytes of the last-level cache; a typical value if the system does not report it."""
     name = "SC_LEVEL3_CACHE_SIZE"
     known = os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0
     return known if known > 0 else USUAL_CACHE_BYTES

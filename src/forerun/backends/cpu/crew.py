@@ -1,44 +1,44 @@
-"""How many threads a pass gets: fewer while others want the cores."""
+"""Chooses the number of threads for a pass: fewer while other programs use the cores."""
 
 from typing import Final
 
-LEAST_STOPPED: Final = 6.0  # passes that lost a core, less those that did not
+LEAST_STOPPED: Final = 6.0  # score that starts a trial: +1 for a pass that lost a core, -0.125 for one that did not
 FORGOTTEN_BY_A_PASS: Final = 0.125
 TRIAL_PASSES: Final = 4
-TRIAL_S: Final = 0.03  # several time slices of the system
+TRIAL_S: Final = 0.03  # several time slices of the scheduler
 LEAST_PAUSE_S: Final = 0.25  # between trials
-PAUSE_OF_LOSS: Final = 20.0  # times what a trial lost, so that trials take a twentieth at most
-WEIGHT_OF_NEW: Final = 0.125
-MOST_TIMES_USUAL: Final = 10.0  # more is a process that was stopped, or a machine that slept
-WORTH_FEWER: Final = 0.95  # of the time with more threads
-WORTH_MORE: Final = 0.9  # of the time with fewer
+PAUSE_OF_LOSS: Final = 20.0  # pause as a multiple of the time a trial lost, so trials cost at most a twentieth
+WEIGHT_OF_NEW: Final = 0.125  # of a new time in the moving average
+MOST_TIMES_USUAL: Final = 10.0  # longer passes are cut to this: the process was stopped, or the machine slept
+WORTH_FEWER: Final = 0.95  # fewer threads are kept if they take less than this share of the time before
+WORTH_MORE: Final = 0.9  # the same for more threads
 
 
 class Crew:
-    """Chooses between all threads asked for, a half of them, a quarter and so on, by what passes take.
+    """Chooses between all requested threads, half of them, a quarter and so on, by measured pass times.
 
-    Threads that share their cores with other programs hold each other up: a pass waits for whichever has none. While no
-    pass loses a core, every pass gets all threads. Else the next fewer are tried for a few passes, and kept if these
-    took less time than passes of as many rows before them; later the next more are.
+    If threads share cores with other programs, a pass waits for any thread that has lost its core. While no pass loses
+    a core, every pass gets all threads. Otherwise half as many are tried for a few passes, and kept if these passes are
+    faster than earlier ones with the same number of rows. Later, twice as many are tried in the same way.
     """
 
     def __init__(self) -> None:
         self._most = self._halvings = 0
-        self._usual_s: dict[int, float] = {}  # of a pass, by its rows
+        self._usual_s: dict[int, float] = {}  # average pass time by number of rows
         self._stopped = self._pause_s = 0.0
-        self._tried: int | None = None  # in place of `_halvings`, in a trial
+        self._tried: int | None = None  # replaces `_halvings` during a trial
         self._tried_fewer, self._trial_passes = False, 0
         self._trial_s = self._expected_s = 0.0
 
     def threads(self, most: int) -> int:
-        """Of the next pass."""
+        """Number of threads for the next pass, at most `most`."""
         if most != self._most:
             self._most, self._halvings, self._tried = most, 0, None
             self._usual_s, self._stopped, self._pause_s = {}, 0.0, 0.0
         return max(1, most >> (self._halvings if self._tried is None else self._tried))
 
     def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
-        """What the pass took, and whether one of its threads lost its core meanwhile."""
+        """Record the time of a pass, and whether one of its threads lost its core during it."""
         elapsed_s = min(elapsed_s, MOST_TIMES_USUAL * self._usual_s.get(num_rows, elapsed_s))
         if self._tried is not None:
             self._note_trial(num_rows, elapsed_s)

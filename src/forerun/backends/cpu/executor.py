@@ -1,7 +1,7 @@
-"""The native executor: a whole program in one call of the C library.
+"""The native executor: a whole program in one call of the C++ library.
 
-Activations are float32 throughout; weights and cache keep their own type. Every row is computed in an order of its own,
-so its bits depend neither on the other rows nor on the number of threads.
+Activations are float32 throughout; weights and cache keep their own dtype. The order of operations for a row is fixed,
+so its result depends neither on the other rows nor on the number of threads, to the last bit.
 """
 
 import weakref
@@ -32,11 +32,11 @@ from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 
-OUTPUT: Final = "logits"  # the buffer with new memory for each run
-# A longer pass, as a long prompt's, is run op by op, so that Ctrl-C is heard in between: a call takes 3 us, so many
-# multiplications take 10 to 60 ms on two cores.
+OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
+# Multiplications in one call. A pass with more, such as a long prompt, runs op by op, so that Ctrl-C works in between.
+# A call has 3 us of overhead; this many multiplications take 10 to 60 ms on two cores.
 MOST_WORK_AT_ONCE: Final = 5e9
-MOST_TIMED_ROWS: Final = 16  # of passes that tell how many threads to use: those of decoding
+MOST_TIMED_ROWS: Final = 16  # only passes of up to this many rows (decoding) are timed to choose the thread count
 
 
 class NativeExecutor(Executor):
@@ -63,7 +63,8 @@ class NativeExecutor(Executor):
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
 
-        `observe` sees each op that computes something, and the buffer it wrote; ops are then run one by one, unfused.
+        `observe` is called after each op that computes something, with the buffer it wrote. Ops then run one by one,
+        unfused.
         """
         output = ForwardOutput(
             logits=torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT]),
@@ -79,7 +80,7 @@ class NativeExecutor(Executor):
         return output
 
     def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
-        """On as many of torch's threads as serve the pass best."""
+        """Run the pass with the number of threads that `Crew` chooses."""
         num_threads, num_rows = self._crew.threads(torch.get_num_threads()), one_pass.num_rows
         stops, began = library().forerun_num_stops(), perf_counter()
         self._fused.run(one_pass, logits, num_threads=num_threads)
@@ -93,7 +94,7 @@ class NativeExecutor(Executor):
 
     @property
     def lowering(self) -> Lowering:
-        """The program as the library has it."""
+        """The lowered program."""
         return self._lowering
 
     @property
@@ -102,7 +103,7 @@ class NativeExecutor(Executor):
         return self._fused.ops
 
     def calls(self, inputs: ForwardInput) -> list[Callable[[], None]]:
-        """One call for each of the fused ops, valid until the next pass is run: together, in order, they are a pass."""
+        """One function per fused op. Called in order they run one pass. Valid until the next pass is run."""
         logits = torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT])
         one_pass = self._pass.fill(inputs, None)
         return [partial(self._fused.run, one_pass, logits, op, op + 1) for op in range(len(self._fused.ops))]
@@ -131,7 +132,7 @@ class NativeExecutor(Executor):
 
 
 class NativeProgram:
-    """Lowered ops in the C library, with separate buffers, run by one call.
+    """Lowered ops in the C++ library with their own buffers, run in one call.
 
     Args:
         fuse: see `Lowering.lower`.
@@ -142,7 +143,7 @@ class NativeProgram:
         self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
         self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0
-        self._rooms: list[dict[str, Tensor]] = []  # the last is in use, the others until the library has its address
+        self._rooms: list[dict[str, Tensor]] = []  # the last one is in use
         self._output_number = list(self._widths).index(OUTPUT)
         self._handle = library().forerun_program_new(
             byref(lowering.shape), (NativeOp * len(ops))(*ops), len(ops), len(self._widths)
@@ -158,13 +159,14 @@ class NativeProgram:
         last_op: int | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Run ops [first_op, last_op), of which there is one at least, on torch's number of threads or the one given.
+        """Run ops [first_op, last_op), at least one.
 
         Args:
-            output: contiguous float32 for the rows of the output buffer.
+            output: contiguous float32 memory for the output buffer.
+            num_threads: None for torch's number of threads.
 
         Raises:
-            ContextOverflowError: the machine's memory does not hold what the pass needs.
+            ContextOverflowError: the machine has too little memory for the pass.
         """
         if one_pass.num_rows > self._max_rows:
             self._make_room(one_pass.num_rows)
@@ -178,11 +180,14 @@ class NativeProgram:
             require_room(has_room, one_pass.num_rows)
 
     def buffer(self, name: str, num_rows: int) -> Tensor:
-        """The first rows of a buffer, as they are."""
+        """The first rows of a buffer, without a copy."""
         return self._rooms[-1][name][:num_rows]
 
     def _make_room(self, num_rows: int) -> None:
-        """Larger buffers. In an order in which an interrupt leaves the library no memory that is freed or too small."""
+        """Allocate larger buffers, in an order such that an interrupt leaves the library with valid buffers.
+
+        The old buffers are freed only after the library has the addresses of the new ones.
+        """
         buffers = {name: torch.zeros(num_rows, 0 if name == OUTPUT else width) for name, width in self._widths.items()}
         described = (Buffer * len(self._widths))(
             *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())
@@ -194,7 +199,7 @@ class NativeProgram:
 
 
 def require_room(has_room: bool, num_rows: int) -> None:
-    """Raise ContextOverflowError where the library found no memory."""
+    """Raise ContextOverflowError if the library could not allocate memory."""
     if not has_room:
         raise ContextOverflowError(
             f"this machine has not enough memory left for a pass of {num_rows} rows over a text this long: shorten the "
@@ -203,9 +208,9 @@ def require_room(has_room: bool, num_rows: int) -> None:
 
 
 class PassBuffers:
-    """The memory through which a pass is described to the library, filled anew for each.
+    """The arguments of a pass in the library's format, filled in for each pass in reused memory.
 
-    Everything is kept such that the next pass is described right, wherever an interrupt stopped the last one.
+    An interrupt at any point leaves this in a state from which the next pass is filled in correctly.
     """
 
     def __init__(self, sublayers: dict[Sublayer, int]) -> None:
@@ -217,7 +222,7 @@ class PassBuffers:
         self._pass = Pass()
 
     def fill(self, inputs: ForwardInput, features: Tensor | None) -> Pass:
-        """The pass as the library reads it, valid until the next one is filled; taps write to `features`."""
+        """The pass in the library's format, valid until the next call. Taps write to `features`."""
         one_pass, num_rows = self._pass, len(inputs.token_ids)
         rows = self._rows
         if num_rows > rows.shape[1]:
@@ -236,7 +241,7 @@ class PassBuffers:
         return one_pass
 
     def _tap(self, taps: tuple[int, ...], features: Tensor) -> int:
-        self._taps = np.full(max(1, len(self._sublayers) // 2), -1, np.int32)  # held until the next such pass
+        self._taps = np.full(max(1, len(self._sublayers) // 2), -1, np.int32)  # kept alive while the library uses it
         self._taps[list(taps)] = range(len(taps))
         self._pass.features, self._pass.num_taps = features.data_ptr(), len(taps)
         return self._taps.ctypes.data
@@ -251,11 +256,11 @@ class PassBuffers:
     def _gate(self, row_skips: NDArray[np.bool_]) -> int:
         num_sublayers = len(self._sublayers)
         assert row_skips.shape[1:] == (num_sublayers,), f"row skips {row_skips.shape}, {num_sublayers} sublayers"
-        self._row_skips = np.ascontiguousarray(row_skips)  # held until the next such pass
+        self._row_skips = np.ascontiguousarray(row_skips)  # kept alive as above
         return self._row_skips.ctypes.data
 
     def _skip(self, skipped: frozenset[Sublayer]) -> None:
-        self._skipped_now = None  # or, after an interrupt, the target's own passes could be taken for set up
+        self._skipped_now = None  # so that after an interrupt the array is filled in again
         self._skipped[:] = 0
         self._skipped[[self._sublayers[name] for name in skipped]] = 1
         self._pass.skipped = self._skipped.ctypes.data if skipped else c_void_p()
@@ -263,5 +268,5 @@ class PassBuffers:
 
 
 def address(array: NDArray[np.generic]) -> int:
-    """Where an array's memory begins; several times quicker than `array.ctypes.data`."""
+    """The address of an array's memory; several times faster than `array.ctypes.data`."""
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Ranks of one host that exchange what they computed through shared memory.
+"""Ranks on one host that exchange partial results through shared memory.
 
 Legend: T rows, H hidden size, N columns of one rank.
 """
@@ -17,28 +17,28 @@ from forerun.backends.cpu.binding import library
 from forerun.core.errors import RankLostError
 from forerun.sharding.sums import sum_in_order
 
-PLACE_BYTES: Final = 1 << 20  # what is exchanged at a time: 16 rows of 16,384 floats; more takes several turns
-DEADLINE_S: Final = 60.0  # of one exchange: a rank that is later counts as lost, such as one that was stopped
+PLACE_BYTES: Final = 1 << 20  # per rank and exchange: 16 rows of 16,384 floats; more data takes several exchanges
+DEADLINE_S: Final = 60.0  # of one exchange; a rank that takes longer, such as a stopped process, counts as lost
 
 
 def sharing_fault() -> str | None:
-    """Why ranks of this host cannot share memory without a name that others could take; None where they can."""
+    """Why this host has no anonymous shared memory, which other users cannot open by name; None if it has."""
     return None if hasattr(os, "memfd_create") else "ranks share memory on Linux only"
 
 
 def shared_memory(num_ranks: int) -> int:
-    """The descriptor of memory for a group; whoever holds it can join, and it goes with the last one."""
+    """File descriptor of a group's shared memory. Any process that has it can join the group."""
     descriptor = os.memfd_create("forerun ranks")
     os.ftruncate(descriptor, library().forerun_link_bytes(num_ranks, PLACE_BYTES))
     return descriptor
 
 
 class HostGroup:
-    """See `model.rank_group.RankGroup`. The CPU's own kernels add partials in the midst of a pass, by `link`.
+    """See `model.rank_group.RankGroup`. The CPU kernels add partials during a pass, through `link`.
 
     Args:
         descriptor: see `shared_memory`.
-        blame: who was lost and how, as far as this process knows.
+        blame: gives a message about which rank was lost and how, or None if this process does not know.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class HostGroup:
         return torch.cat(self._gather(part_TN), 1)
 
     def lose(self) -> None:
-        """Have nobody wait any longer: a rank has gone."""
+        """Mark a rank as lost, so that all ranks stop waiting."""
         library().forerun_link_lose(self.link)
 
     def require_all(self) -> None:
-        """Raise RankLostError where one was lost; what was computed since is nothing."""
+        """Raise RankLostError if a rank was lost; results computed since then are invalid."""
         if library().forerun_link_is_lost(self.link):
             raise RankLostError(self._blame() or f"rank {self.rank} of {self.num_ranks} lost another one")
 
     def _gather(self, part: Tensor) -> list[Tensor]:
-        """The parts of all ranks, in their order."""
+        """The parts of all ranks, in rank order."""
         part = part.contiguous()
         parts = part.new_empty(self.num_ranks, *part.shape)
         num_bytes = part.numel() * part.element_size()

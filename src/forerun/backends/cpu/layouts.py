@@ -1,4 +1,4 @@
-"""The structs of the C library, field by field as in cpp/kernels.h and cpp/program.h."""
+"""The structs of the C++ library, with the same fields as in cpp/kernels.h and cpp/program.h."""
 
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Final
@@ -35,7 +35,7 @@ class NativeLinear(Structure):
 
 
 class Source(Structure):
-    """A weight as it comes, see cpp/pack.h."""
+    """An unpacked weight, see cpp/pack.h."""
 
     _fields_ = (
         ("values", c_void_p),
@@ -48,7 +48,7 @@ class Source(Structure):
 
 
 class TopTwo(Structure):
-    """A row's best token, its total, and the best other total."""
+    """A row's best token, its total, and the second-best total."""
 
     _fields_ = (("token", c_int32), ("best", c_float), ("second", c_float))
 
@@ -58,7 +58,7 @@ class Heads(Structure):
 
 
 class NativeOp(Structure):
-    """One op of a program; numbers of buffers, -1 for none."""
+    """One op of a program. Buffers are given by number, -1 for none."""
 
     _fields_ = (
         ("kind", c_int32),

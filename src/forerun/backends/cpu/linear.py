@@ -1,4 +1,4 @@
-"""A weight laid out for the native kernels, which multiply it inside a program.
+"""A weight in the native kernels' packed layout.
 
 Legend: I input features, O output features.
 """
@@ -27,12 +27,12 @@ PlainWeight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight
 
 
 class PackedLinear:
-    """A packed weight, which frees its memory when it goes. Made by `pack`.
+    """A packed weight, which owns and frees its memory. Created by `pack`.
 
     Args:
-        descriptor: what C code reads.
-        num_bytes: that the weight, its scales and its bias take.
-        memory: whose it is that they are in; None: the weight's own.
+        descriptor: the struct that the C++ code reads.
+        num_bytes: size of the weight with its scales and bias.
+        memory: the object that owns the memory; None: this object owns it.
     """
 
     below: Self | None = None
@@ -47,19 +47,19 @@ class PackedLinear:
         cls, weight: Weight, bias_O: Tensor | None, *, paired: int = 0, rounds_inputs: bool = True, name: str = "",
         file: PackedFile | None = None,
     ) -> Self:  # fmt: skip
-        """Copy a weight [O, I] into the kernels' own layout, on torch's number of threads; blocks of codes stay codes,
-        about as large as they were.
+        """Copy a weight [O, I] into the kernels' layout, with torch's number of threads. Block-quantized weights stay
+        quantized, at about the same size.
 
         Args:
-            bias_O: of any floating dtype, or None.
-            name: the weight's own in its model.
-            file: where blocks of codes are packed already, or to be packed.
-            paired: of a weight of gate rows and as many up rows below them, how many each has; else 0.
-            rounds_inputs: of an int8 weight, whether inputs are rounded to int8 as well; else they stay float32.
+            bias_O: any floating dtype, or None.
+            name: the weight's name in its model.
+            file: file of packed block-quantized weights, to map or to write.
+            paired: if the weight is gate rows above as many up rows, the number of rows of each; else 0.
+            rounds_inputs: for int8 weights: round the inputs to int8 as well, instead of keeping them in float32.
 
         Raises:
-            MemoryError: there is no room for the copy.
-            CheckpointError: the file that the weight is still in cannot be read.
+            MemoryError: not enough memory for the copy.
+            CheckpointError: the weight is read from its file and the file cannot be read.
         """
         if isinstance(weight, StackedWeight):
             assert not paired, "gate and up of one format"
@@ -89,7 +89,7 @@ class PackedLinear:
 
     @classmethod
     def _stack(cls, weight: StackedWeight, bias_O: Tensor | None, name: str, file: PackedFile | None) -> Self:
-        """The first part, which leads to the others."""
+        """Pack all parts; returns the first, from which `below` links to the next."""
         sizes = [part.shape[0] for part in weight.parts]
         biases = [None] * len(sizes) if bias_O is None else torch.split(bias_O, sizes)
         first, *others = (
@@ -103,7 +103,7 @@ class PackedLinear:
         return first
 
     def parts(self) -> Iterator[Self]:
-        """This weight and what stands below it."""
+        """This weight and the parts linked by `below`."""
         part: Self | None = self
         while part is not None:
             yield part
@@ -111,7 +111,7 @@ class PackedLinear:
 
 
 def format_of(weight: PlainWeight) -> tuple[str, int]:
-    """Name of the format, and inputs of a group; 0: the packer's choice."""
+    """Name of the format, and group size; 0 leaves the group size to the packer."""
     match weight:
         case Int8Weight():
             return "int8", 0
@@ -138,8 +138,8 @@ def tensors_of(weight: PlainWeight) -> tuple[Tensor, ...]:
 
 
 def values_packed(descriptor: NativeLinear, source: Source, weight: PlainWeight) -> int:
-    """Have the library pack a weight that is in memory; the bytes that it takes, 0 if there is no memory."""
-    held = [part.contiguous() for part in tensors_of(weight)]  # until they are copied
+    """Pack a weight that is in memory; returns its packed size in bytes, 0 if there is not enough memory."""
+    held = [part.contiguous() for part in tensors_of(weight)]  # kept alive until they are copied
     for name, part in zip(("values", "scales", "zeros"), held, strict=False):
         setattr(source, name, part.data_ptr())
     source.places = None

@@ -1,4 +1,4 @@
-"""A program lowered to the library's ops: weights packed, norms and gates fused with the products beside them."""
+"""Lowers a program to the library's ops: packs weights, and fuses norms and gates with the adjacent linear ops."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,15 +19,15 @@ from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, StackedWeight, Table, Weight, WeightSource
 
-MOST_OF_CACHE: Final = 0.75  # that weights may take and still be read from it in every pass
-NOT_RUN: Final = ("mask", "select_rows")  # their information is part of the description of a pass
+MOST_OF_CACHE: Final = 0.75  # weights up to this share of the last-level cache are assumed to stay in it
+NOT_RUN: Final = ("mask", "select_rows")  # no native ops; `Pass` has their information
 
 
 class Lowering:
-    """A program bound to weights and a cache, as the library reads it.
+    """A program bound to weights and a cache, in the library's format.
 
-    Args of a caller: `shape` is the model and its cache, `ops` what computes something, `widths` every buffer's floats
-    per row, `holds` whatever owns memory that shape and lowered ops point to.
+    Attributes: `shape` describes the model and its cache, `ops` are the ops that compute something, `widths` has the
+    floats per row of each buffer, and `holds` keeps alive the memory that `shape` and the lowered ops point to.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Lowering:
 
     @property
     def linears(self) -> Mapping[str, PackedLinear]:
-        """The packed weights by the names that the program has for them."""
+        """The packed weights by their names in the program."""
         return self._linears
 
     @property
@@ -85,7 +85,7 @@ class Lowering:
         return self._cache
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
-        """The library's ops; unfused, they are `ops` one by one."""
+        """The library's ops; unfused there is one for each of `ops`."""
         numbers = {name: number for number, name in enumerate(self.widths)}
         lowered: list[NativeOp] = []
         previous: Op | None = None
@@ -123,7 +123,7 @@ class Lowering:
         return native
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
-        """The weight of an op in the library's layout, gate and up of one format side by side."""
+        """Pack an op's weight; gate and up are interleaved if they have the same format."""
         if op is self._last_ops[-1]:
             self._head = weight
         is_paired = op.writes == "gate_up" and not isinstance(weight, StackedWeight)
@@ -131,7 +131,7 @@ class Lowering:
         return PackedLinear.pack(weight, bias_O, paired=paired, name=op.weights, file=self._file)
 
     def _pack_table(self, table: Table) -> PackedLinear | Tensor:
-        """The head's own memory where the head is the embedding; otherwise a dense table as its source has it."""
+        """The head's packed weight if the embedding is tied to it; otherwise the table, packed if it has blocks."""
         head, self._head = self._head, None
         if table is head:
             return self._linears[self._last_ops[-1].weights]
@@ -161,8 +161,8 @@ class Lowering:
         return shape
 
     def _say_how_to_read(self, input_bits: int) -> None:
-        """Set the bits of codes' inputs, and let weights that no cache can hold until the next pass bypass the caches,
-        where they would only push out what is needed between passes."""
+        """Set the bits of inputs. Weights that are too large to stay in the cache until the next pass bypass it, since
+        they would only evict other data."""
         linears = [part for linear in self._linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:

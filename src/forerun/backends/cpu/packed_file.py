@@ -1,8 +1,8 @@
-"""A model's codes as they were packed, in a file of its own that later starts map: nothing to pack, and no second copy.
+"""A file with a model's packed weights. Later starts map it into memory instead of packing the weights again.
 
-The packed linears lie one after another from multiples of 64 bytes on; behind them an index in JSON says what they are,
-where each begins and what the file depends on; the last 8 bytes are the index's length. A file is renamed to its name
-once all of it is on the disk, so that it is whole or not there. It holds linears of blocks only.
+The packed linears are stored one after another, each aligned to 64 bytes. After them comes a JSON index with the key
+and offset of each linear and what the file depends on; the last 8 bytes are the index's length. A file gets its final
+name only when all of it is on disk, so it is never incomplete. It has block-quantized linears only.
 """
 
 import json
@@ -33,13 +33,13 @@ from forerun.model.weights import RowsInFile
 
 logger = logging.getLogger(__name__)
 
-LEAST_BYTES: Final = 32 << 20  # of a model: less is packed in no time
+LEAST_BYTES: Final = 32 << 20  # of a model; packing a smaller one takes almost no time
 MOST_BYTES: Final = 32 << 30  # of all files together
 LINE: Final = 64
 LENGTH_BYTES: Final = 8
 MOST_INDEX_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 8
-MOST_GROWTH: Final = 2  # times that packing may make stored bytes
+MOST_GROWTH: Final = 2  # packed size at most, as a multiple of the stored size
 PIECE_BYTES: Final = 8 << 20
 SUFFIX: Final = ".packed"
 PART: Final = ".part-"
@@ -53,7 +53,7 @@ class Packed(Protocol):
 
 
 class MappedFile:
-    """A whole file, mapped."""
+    """A complete file, mapped into memory."""
 
     def __init__(self, path: Path, about: str) -> None:
         with path.open("rb") as file:
@@ -63,10 +63,10 @@ class MappedFile:
         if hasattr(mmap, "MADV_WILLNEED"):
             self.memory.madvise(mmap.MADV_WILLNEED)
         with suppress(OSError):
-            os.utime(path)  # those unused longest go first
+            os.utime(path)  # the least recently used files are removed first
 
     def lay_out(self, key: str, descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
-        """Point a linear at its bytes here; their number, or 0 where they are not here."""
+        """Point a linear at its bytes in this file; returns their number, or 0 if they are not in it."""
         place, has_bias = self._places.get(key), int(source.bias is not None)
         if place is None:
             return 0
@@ -77,24 +77,24 @@ class MappedFile:
         return num_bytes
 
     def keep(self, key: str, linear: Packed) -> None:
-        """It is kept already."""
+        """Does nothing: the linear is already in the file."""
 
     def finish(self) -> None:
-        """There is nothing left to do."""
+        """Does nothing."""
 
 
 class GrowingFile:
-    """A file to be written: linears are packed in memory, and copied from there in the background.
+    """A new file: linears are packed in memory and then written to the file in the background.
 
-    In long pieces, one after another: the system then holds the file in large pages. Mapped from pages of 4 KiB, one
-    row of a 1.5B model took 1.18 times as long.
+    Written sequentially in long pieces, so that the page cache uses large pages. With 4 KiB pages a pass of one row of
+    a 1.5B model took 1.18 times as long.
     """
 
-    memory: Final = None  # a linear's own
+    memory: Final = None  # each linear owns its memory
 
     def __init__(self, path: Path, kept: KeptWeights, about: str) -> None:
         self._path, self._about, self._name = path, about, kept.name
-        self._linears = dict[str, Packed]()  # held until they are written
+        self._linears = dict[str, Packed]()  # kept alive until they are written
         descriptor, part = mkstemp(prefix=PART, dir=path.parent)
         self._file, self._part = open(descriptor, "wb", buffering=PIECE_BYTES), Path(part)  # noqa: PTH123, SIM115
         try:
@@ -104,22 +104,22 @@ class GrowingFile:
             raise
 
     def lay_out(self, key: str, descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
-        """Pack a linear in memory; its bytes, or 0 where its rows cannot be read from their file."""
+        """Pack a linear in memory; returns its size, or 0 if its rows cannot be read from their file."""
         return max(0, rows_packed(descriptor, source, rows))
 
     def keep(self, key: str, linear: Packed) -> None:
-        """Have a linear that was packed here written with the others."""
+        """Add a packed linear to those to be written."""
         self._linears[key] = linear
 
     def finish(self) -> None:
-        """All is packed: write it meanwhile, and give the file its name then."""
+        """Write all linears in a background thread and then give the file its final name."""
         if self._linears:
             Thread(target=self._write, name="forerun keeps packed weights").start()
         else:
             self._leave()
 
     def _write(self) -> None:
-        if sys.platform == "linux":  # where it holds for this thread alone: passes are measured and made meanwhile
+        if sys.platform == "linux":  # where this lowers the priority of this thread only, so passes stay fast
             os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
         try:
             places = dict[str, int]()
@@ -140,7 +140,7 @@ class GrowingFile:
             self._leave()
 
     def _leave(self) -> None:
-        """Close the file, and remove it where it has no name yet."""
+        """Close the file, and remove it if it does not have its final name yet."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
@@ -151,7 +151,7 @@ PackedFile: TypeAlias = MappedFile | GrowingFile
 
 
 def open_packed(kept: KeptWeights | None) -> PackedFile | None:
-    """The model's file, or a new one to pack into; None where there is to be none, which is said if that is a fault."""
+    """The model's file, or a new one to write; None if there should be none, or if it fails, which is logged."""
     if kept is None or kept.num_bytes < LEAST_BYTES or sys.platform == "win32":
         return None
     about = f"library {VERSION}, {platform.machine()}, {kept.about}"
@@ -174,7 +174,7 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
 
 
 def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
-    """Pack rows that are still in a file, see cpp/pack.h; -1 where it cannot be read, as reading it will say."""
+    """Pack rows that are still in a file, see cpp/pack.h; returns the packed size, or -1 if the file cannot be read."""
     try:
         with rows.path.open("rb", buffering=0) as file:
             source.places, source.file = rows.places_O.data_ptr(), file.fileno()
@@ -187,10 +187,10 @@ def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> i
 
 
 def read_index(memory: mmap.mmap, about: str) -> tuple[dict[str, int], int]:
-    """Where each linear begins, and where the last may end.
+    """Offset of each linear by key, and the end of the last one.
 
     Raises:
-        ValueError: the file is not whole, or not this model's.
+        ValueError: the file is damaged or belongs to another model.
     """
     length = int.from_bytes(memory[-LENGTH_BYTES:], "little")
     begin = len(memory) - LENGTH_BYTES - length
@@ -208,10 +208,10 @@ def read_index(memory: mmap.mmap, about: str) -> tuple[dict[str, int], int]:
 
 
 def make_room(folder: Path, num_bytes: int) -> None:
-    """Remove what killed processes left and, while there is too much, what was unused longest.
+    """Remove temporary files of killed processes and, if the total is too large, the least recently used files.
 
     Raises:
-        OSError: the disk has too little room left.
+        OSError: the disk has too little free space.
     """
     for part in folder.glob(f"{PART}*"):
         if not is_held(part):
@@ -234,7 +234,7 @@ def stats_of(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that lives writes the file."""
+    """Whether a running process is writing the file."""
     try:
         with path.open("rb") as file:
             lock(file.fileno())

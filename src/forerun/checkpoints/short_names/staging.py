@@ -1,4 +1,4 @@
-"""A folder for what is not whole yet, of which nothing stays."""
+"""A temporary folder for incomplete files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder for what is not whole yet, removed afterwards; what a killed process left is removed first."""
+    """An empty folder for incomplete files, removed afterwards. First removes what killed processes left behind."""
     for left in folder.glob(".part-*"):
         rmtree(left, ignore_errors=True)
     staging = Path(mkdtemp(prefix=".part-", dir=folder))

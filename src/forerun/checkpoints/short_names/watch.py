@@ -1,4 +1,4 @@
-"""How far a fetch is, seen by what it has put on the disk."""
+"""Download progress, measured by the bytes on disk."""
 
 import logging
 import os
@@ -11,15 +11,15 @@ from typing import Final
 
 from forerun.checkpoints.short_names.catalogue import NamedModel
 
-Report = Callable[[str, int, int], None]  # where from, bytes that are here, bytes in all
-LOOK_S: Final = 0.2  # between two looks at the disk: a bar that moves
-LINE_S: Final = 4.0  # between two lines of a log
+Report = Callable[[str, int, int], None]  # source, bytes so far, total bytes
+LOOK_S: Final = 0.2  # between two checks of the disk: short enough for a progress bar
+LINE_S: Final = 4.0  # between two log lines
 
 logger = logging.getLogger(__name__)
 
 
 class LogLines:
-    """A `Report` that logs a line at the beginning, and then one every few seconds."""
+    """A `Report` that logs a line at the start and then one every few seconds."""
 
     def __init__(self, model: NamedModel) -> None:
         self._what = f"{model.full_name} ({model.licence}, {model.licence_source})"
@@ -36,9 +36,9 @@ class LogLines:
 
 @contextmanager
 def watched(folder: Path, report: Callable[[int], None]) -> Iterator[None]:
-    """Tell from a thread how many bytes a folder holds, again and again while the block runs.
+    """Report a folder's size in bytes from a thread, repeatedly while the block runs.
 
-    What fetches is a library or a process, neither of which tells it in a way that lasts over its versions.
+    The download is done by a library or by pip, and neither reports progress in a way that is stable across versions.
     """
     ended = Event()
 
@@ -63,6 +63,6 @@ def _bytes_below(folder: Path) -> int:
             try:
                 path = Path(where, name)
                 total += 0 if path.is_symlink() else path.stat().st_size
-            except FileNotFoundError:  # renamed or removed since
+            except FileNotFoundError:  # renamed or removed in the meantime
                 continue
     return total

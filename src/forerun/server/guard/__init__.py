@@ -1,1 +1,1 @@
-"""Who may talk to the server, and in what form."""
+"""Access control, connection limits and strict parsing."""

@@ -1,4 +1,4 @@
-"""A connection to the server: how long it may take, and how many there may be."""
+"""Connections to the server, with limits on their time and number."""
 
 import asyncio
 from collections import Counter
@@ -12,24 +12,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import invalid
 
-ABORT: Final = "abort"  # in a request's state: ends its connection at once
-FIRST_LOOK_S: Final = 0.05  # from the end of what a client sends to the first look whether it is still there
-LOOK_GROWTH: Final = 4  # each look comes after so many times the time of the one before: few are sent to who stays
+ABORT: Final = "abort"  # key in a request's state for a function that closes its connection at once
+FIRST_LOOK_S: Final = 0.05  # after the client's EOF, until the first check whether it is still connected
+LOOK_GROWTH: Final = 4  # the time between checks grows by this factor, so a client that stays gets only a few
 MAX_LOOK_S: Final = 15.0
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's connection with limits that it lacks: the time for a request's head, the time in which nobody reads an
-    answer, and the number of connections, of all clients and of one address.
+    """uvicorn's connection with additional limits: the time to send a request's headers, the time without reading an
+    answer, and the number of connections, in total and per client address.
 
-    A connection too many is closed without a word: an answer would cost what the limit is to save.
+    A connection over the limit is closed without an answer, since sending one would cost what the limit should save.
     """
 
     header_s: float = 10.0
     unread_s: float = 60.0
     max_connections: int = 512
     max_connections_per_client: int = 256
-    held: Counter[str]  # by address, of all connections of a server
+    held: Counter[str]  # open connections of this server by client address
 
     _head_timer: asyncio.TimerHandle | None = None
     _holder: str | None = None
@@ -59,20 +59,21 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more: it left, or it waits for the answer to all that it sent. TCP says the same of both,
-        until something is sent to it.
+        """The client has closed its sending side: it has left, or it still waits for the answer. TCP cannot tell these
+        apart until something is sent to the client.
         """
         request = self._request()
         if self._is_idle() or request.more_body or request.scope["http_version"] == "1.0":
-            return False  # nothing is to be answered, or the client knows no interim answers
+            return False  # no answer is due, or the client does not support interim responses
         if not self._is_half_closed:
             self._is_half_closed = True
             self._look_later(FIRST_LOOK_S)
         return True
 
     def _look(self, waited_s: float) -> None:
-        """Send an interim answer, which every client reads past. The system of one that left answers with a reset, and
-        so the next one fails, which ends the connection. The events of a stream do the same.
+        """Send an interim response, which every client ignores. If the client has left, its system answers with a
+        reset, so the next write fails and the connection ends. A stream needs no interim responses: its events do the
+        same.
         """
         request = self._request()
         if not request.response_started and not request.response_complete:
@@ -105,8 +106,8 @@ class BoundedConnection(H11Protocol):
             self._expect_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, and close. A request that they were to be the rest of has lost its client:
-        uvicorn lets it go on, and then fails to send its answer.
+        """Answer invalid HTTP with 400 and close. A request in progress is marked as disconnected, which uvicorn does
+        not do: it would let the request run and then fail to send the answer.
         """
         request = self._request()
         if request is not None and not request.response_complete:
@@ -116,7 +117,7 @@ class BoundedConnection(H11Protocol):
         headers = [
             ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
         ]  # fmt: skip
-        with suppress(h11.LocalProtocolError):  # an answer was begun, or may have no body
+        with suppress(h11.LocalProtocolError):  # an answer has begun, or may not have a body
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 head = h11.Response(status_code=400, headers=headers, reason="Bad Request")
                 for event in (head, h11.Data(data=body), h11.EndOfMessage()):
@@ -124,7 +125,7 @@ class BoundedConnection(H11Protocol):
         self.transport.close()
 
     def _request(self) -> Any:
-        """The newest request; None before the first."""
+        """The newest request, or None before the first."""
         return self.cycle
 
     def _is_idle(self) -> bool:
@@ -151,7 +152,7 @@ class BoundedConnection(H11Protocol):
 
 
 def connection_class(config: ServerConfig) -> type[Any]:
-    """The class of one server's connections, as uvicorn wants it."""
+    """A connection class with one server's limits, for uvicorn."""
     shared = {
         "header_s": config.header_s,
         "unread_s": config.unread_s,

@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: name, host, origin, key, size, time."""
+"""Checks on every request before it reaches a route: host, origin, key, size, time."""
 
 import asyncio
 import ipaddress
@@ -27,7 +27,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN_PATHS: Final = frozenset(("/", "/health", "/livez", "/ready"))  # the page asks its user for the key
+OPEN_PATHS: Final = frozenset(("/", "/health", "/livez", "/ready"))  # the page itself asks the user for a key
 OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (
@@ -37,25 +37,25 @@ PLAIN_HEADERS: Final = (
 )
 PREFLIGHT: Final = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's client for browsers sends a dozen of its own
+    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers of its own
     (b"access-control-max-age", b"600"),
 )
-READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # by a page of another site
+READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # headers for pages of other sites
 REFUSALS: Final = range(400, 600)
-MAX_SHOWN: Final = 100  # characters of an address, in the log
+MAX_SHOWN: Final = 100  # characters of a path in the log
 MAX_TARGET_BYTES: Final = 4096
-MAX_DIGITS: Final = 20  # of a length; more of them are as much too large
-LINGER_BYTES: Final = 8 * 2**20  # of a body too long that are read: a connection closed early can lose the answer
+MAX_DIGITS: Final = 20  # of a content length that are parsed; any number with more digits is also too large
+LINGER_BYTES: Final = 8 * 2**20  # of a too long body that are still read: if closed early, the answer can be lost
 
 
 class Gate:
-    """Refuses what no route should see, and gives every answer a request id.
+    """Refuses invalid and unauthorised requests, and adds a request id to every answer.
 
-    The path is judged as the request has it, and everything that is not named open needs the key: an address that is
-    put together from headers decides nothing.
+    All paths need the key unless they are listed as open. The check uses the path of the request line, never a URL
+    built from headers.
 
     Args:
-        is_loopback: the server listens on this machine only.
+        is_loopback: the server listens on loopback only.
     """
 
     def __init__(self, app: App, config: ServerConfig, *, is_loopback: bool) -> None:
@@ -76,7 +76,7 @@ class Gate:
         try:
             await self._answer(scope, receive, answer, headers, is_foreign=is_foreign)
         finally:
-            if answer.refusal and scope["path"] not in OPEN_PATHS:  # who waits for the model asks these again and again
+            if answer.refusal and scope["path"] not in OPEN_PATHS:  # these are polled while the model loads
                 path = scope["raw_path"].decode("latin-1")[:MAX_SHOWN]
                 self._refusals.note(f"{scope['method']} {path}: {answer.refusal} (request {request_id})")
 
@@ -93,19 +93,19 @@ class Gate:
             scope["state"]["owner"] = self._owner(scope, headers)
             scope["state"]["request_id"] = request_id
             self._require_small(scope, headers)
-            # Where there is something to get, its headers are there too; uvicorn leaves the body out.
+            # HEAD is handled as GET; uvicorn leaves out the body.
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await self._app({**scope, "method": method}, self._bounded(receive), answer.send)
         except ApiError as error:
             await answer.refuse(error)
-        except ClientDisconnect:  # in the middle of its body: nobody is left to be told
+        except ClientDisconnect:  # while sending the body, so nobody is left to read an answer
             return
         except Exception:
             logger.exception("request %s failed", request_id)
             await answer.refuse(internal())
 
     def _require_neighbour(self, headers: Headers) -> None:
-        """Raise ApiError for a Host or an Origin that a browser has from another site."""
+        """Raise ApiError for a Host or Origin header that belongs to another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self._hosts.has(host):
             raise ApiError(403, "This server does not answer to that Host.", code="host_not_allowed")
@@ -118,7 +118,7 @@ class Gate:
             raise ApiError(403, "Pages of that origin may not use this server.", code="origin_not_allowed")
 
     def _owner(self, scope: Scope, headers: Headers) -> str:
-        """Whose request this is; raises ApiError where the key is missing or wrong."""
+        """The owner of the request by its key. Raises ApiError if the key is missing or wrong."""
         owner, path = self._keys.owner(headers.get(b"authorization")), scope["path"]
         is_open = scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
         if owner is None and not is_open:
@@ -126,7 +126,7 @@ class Gate:
         return owner or ""
 
     def _require_small(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for too long an address, and for a body that is no JSON or says that it is too long."""
+        """Raise ApiError if the URL is too long, the body is not declared as JSON, or its declared length too large."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise ApiError(414, "The request's address is too long.", code="address_too_long")
         if scope["method"] != "POST":
@@ -139,7 +139,7 @@ class Gate:
             raise ApiError(415, "The body must be JSON: Content-Type: application/json.", code="unsupported_media_type")
 
     def _bounded(self, receive: Receive) -> Receive:
-        """The request's body, of which there is neither more nor later than the limits say."""
+        """`receive` with the limits on the body's size and time."""
         loop = asyncio.get_running_loop()
         deadline, num_bytes, is_whole = loop.time() + self._config.body_s, 0, False
 
@@ -166,10 +166,11 @@ class Gate:
 
 
 class HostNames:
-    """The names in the Host header that a server answers to.
+    """The names that a server accepts in the Host header.
 
-    A page of another site can have its own name lead to this machine, and its requests then look like a neighbour's;
-    but they keep that name. With a key nothing is won by that, so names of a public server need not be listed.
+    This protects against DNS rebinding: another site can let its own name resolve to this machine, so that its page's
+    requests count as same-origin, but their Host header still has that name. With a key the attack gains nothing, so a
+    public server with a key need not list its names.
     """
 
     def __init__(self, config: ServerConfig, *, is_loopback: bool) -> None:
@@ -178,22 +179,22 @@ class HostNames:
         self._takes_all = not is_loopback and bool(config.api_keys) and not config.allowed_hosts
 
     def has(self, host: str) -> bool:
-        """True for a Host header, in lower case, that leads here rightly."""
+        """True if the Host header, given in lower case, is accepted."""
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         return self._takes_all or name in self._names or (self._takes_addresses and is_address(name))
 
 
 class GuardedAnswer:
-    """An answer with the headers that every one has, and at most one beginning.
+    """Sends an answer with the common headers, and starts at most one answer per request.
 
     Args:
-        allowed_origin: another site whose page may read it.
+        allowed_origin: another site whose pages may read the answer.
     """
 
     def __init__(self, send: Send, request_id: str, *, allowed_origin: bytes | None) -> None:
         self._send, self.request_id, self._is_begun = send, request_id, False
         self._error_status: int | None = None
-        self.refusal = ""  # status and reason of an answer that is an error of ours
+        self.refusal = ""  # status and reason if the answer is one of our errors
         self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
         if allowed_origin is not None:
             self._added += [
@@ -216,12 +217,12 @@ class GuardedAnswer:
         await self._send(message)
 
     async def allow(self) -> None:
-        """Say what a page of another site may send."""
+        """Answer a CORS preflight request."""
         await self.send({"type": "http.response.start", "status": 204, "headers": list(PREFLIGHT)})
         await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: ApiError) -> None:
-        """Answer with an error, unless an answer was begun: that one is cut short, so nobody takes it for whole."""
+        """Answer with an error. If an answer has begun, it is cut off instead, so nobody takes it for complete."""
         if self._is_begun:
             return
         body = error.json(self.request_id)
@@ -232,7 +233,7 @@ class GuardedAnswer:
 
 
 def reason_of(body: bytes) -> str:
-    """What an error of ours says, wherever in the server, or in which replica, it was made; empty where it is none."""
+    """Code and message of one of our errors, from this process or a replica; empty if the body is something else."""
     with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
         place, message = error["param"] or "", error["message"]
@@ -241,7 +242,7 @@ def reason_of(body: bytes) -> str:
 
 
 async def discard(receive: Receive, deadline: float) -> None:
-    """Read on for a while, so that the client comes to read the answer."""
+    """Read the rest of a body up to a limit, so that the client finishes sending and reads the answer."""
     num_bytes = 0
     with suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
@@ -257,7 +258,7 @@ def too_large(max_bytes: int) -> ApiError:
 
 
 def is_address(name: str) -> bool:
-    """True for an IP address, which no other site's page can have as its name."""
+    """True for an IP address, which cannot be the domain name of another site."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""API keys: where they come from, and whose request it is."""
+"""API keys: reading the key file, and finding a request's owner."""
 
 import hashlib
 import hmac
@@ -11,14 +11,14 @@ from forerun.server.config import KeyFileError
 from forerun.wires.endpoint import read_key
 
 PREFIX: Final = b"bearer "
-OWNER_CHARACTERS: Final = 16  # of a digest: enough to tell keys apart, of no use as a key
+OWNER_CHARACTERS: Final = 16  # of a digest: enough to tell keys apart, and useless as a key
 
 
 def read_api_keys(path: str | Path) -> tuple[str, ...]:
-    """The keys in a file, one a line, that only its owner may read.
+    """The keys in a file, one per line. Only the file's owner may have permission to read it.
 
     Raises:
-        KeyFileError: it cannot be read, others may read it, or it holds no text.
+        KeyFileError: it cannot be read, other users may read it, or it is not UTF-8.
     """
     try:
         return tuple(read_key(path).decode().split())
@@ -29,18 +29,18 @@ def read_api_keys(path: str | Path) -> tuple[str, ...]:
 
 
 class KeyRing:
-    """Tells whose key a request has. Digests of all keys are compared, each in constant time."""
+    """Finds the owner of a request by its key. Compares with the digests of all keys, each in constant time."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
 
     @property
     def is_open(self) -> bool:
-        """True where no key is needed."""
+        """True if no key is needed."""
         return not self._digests
 
     def owner(self, authorization: bytes | None) -> str | None:
-        """A name for the key of this Authorization header, the same in every request; None where it opens nothing."""
+        """A stable name for the key in this Authorization header; None if the key is missing or wrong."""
         if self.is_open:
             return ""
         given = authorization or b""

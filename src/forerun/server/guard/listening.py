@@ -1,4 +1,4 @@
-"""The one socket of a server, bound before anything slow begins."""
+"""The listening socket of a server, bound before anything slow begins."""
 
 import os
 import socket
@@ -8,10 +8,11 @@ from forerun.wires.endpoint import Address, is_loopback, resolve
 
 
 def bind(config: ServerConfig) -> socket.socket:
-    """A listening socket; not shared with other processes, so that a second server is told that the port is taken.
+    """A listening socket. The port is not shared, so a second server on the same port gets an error.
 
     Raises:
-        AddressError: it is in use, not allowed or not this machine's, or can be reached from elsewhere without a key.
+        AddressError: the address is in use, not permitted or not this machine's, or other machines could reach it
+            without a key.
     """
     address = Address(server=config.host, port=config.port)
     try:
@@ -30,14 +31,14 @@ def bind(config: ServerConfig) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise AddressError(f"cannot listen on {address} ({reason}): choose another port, or end its holder") from error
-    # Connections take this over. Without it the system keeps an event back until what came before it is acknowledged,
-    # which a client may delay by 40 ms; asyncio asks for it only where a socket names its protocol.
+    # Accepted connections inherit this option. Without it the system delays an event until the data before it is
+    # acknowledged, which a client may delay by 40 ms. asyncio sets it only on sockets created with a protocol number.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a browser on this machine finds it."""
+    """The URL for a browser on this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

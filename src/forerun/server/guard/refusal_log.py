@@ -1,4 +1,4 @@
-"""A line in the log for each refused request, and few of them for a crowd, which must not fill the disk as well."""
+"""Logs refused requests, with a limit on the number of lines so that a flood of requests cannot fill the disk."""
 
 import asyncio
 import logging
@@ -6,15 +6,15 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-EVERY_S: Final = 10.0  # an operator who looks at the log sees that it goes on
+EVERY_S: Final = 10.0  # between summaries
 MAX_LINES: Final = 10  # within that time
-MAX_CHARACTERS: Final = 300  # of what a line says of a request, of which a client chose a part
+MAX_CHARACTERS: Final = 300  # per line, part of which is chosen by the client
 
 
 class RefusalLog:
-    """Tells of each refusal at once, of ten within ten seconds; how many more there were it tells afterwards.
+    """Logs up to ten refusals per ten seconds at once, and afterwards the number of further ones.
 
-    Belongs to the event loop's thread.
+    Use it in the event loop's thread only.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class RefusalLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, about: str) -> None:
-        """A request was refused."""
+        """Log a refused request."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._sum_up)
         if self._num_told == MAX_LINES:
@@ -39,5 +39,5 @@ class RefusalLog:
 
 
 def in_a_line(about: str) -> str:
-    """What can be a part of a line of a log: nothing in it ends the line or moves a terminal's cursor."""
+    """The text made safe for one log line: no line breaks and no terminal control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in about[:MAX_CHARACTERS])

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, and no more: no NaN, no key twice, no giant number, no half character, bounded depth."""
+"""Strict JSON: no NaN, no duplicate keys, no huge numbers, no unpaired surrogates, limited depth."""
 
 import json
 import re
@@ -8,19 +8,20 @@ from typing import Any, Final, NoReturn
 from forerun.server.protocol.errors import ApiError, invalid
 
 MAX_INTEGER_DIGITS: Final = 19  # of 2**63 - 1, the largest seed
-MAX_KEYS: Final = 4096  # of one object; 1,024 biases are the most that a request needs
-MAX_BRACKETS: Final = 16384  # 2,048 messages with two parts each need about half of it
+MAX_KEYS: Final = 4096  # per object; a valid request has at most 1,024, in logit_bias
+MAX_BRACKETS: Final = 16384  # 2,048 messages with two parts each need about half of them
 HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-# Also a string without an end: else every quote in it would be looked at as a beginning, and each to the end.
+# Also matches an unterminated string; otherwise the search would start again at every quote in it and take quadratic
+# time.
 TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
-    """The value of a request's body.
+    """Parse a request's body.
 
     Raises:
-        ApiError: it is no such JSON.
+        ApiError: it is not valid strict JSON.
     """
     require_shallow(body, max_depth)
     try:
@@ -35,7 +36,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def require_shallow(body: bytes, max_depth: int) -> None:
-    """Raise ApiError where brackets nest deeper, or are very many; counted before parsing, which has no such limit."""
+    """Raise ApiError if brackets nest too deep or are too many. Checked before parsing, which has no such limits."""
     num_opened = body.count(b"[") + body.count(b"{")
     if num_opened <= max_depth:
         return

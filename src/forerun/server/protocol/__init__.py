@@ -1,1 +1,1 @@
-"""What goes over the wire: requests, answers, errors and events."""
+"""The HTTP API's requests, answers, errors and events."""

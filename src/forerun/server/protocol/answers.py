@@ -1,4 +1,4 @@
-"""Bodies of answers: usage, timings and whole texts, as OpenAI's clients and llama-server's read them."""
+"""Parts of answers: usage and timings, in the formats of OpenAI and llama-server."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -14,12 +14,12 @@ FINISH: dict[FinishReason, str] = {
 
 
 def usage(results: Sequence[Generation], drafter: str, last: StepStats | None, *, num_choices: int = 1) -> Body:
-    """What all texts of a request took; a prompt counts once, however many texts follow it.
+    """Token usage of a request. A prompt counts once, however many texts are written for it.
 
     Args:
-        drafter: who drafts.
+        drafter: name of the drafter.
         last: the newest round.
-        num_choices: texts for each prompt, which stand side by side.
+        num_choices: texts per prompt, which are adjacent in `results`.
     """
     prompts = [result.stats for result in results[::num_choices]]
     num_prompt = sum(stats.num_prompt_tokens for stats in prompts)
@@ -38,12 +38,12 @@ def usage(results: Sequence[Generation], drafter: str, last: StepStats | None, *
 
 
 def counted(num_prompt: int, num_new: int) -> Body:
-    """Usage while a text is being written."""
+    """Usage so far, while texts are being written."""
     return {"prompt_tokens": num_prompt, "completion_tokens": num_new, "total_tokens": num_prompt + num_new}
 
 
 def speculation(stats: GenerationStats, drafter: str, last: StepStats | None) -> Body:
-    """What drafting brought to a text."""
+    """Statistics of speculative decoding for one text."""
     speedup = stats.speedup
     return {
         "drafter": drafter,
@@ -61,9 +61,9 @@ def speculation(stats: GenerationStats, drafter: str, last: StepStats | None) ->
 
 
 def timings(stats: GenerationStats) -> Body:
-    """The times of one text, with llama-server's names.
+    """The times of one text under llama-server's names.
 
-    The last prompt token is read with the first round, so it is in prompt_n, and in none of the times of the prompt.
+    The last prompt token is read in the first round, so prompt_n includes it and the prompt times do not.
     """
     num_read = stats.num_prompt_tokens - stats.num_reused_tokens
     return {
@@ -82,5 +82,5 @@ def timings(stats: GenerationStats) -> Body:
 
 
 def token_ms(tokens_per_s: float) -> float:
-    """Milliseconds for a token; 0 where there was none."""
+    """Milliseconds per token; 0 if there were no tokens."""
     return round(1e3 / tokens_per_s, 3) if tokens_per_s else 0.0

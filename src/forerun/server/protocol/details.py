@@ -1,4 +1,4 @@
-"""The forerun key of an event: who guessed each token of a round, its tree, and who worked when."""
+"""The `forerun` key of an event: the source of each token in a round, the round's tree and its timeline."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ BONUS, DRAFT = "bonus", "draft"
 
 
 class RoundDetails:
-    """Details of one text's rounds, for a page that shows them. Times are milliseconds since the first began."""
+    """Details of one text's rounds, for display. Times are milliseconds since the start of the first round."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -19,7 +19,7 @@ class RoundDetails:
         self._began_s: float | None = None
 
     def of(self, step: DecodeStep) -> dict[str, Any]:
-        """The next round."""
+        """The details of the next round."""
         stats = step.stats
         self._num_rounds += 1
         if self._began_s is None and stats.spans:
@@ -52,14 +52,14 @@ class RoundDetails:
 
 
 def who_guessed(tree: DraftedTree | None, num_tokens: int, num_accepted: int) -> Sequence[str]:
-    """Who each token of a round comes from: accepted ones from what drafted them, the bonus token from the target."""
+    """The source of each token in a round: the drafter of an accepted token, the target for the bonus token."""
     sources = () if tree is None else tree.sources
     drafted = [DRAFT] * num_accepted if tree is None else [sources[node] for node in tree.path]
     return [*drafted[:num_tokens], *[BONUS] * (num_tokens - len(drafted))]
 
 
 def tree_body(tree: DraftedTree, text_of: Callable[[int], str]) -> dict[str, Any]:
-    """A tree as a page draws it; parents come before children, and the root's parent is -1."""
+    """A tree as JSON. Parents come before children, and the root's parent is -1."""
     return {
         "texts": [text_of(token_id) for token_id in tree.token_ids],
         "parents": list(tree.parents),

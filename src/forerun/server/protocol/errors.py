@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them: one object, one status. Texts are fixed, so nothing of the inside can leak."""
+"""Errors in OpenAI's format. Their messages are fixed, so they cannot leak internals."""
 
 import json
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from typing import Any, Final
 from forerun.core.errors import ForerunError
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-RETRIED: Final = (408, 409, 429, 503)  # worth another try later; the openai client repeats every 5xx unless told not to
-UNREAD: Final = (408, 413)  # the rest of the body is not read, so no request can follow it
+RETRIED: Final = (408, 409, 429, 503)  # worth a retry; the openai client retries every 5xx unless told not to
+UNREAD: Final = (408, 413)  # the rest of the body is not read, so the connection cannot be reused
 
 
 class ApiError(ForerunError):
     """A request that cannot be answered.
 
     Args:
-        code: a short name that programs can look for.
-        param: the field of the request that is wrong.
-        retry_after_s: when another try makes sense.
-        allow: methods that the path takes, for status 405.
+        code: a short name for programs to check.
+        param: the request's field that is wrong.
+        retry_after_s: when to try again.
+        allow: methods that the path supports, for status 405.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ApiError(ForerunError):
         return json.dumps(self.body(request_id)).encode()
 
     def headers(self) -> Mapping[str, str]:
-        """Whether and when to try again."""
+        """Whether and when to retry, the allowed methods, and whether the connection closes."""
         found = {"x-should-retry": "true" if self.status in RETRIED else "false"}
         if self.retry_after_s is not None:
             found["retry-after"] = str(self.retry_after_s)
@@ -60,12 +60,12 @@ class ApiError(ForerunError):
 
 
 def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """A request that is wrong in itself."""
+    """An invalid request."""
     return ApiError(400, message, code=code, param=param)
 
 
 def internal() -> ApiError:
-    """A failure of ours, whose cause is in the server's log under the request's id."""
+    """An internal error; the server's log has its cause under the request's id."""
     return ApiError(
         500,
         "The server failed to answer this request; its log has the cause under the request id.",
@@ -74,7 +74,7 @@ def internal() -> ApiError:
 
 
 def too_long(num_prompt: int, max_length: int) -> ApiError:
-    """A prompt that leaves no room for an answer."""
+    """The prompt leaves no room for an answer in the context."""
     return invalid(
         f"This model's maximum context length is {max_length} tokens, and the prompt has {num_prompt}: shorten it.",
         param="messages",
@@ -83,10 +83,10 @@ def too_long(num_prompt: int, max_length: int) -> ApiError:
 
 
 def stopping() -> ApiError:
-    """The server is about to end."""
+    """The server is shutting down."""
     return ApiError(503, "The server is shutting down: try again later.", code="shutting_down", retry_after_s=5)
 
 
 def loading() -> ApiError:
-    """The model is not there yet."""
+    """The model is not loaded yet."""
     return ApiError(503, "The model is being loaded: try again in a moment.", code="model_loading", retry_after_s=2)

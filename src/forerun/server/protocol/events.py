@@ -1,4 +1,4 @@
-"""Server-sent events as OpenAI has them: one for each verified round."""
+"""Server-sent events in OpenAI's format, one per verified round."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ CHAT, TEXT = "chat.completion.chunk", "text_completion"
 
 
 class EventWriter:
-    """Events of one answer.
+    """Writes the events of one answer.
 
     Args:
         kind: CHAT or TEXT.
-        about: what all of them have, such as id, time and model.
+        about: fields that all events have, such as id, time and model.
     """
 
     def __init__(self, kind: str, about: Mapping[str, Any]) -> None:
@@ -35,18 +35,18 @@ class EventWriter:
         """An event with a piece of a text.
 
         Args:
-            delta: what the message gains, of a chat; else {"text": ...}.
-            roots: keys beside OpenAI's.
+            delta: for a chat the message's delta, else {"text": ...}.
+            roots: further top-level keys of the event.
         """
         said: dict[str, Any] = {"delta": delta} if self._is_chat else {"text": delta.get("text", "")}
         return self.event([{"index": index, **said, "logprobs": logprobs, "finish_reason": finish}], **roots)
 
     def event(self, choices: list[dict[str, Any]], **roots: Any) -> bytes:
-        """An event with these choices. All beyond ASCII is escaped: some clients end lines at U+2028 too."""
+        """An event with these choices. Non-ASCII characters are escaped, since some clients split lines at U+2028."""
         rest = json.dumps({"choices": choices, **roots})
         return f"{self._head}, {rest[1:]}\n\n".encode()
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:
-    """What ends a stream that was begun."""
+    """An error event, which ends a stream that has already begun."""
     return b"data: " + error.json(request_id) + b"\n\n"

@@ -1,5 +1,5 @@
-"""How likely tokens were, as OpenAI's two kinds of answers have it: the target's own logarithms, before temperature,
-penalties and filters.
+"""Log-probabilities in the formats of OpenAI's chat and completions: those of the target, before temperature, penalties
+and filters.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ IMPOSSIBLE: Final = -9999.0
 
 
 class LogprobWriter:
-    """The logarithms of one text's tokens.
+    """The log-probabilities of one text's tokens.
 
-    A token's text is what it adds to the text before it, so that all of them joined are the text: of a character that
-    takes several tokens the last one has it. Alternatives are decoded alone.
+    A token's text is what it adds to the text before it, so the token texts joined give the whole text. If a character
+    takes several tokens, it belongs to the last one. Alternative tokens are decoded separately.
 
     Args:
-        offset: characters before the text, of an echoed prompt.
+        offset: length in characters of the echoed prompt before the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, is_chat: bool, offset: int) -> None:
@@ -27,7 +27,7 @@ class LogprobWriter:
         self._all: list[dict[str, Any]] = []
 
     def of(self, step: DecodeStep) -> dict[str, Any] | None:
-        """Those of the next tokens; None where none were asked for."""
+        """The log-probabilities of a step's tokens; None if the request wants none."""
         entries = [self._entry(item) for item in step.logprobs]
         if entries and step.finish is not None:
             entries[-1]["token"] += self._pieces.flush()
@@ -35,7 +35,7 @@ class LogprobWriter:
         return self._body(entries) if entries else None
 
     def whole(self) -> dict[str, Any] | None:
-        """Those of all tokens."""
+        """The log-probabilities of all tokens; None if there are none."""
         return self._body(self._all) if self._all else None
 
     def _entry(self, item: TokenLogprob) -> dict[str, Any]:
@@ -63,14 +63,14 @@ class LogprobWriter:
 
 
 def finite(logprob: float) -> float:
-    """JSON has no infinity; OpenAI writes this number for a token that cannot be."""
+    """The value, or at least -9999, which OpenAI writes for impossible tokens since JSON has no infinity."""
     return max(logprob, IMPOSSIBLE)
 
 
 def likeliest(top: Sequence[tuple[str, float]], entry: dict[str, Any]) -> dict[str, float]:
-    """By text, likeliest first, and the token itself, as OpenAI and vLLM have it: whoever looks it up finds it.
+    """Log-probabilities by token text, likeliest first, and including the chosen token, as in OpenAI and vLLM.
 
-    Tokens may share a text, such as parts of a character.
+    Several tokens may have the same text, such as parts of a character; the likeliest is kept.
     """
     found: dict[str, float] = {}
     for text, logprob in (*top, (entry["token"], entry["logprob"])):
@@ -79,5 +79,5 @@ def likeliest(top: Sequence[tuple[str, float]], entry: dict[str, Any]) -> dict[s
 
 
 def named(text: str, logprob: float) -> dict[str, Any]:
-    """A token as a chat's answer has it."""
+    """A token in the format of a chat answer."""
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

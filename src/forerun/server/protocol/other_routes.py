@@ -1,4 +1,4 @@
-"""Routes of other servers, each with the one here that does its work, for whoever asks for what is not here."""
+"""Messages for unknown routes: routes of other servers, each with this server's equivalent."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,7 @@ TEXT: Final = "texts are continued by POST /v1/completions"
 MODELS: Final = "the model is named by GET /v1/models"
 STATE: Final = "GET /v1/forerun tells of model and drafter, GET /metrics of requests"
 NO_VECTORS: Final = "this server writes texts, and has no embeddings"
-# By the last name in a path, or the last two: OpenAI's, Anthropic's, ollama's, llama-server's, vLLM's.
+# By the last one or two parts of the path: routes of OpenAI, Anthropic, ollama, llama-server and vLLM.
 INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("chat", "chat/completions", "responses", "messages", "conversations", "assistants"), CHAT),
     **dict.fromkeys(("completion", "completions", "complete", "generate", "infill"), TEXT),
@@ -27,14 +27,14 @@ MAX_SHOWN: Final = 100  # characters of a path
 
 
 def no_route(method: str, path: str) -> str:
-    """What is told of a route that is not here."""
+    """The error message for an unknown route."""
     names = path.strip("/").split("/")
     instead = INSTEAD.get("/".join(names[-2:])) or INSTEAD.get(names[-1], OTHERWISE)
     return f"no route {shown(method, path)} here; {instead}"
 
 
 def no_method(method: str, path: str, allowed: str) -> str:
-    """What is told of a method that a path does not take."""
+    """The error message for a method that the path does not support."""
     return f"no route {shown(method, path)} here; this path takes {allowed}"
 
 

@@ -1,4 +1,4 @@
-"""Requests, field by field, with bounds on every number, text and list."""
+"""Request schemas, with bounds on every number, string and list."""
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -6,13 +6,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from forerun.server.protocol.unsupported import not_yet, require_text_parts
 
-MAX_TOKENS: Final = 2**20  # more than any model's context; what does not fit is cut off
+MAX_TOKENS: Final = 2**20  # more than any model's context; larger values are cut to what fits
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
 KEY_PATTERN: Final = "^(0|[1-9][0-9]{0,8})$"  # without leading zeros, so that no token has two biases
 
 
 def whole(value: Any) -> Any:
-    """3.0 as 3: JSON has one kind of number, and some clients write all of theirs with a point."""
+    """Turn 3.0 into 3, since some clients write all JSON numbers with a decimal point."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list) and float in set(map(type, value)):
@@ -25,7 +25,7 @@ TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
 TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS), BeforeValidator(whole)]
-# One fault of a list is enough: a report of each would take a thousand times the memory of the list itself.
+# fail_fast: an error report for every item could take a thousand times the memory of the list itself.
 Ids: TypeAlias = Annotated[
     list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)
 ]
@@ -33,7 +33,7 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 
 
 def has(*names: str) -> dict[str, Any]:
-    """The part of a description that says that these fields are there and not null."""
+    """A JSON schema that requires these fields to be present and not null."""
     return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
@@ -42,18 +42,18 @@ ONE_OF_TWO: Final[Any] = [has("prompt"), has("messages")]
 
 
 class Fields(BaseModel):
-    """Types are taken as they are written: "1" is no number. Fields of other names are kept apart, to be named."""
+    """Base class with strict types: the string "1" is no number. Unknown fields are collected, to be reported."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     @property
     def others(self) -> dict[str, Any]:
-        """Fields that this request does not have."""
+        """Unknown fields of the request."""
         return self.model_extra or {}
 
 
 class StreamOptions(Fields):
-    """What a stream says beside the text."""
+    """What a stream reports besides the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -67,18 +67,18 @@ class TextPart(Fields):
 
 
 class PredictedContent(Fields):
-    """A text that the answer probably resembles: it is looked up first."""
+    """A text that the answer probably resembles; drafts are taken from it first."""
 
     type: Literal["content"]
     content: str | Annotated[list[TextPart], Field(max_length=64)]
 
 
 class ForerunOptions(Fields):
-    """What only this server has.
+    """Options that only this server has.
 
     Args:
-        drafter: "none" decodes this request plainly; null is the server's own.
-        details: every event also says who guessed each token, with the tree and the times of the round.
+        drafter: "none" decodes without a drafter; null uses the server's own.
+        details: every event also has the source of each token, and the tree and times of the round.
     """
 
     drafter: Annotated[str, StringConstraints(min_length=1, max_length=32)] | None = None
@@ -86,7 +86,7 @@ class ForerunOptions(Fields):
 
 
 class ChatMessage(Fields):
-    """One message. Fields of other names go to the chat template."""
+    """One message. Additional fields are passed to the chat template."""
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: Annotated[
@@ -95,9 +95,10 @@ class ChatMessage(Fields):
 
 
 class WritingRequest(Fields):
-    """What chat and completions have in common.
+    """Fields that chat and completions share.
 
-    Left out, sampling is what the model's authors recommend. A temperature below 0.0001 is greedy.
+    Sampling fields that are left out default to what the model's authors recommend. A temperature below 0.0001 is
+    greedy.
     """
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
@@ -146,12 +147,12 @@ class ChatRequest(WritingRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
 
     def num_logprobs(self) -> int | None:
-        """Alternatives per token; None: no log-probabilities at all. Who asks for alternatives alone has both."""
+        """Alternatives per token; None for no log-probabilities. top_logprobs alone implies logprobs."""
         is_asked = self.top_logprobs if self.logprobs is None else self.logprobs
         return (self.top_logprobs or 0) if is_asked else None
 
     def predicted(self) -> str:
-        """The predicted text; empty where there is none."""
+        """The predicted text; empty if there is none."""
         content = "" if self.prediction is None else self.prediction.content
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
@@ -170,11 +171,11 @@ class CompletionRequest(WritingRequest):
     logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
 
     def num_logprobs(self) -> int | None:
-        """As `ChatRequest.num_logprobs`."""
+        """See `ChatRequest.num_logprobs`."""
         return self.logprobs
 
     def prompts(self) -> "list[str] | list[list[int]]":
-        """One text, or its ids, per prompt."""
+        """All prompts, as texts or as lists of token ids."""
         given = self.prompt
         if isinstance(given, str):
             return [given]
@@ -184,7 +185,7 @@ class CompletionRequest(WritingRequest):
 
 
 class TokenizeRequest(Fields):
-    """POST /tokenize: a text, or messages for the chat template."""
+    """POST /tokenize: a text, or messages to format with the chat template."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": ONE_OF_TWO})
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
@@ -203,6 +204,6 @@ class DetokenizeRequest(Fields):
 
 
 def refuse_missing_parts(request: CompletionRequest) -> None:
-    """Raise ApiError for what the engine cannot do."""
+    """Raise ApiError for combinations of fields that the engine does not support."""
     if request.echo and request.logprobs is not None:
         raise not_yet("echo with logprobs")

@@ -1,4 +1,4 @@
-"""What a model thinks, told apart from what it answers, by the marks of its chat template."""
+"""Separates a model's reasoning from its answer by the <think> tags of its chat template."""
 
 from typing import Final
 
@@ -7,15 +7,15 @@ SPACE: Final = " \n\r\t"
 
 
 def has_thinking(template_source: str) -> bool:
-    """True for a chat template that knows think marks."""
+    """True if a chat template has think tags."""
     return END in template_source
 
 
 class ThinkingSplit:
-    """Parts streamed text into thought and answer: what stands between the first marks is thought.
+    """Splits streamed text into reasoning and answer: the text between the first pair of tags is reasoning.
 
-    A model begins to think at once or not at all. Where the prompt ends with the opening mark, it has begun already.
-    Held back is what may turn out to be a part of a mark, and white space around marks, which belongs to neither.
+    The opening tag counts only at the very start of the text, or at the end of the prompt. Text that may turn out to be
+    part of a tag is held back, and so is white space before a tag; white space around tags is dropped.
     """
 
     def __init__(self, rendered_prompt: str) -> None:
@@ -27,7 +27,7 @@ class ThinkingSplit:
             self._is_undecided, self._is_thinking = False, True
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The thought and the answer that are certain with this text."""
+        """Add text; returns the new reasoning and answer text that is certain now."""
         self._held += text
         if self._is_undecided and not self._decide():
             return "", ""
@@ -40,17 +40,17 @@ class ThinkingSplit:
             self._is_leading = True
             return thought, self._answer()
         certain = len(self._held) - num_of_mark(self._held, END)
-        certain = len(self._held[:certain].rstrip(SPACE))  # before the mark, white space is no thought
+        certain = len(self._held[:certain].rstrip(SPACE))  # white space before the closing tag is dropped
         thought, self._held = self._held[:certain], self._held[certain:]
         return self._without_lead(thought), ""
 
     def flush(self) -> tuple[str, str]:
-        """What was held back, once no more follows."""
+        """The text that was held back, at the end of the stream."""
         held, self._held = self._held, ""
         return (held, "") if self._is_thinking else ("", held)
 
     def _decide(self) -> bool:
-        """Whether the text so far says if it begins with a thought."""
+        """Decide whether the text begins with reasoning; False if that is not certain yet."""
         seen = self._held.lstrip(SPACE)
         if seen.startswith(BEGIN):
             self._is_thinking, self._held = True, seen[len(BEGIN) :]
@@ -73,5 +73,5 @@ class ThinkingSplit:
 
 
 def num_of_mark(text: str, mark: str) -> int:
-    """Length of the longest end of the text that is a beginning of the mark."""
+    """Length of the longest suffix of the text that is a proper prefix of the tag."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)

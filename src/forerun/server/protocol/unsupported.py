@@ -1,4 +1,4 @@
-"""Fields that other servers know and this one does not: refused where ignoring them would change the answer."""
+"""Fields that other servers support and this one does not: refused if ignoring them would change the answer."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -45,13 +45,13 @@ PART_KINDS: Final = (
     "audio",
     "video",
     "file",
-)  # one of these is in every name that a part's type has elsewhere
+)  # every other server's type of a content part contains one of these
 MAX_NAMED: Final = 20  # ignored fields in the header
 MAX_NAME_CHARACTERS: Final = 64
 
 
 def refuse_unsupported(extra: Mapping[str, Any]) -> None:
-    """Raise ApiError for a field that asks for what cannot be had; its neutral values are fine."""
+    """Raise ApiError for an unsupported field, unless its value has no effect anyway."""
     for name, sentence in REFUSED.items():
         value = extra.get(name)
         if value and value not in HARMLESS.get(name, ()):
@@ -59,7 +59,7 @@ def refuse_unsupported(extra: Mapping[str, Any]) -> None:
 
 
 def require_text_parts(content: Any) -> Any:
-    """What a message says, as it is; raises PydanticCustomError for parts that are no text."""
+    """Return a message's content unchanged; raises PydanticCustomError if a part is not text."""
     parts = content if isinstance(content, list) else ()
     for kind in (part.get("type") for part in parts if isinstance(part, dict)):
         if kind != "text" and isinstance(kind, str):
@@ -71,7 +71,7 @@ def require_text_parts(content: Any) -> Any:
 
 
 def ignored_header(extra: Mapping[str, Any]) -> dict[str, str]:
-    """The header that names fields nobody read; names that no header can hold are left out."""
+    """The header that lists ignored fields, without names that are not allowed in a header."""
     names = [name for name in extra if name not in REFUSED and is_plain(name)][:MAX_NAMED]
     return {"x-forerun-ignored": ",".join(names)} if names else {}
 
@@ -81,5 +81,5 @@ def is_plain(name: str) -> bool:
 
 
 def not_yet(name: str) -> ApiError:
-    """The refusal of a field whose engine part is missing."""
+    """An error for a field that the engine does not support yet."""
     return invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)

@@ -1,1 +1,1 @@
-"""Several engines behind one socket, each in a process that Ray Serve starts, watches and starts anew."""
+"""Several engines behind one socket, each in a process that Ray Serve starts, monitors and restarts."""

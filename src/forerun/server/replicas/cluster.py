@@ -1,7 +1,8 @@
-"""Ray, on this machine alone: one deployment for each replica, and no proxy, since the front has the only open socket.
+"""Ray on this machine: one deployment per replica, without Ray's proxy, since the front process has the only open
+socket.
 
-Ray's own processes talk over sockets of their own, which need the token that the environment holds. Importing this
-takes seconds.
+Ray's processes talk over their own sockets, which require the token in the environment. Importing this module takes
+seconds.
 """
 
 import logging
@@ -21,20 +22,19 @@ from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import Replica, ReplicaReport
 from forerun.server.replicas.shares import cores_of, gpu_share
 
-# Ray puts the machine's address on the network in the place of 127.0.0.1; of another address of loopback it makes no
-# more than it is.
+# Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
-OBJECT_STORE_BYTES: Final = 80 * 2**20  # the least that Ray takes: what is sent is small
-MAX_ONGOING: Final = 100_000  # a replica's own queue says when it is full
+OBJECT_STORE_BYTES: Final = 80 * 2**20  # Ray's minimum; the messages are small
+MAX_ONGOING: Final = 100_000  # no limit here, since a replica's own queue refuses requests when it is full
 HEALTH_EVERY_S: Final = 2.0
 FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
 
 
 class RayReplica:
-    """A replica as Ray Serve reaches it. What is asked of one that has ended raises ReplicaLostError.
+    """A replica, called through Ray Serve. All calls raise ReplicaLostError if its process has ended.
 
     Args:
-        handle: Ray Serve's.
+        handle: Ray Serve's deployment handle.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -58,7 +58,7 @@ class RayReplica:
             await self._handle.end.remote()
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-        """See `Replica.answer`; it ends there too where it is not read to its end."""
+        """See `Replica.answer`. If the caller stops reading, the request is cancelled in the replica."""
         messages = self._handle.options(stream=True).answer.remote(scope, body)
         try:
             with loses_replica():
@@ -70,7 +70,7 @@ class RayReplica:
 
 @contextmanager
 def loses_replica() -> Iterator[None]:
-    """Ray's errors as ours."""
+    """Turn Ray's errors into ours."""
     try:
         yield
     except DeploymentUnavailableError as error:
@@ -80,11 +80,11 @@ def loses_replica() -> Iterator[None]:
 
 
 def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: bool, folder: str) -> Sequence[RayReplica]:
-    """The replicas, which load their models from now on.
+    """Start the replicas and return them without waiting for their models to load.
 
     Args:
-        about: what every replica is made of.
-        folder: where Ray keeps its sockets and logs.
+        about: keyword arguments for every `Replica`.
+        folder: for Ray's sockets and logs.
     """
     ray.init(
         address="local",
@@ -114,5 +114,5 @@ def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: boo
 
 
 def stop_cluster() -> None:
-    """End Ray with all its processes; without effect where it does not run."""
+    """Stop Ray and all its processes; does nothing if it is not running."""
     ray.shutdown()

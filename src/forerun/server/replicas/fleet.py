@@ -1,4 +1,4 @@
-"""The replicas: started by Ray Serve, asked how they are, and asked for answers."""
+"""The replicas: starting, monitoring and choosing one per request."""
 
 import asyncio
 import logging
@@ -15,40 +15,41 @@ from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import ReplicaReport
 from forerun.server.work.engine_thread import MakeEngine
 
-if TYPE_CHECKING:  # Ray, which is loaded after the server listens
+if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
     from forerun.server.replicas.cluster import RayReplica
 
 logger = logging.getLogger(__name__)
 
 ASK_EVERY_S: Final = 1.0
-PATIENCE_S: Final = 5.0  # for a report, which takes milliseconds
+PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes milliseconds
 SIGNALS_EVERY_S: Final = 0.05
-HIDDEN_KEY: Final = "known to the front process only"  # replicas describe that a key is needed, and see none
+HIDDEN_KEY: Final = "known to the front process only"  # replicas only need to know that there is a key
 
 
 class Link:
-    """The front's end of one replica."""
+    """One replica as seen from the front process."""
 
     def __init__(self, replica: "RayReplica") -> None:
         self.replica = replica
         self.is_ready = False
-        self.lost: dict[object, Callable[[], None]] = {}  # who is told where it is lost: its open requests
+        self.lost: dict[object, Callable[[], None]] = {}  # a callback per open request, for when the replica is lost
 
     def lose(self) -> None:
-        """Give it no more requests, and end those it has."""
+        """Send it no more requests, and end its open ones."""
         self.is_ready = False
         for tell in list(self.lost.values()):
             tell()
 
 
 class Fleet:
-    """All replicas of a server. Lives in the event loop's thread.
+    """All replicas of a server. Use it in the event loop's thread only.
 
     Args:
         uses_gpus: the engines may run on GPUs, which the replicas share.
-        keep_signals: handles signals again; Ray's start takes them over, and its handler of SIGTERM aborts.
-        on_ready: called when the first requests can be answered.
-        on_end: called where no replica can be opened.
+        keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
+            aborts the process.
+        on_ready: called when the first replica is ready.
+        on_end: called with the error if no replica can be opened.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Fleet:
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
-        """End them; nothing of them is left afterwards."""
+        """Stop the replicas and Ray, and remove its folder."""
         for task in self._tasks[1:]:
             task.cancel()
         await self._tasks[0]  # Ray cannot be interrupted while it starts
@@ -92,13 +93,13 @@ class Fleet:
 
     @contextmanager
     def visit(self, session: str, *, on_lost: Callable[[], None]) -> Iterator[Link]:
-        """The replica that answers this conversation, which counts as busier meanwhile.
+        """The replica that answers this conversation. Within the block the request counts as open on that replica.
 
         Args:
-            on_lost: called where the replica is lost.
+            on_lost: called if the replica is lost.
 
         Raises:
-            ApiError: none is there.
+            ApiError: no replica is ready.
         """
         num_open = {index: len(link.lost) for index, link in self._links.items() if link.is_ready}
         if not num_open:
@@ -111,7 +112,7 @@ class Fleet:
             del link.lost[visitor]
 
     async def pages(self) -> Mapping[int, str | None]:
-        """The page of numbers of every replica; None where it does not answer."""
+        """The metrics page of every replica; None for one that does not answer."""
 
         async def page(link: Link) -> str | None:
             with suppress(ReplicaLostError, TimeoutError):
@@ -136,7 +137,7 @@ class Fleet:
             self._tasks.append(asyncio.create_task(self._watch(index, self._links[index])))
 
     def _start_cluster(self) -> "Sequence[RayReplica]":
-        """Runs in a thread of its own, since it takes seconds."""
+        """Takes seconds, so it runs in its own thread."""
         from forerun.server.replicas.cluster import start_cluster
 
         return start_cluster(
@@ -152,7 +153,7 @@ class Fleet:
         stop_cluster()
 
     async def _watch(self, index: int, link: Link) -> None:
-        """Ask a replica again and again how it is."""
+        """Poll a replica's state."""
         try:
             while True:
                 self._note(index, link, await self._report(link))
@@ -162,7 +163,7 @@ class Fleet:
             self._fail(error)
 
     def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
-        """What a replica said of itself; None: nothing."""
+        """Process a replica's report; None if it did not answer."""
         if report is not None and report.failure is not None:
             self._fail(report.failure)
         is_ready, is_first = report is not None and report.is_ready, self.num_ready == 0
@@ -183,7 +184,7 @@ class Fleet:
             return None
 
     def _fail(self, error: BaseException) -> None:
-        """A replica could not be opened; at the start that is everybody's fault."""
+        """A replica could not be opened. While no replica is ready, this ends the server."""
         if self.num_ready > 0:
             logger.error("a replica could not be opened: %s", error)
         elif not self.is_over:

@@ -1,4 +1,4 @@
-"""Requests handed on to replicas."""
+"""Forwards requests to replicas."""
 
 from typing import Final
 
@@ -10,18 +10,18 @@ from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lo
 from forerun.server.replicas.sessions import session_of
 
 KEPT: Final = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
-MAX_TRIES: Final = 2  # a request that ends every replica it meets must not meet them all
+MAX_TRIES: Final = 2  # a request that crashes a replica must not be sent to all of them
 
 
 class Forwarder:
-    """An ASGI app whose answers are replicas'."""
+    """An ASGI app that forwards every request to a replica."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self.is_draining = fleet, False
         self._open: set[Relay] = set()
 
     def end_all(self) -> None:
-        """End what is open, with an error."""
+        """End all open requests with an error."""
         for relay in self._open:
             relay.put(AnswerEnd.SHUTDOWN)
 
@@ -48,7 +48,7 @@ class Forwarder:
 
 
 async def whole(receive: Receive) -> bytes:
-    """The body of a request, which the gate has bounded; what there is of it where the client left."""
+    """The body of a request, whose size the gate limits; incomplete if the client left."""
     parts = []
     while (message := await receive())["type"] == "http.request":
         parts.append(message.get("body", b""))

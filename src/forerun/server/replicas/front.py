@@ -1,4 +1,4 @@
-"""The process with the server's socket: the gate, the page, how all are, and every other request handed on."""
+"""The process with the server's socket. It has the gate, the page and the health routes, and forwards all else."""
 
 import asyncio
 import signal
@@ -33,14 +33,14 @@ def serve_replicas(
     uses_gpus: bool,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve until a signal comes or no replica can be opened; see `run.serve`.
+    """Serve until a signal arrives or no replica can be opened; see `run.serve`.
 
     Args:
-        make_engine: opens an engine in a replica's process; it can be sent there.
+        make_engine: opens an engine in a replica's process; must be picklable.
         uses_gpus: the engines may run on GPUs.
 
     Raises:
-        whatever kept the replicas from opening.
+        the error that kept the replicas from opening.
     """
     failures: list[BaseException] = []
     make_fleet = partial(
@@ -55,10 +55,10 @@ def serve_replicas(
 async def run_front(
     config: ServerConfig, listener: socket.socket, make_fleet: Callable[..., Fleet], failures: list[BaseException]
 ) -> None:
-    """Start the replicas and serve them; nothing is left open afterwards.
+    """Start the replicas and serve; on return everything is closed.
 
     Args:
-        failures: gets what kept the replicas from opening.
+        failures: the error that kept the replicas from opening is appended to it.
     """
 
     def end(error: BaseException) -> None:
@@ -88,7 +88,7 @@ async def run_front(
 
 
 def front_app(fleet: Fleet, forwarder: Forwarder) -> FastAPI:
-    """What the front answers itself, and the way on for all else."""
+    """The app with the front's own routes; all other requests go to the forwarder."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     show_errors(app)
 

@@ -1,31 +1,31 @@
-"""Which replica answers a conversation: the one that has it warm, unless others are far less busy."""
+"""Chooses the replica for a conversation: the one that has it in its cache, unless others are far less busy."""
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Final
 
-MAX_REMEMBERED: Final = 16384  # conversations, the least recently used one is forgotten; about 3 MB
-MAX_BEHIND: Final = 2  # requests that a conversation waits for, more than it would elsewhere, before it moves
+MAX_REMEMBERED: Final = 16384  # conversations, about 3 MB; the least recently used are dropped
+MAX_BEHIND: Final = 2  # a conversation moves once its replica has this many more open requests than the least busy one
 
 
 class Homes:
     """The replica of every conversation.
 
-    A new conversation goes where the least is to be done, since no replica knows it: were its name's hash to decide,
-    two conversations would often share a replica while another has nothing to do. Among equals, and for a conversation
-    that was forgotten, the hash does decide, and gives the same replica as long as it is there (rendezvous hashing,
-    Thaler and Ravishankar, 1996).
+    A new conversation is in no replica's cache, so it goes to the least busy one. Choosing by a hash of its name alone
+    would often put two conversations on one replica while another is idle. The hash decides only between equally busy
+    replicas, and so a conversation that was dropped from this table usually gets the same replica again (rendezvous
+    hashing, Thaler and Ravishankar, 1996).
     """
 
     def __init__(self) -> None:
         self._homes: OrderedDict[str, int] = OrderedDict()
 
     def choose(self, session: str, num_open: Mapping[int, int]) -> int:
-        """The replica for a conversation's next request, which is its home from now on.
+        """The replica for a conversation's next request, which is remembered for later ones.
 
         Args:
-            num_open: requests that each replica works on or has waiting; those that cannot be asked are left out.
+            num_open: open requests of each available replica, running or waiting.
         """
         least = min(num_open.values())
         home = self._homes.get(session)
@@ -39,5 +39,5 @@ class Homes:
 
 
 def by_hash(session: str, replicas: Collection[int]) -> int:
-    """One of them, always the same while it is among them."""
+    """One of the replicas by rendezvous hashing: the same one for a session as long as it is among them."""
     return max(replicas, key=lambda index: hashlib.sha256(f"{session} {index}".encode()).digest())

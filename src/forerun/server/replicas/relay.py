@@ -1,4 +1,4 @@
-"""An answer on its way from a replica to the client: as fast as it is read, and not for longer."""
+"""Passes an answer from a replica to the client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ EVENTS: Final = b"text/event-stream"
 
 
 class ReplicaLostError(ForerunError):
-    """A replica ended, or does not answer any more."""
+    """A replica's process has ended or no longer answers."""
 
 
 class NoReplicaError(ForerunError):
@@ -23,7 +23,7 @@ class NoReplicaError(ForerunError):
 
 
 class AnswerEnd(Enum):
-    """What ends the reading of an answer beside its own end."""
+    """Why an answer ends: it is complete, the replica is lost, the client is gone, or the server shuts down."""
 
     OVER = "over"
     LOST = "lost"
@@ -35,11 +35,11 @@ Item: TypeAlias = Message | AnswerEnd
 
 
 class Relay:
-    """One answer on its way from a replica to the client.
+    """Passes one answer from a replica to the client.
 
     Args:
-        max_unread: messages that the client is behind before it is given up.
-        abort: ends the client's connection.
+        max_unread: how many messages the client may fall behind before its connection is closed.
+        abort: closes the client's connection.
     """
 
     def __init__(self, send: Send, *, max_unread: int, abort: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ class Relay:
         self._is_begun = self._is_stream = False
 
     def put(self, item: Item) -> None:
-        """Something to hand back, or the end of it."""
+        """Add a message for the client, or the reason for the end."""
         self._items.put_nowait(item)
         if self._items.qsize() > self._max_unread:
             self._abort()
@@ -58,13 +58,13 @@ class Relay:
         self.put(AnswerEnd.LOST)
 
     async def run(self, messages: AsyncIterator[Message], receive: Receive, request_id: str) -> None:
-        """Hand back an answer to its end.
+        """Pass on the answer until it ends.
 
         Raises:
             ReplicaLostError: the replica was lost before the answer began.
         """
         tasks = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._watch(receive))]
-        tasks[0].add_done_callback(lambda _: self.lose())  # after the end nobody hears of it
+        tasks[0].add_done_callback(lambda _: self.lose())  # has no effect after the answer's end
         try:
             while not isinstance(item := await self._items.get(), AnswerEnd):
                 await self._hand_back(item)
@@ -81,7 +81,7 @@ class Relay:
         await self._send(message)
 
     async def _finish(self, turn: AnswerEnd, request_id: str) -> None:
-        """Say why an answer has no more; one that is no stream is cut short, so nobody takes it for whole."""
+        """Report why the answer ends early. An answer that is no stream is cut off, so nobody takes it for complete."""
         if turn in (AnswerEnd.OVER, AnswerEnd.GONE):
             return
         error = stopping() if turn is AnswerEnd.SHUTDOWN else lost()
@@ -103,6 +103,6 @@ class Relay:
 
 
 def lost() -> ApiError:
-    """An answer was begun, or another replica was lost too."""
+    """The error for a lost replica, when the request cannot be sent to another one."""
     message = "The replica that wrote this answer was lost: try again."
     return ApiError(503, message, code="replica_lost", retry_after_s=1)

@@ -1,4 +1,4 @@
-"""One replica: an engine with the server's routes, asked by Ray Serve in place of a socket."""
+"""One replica: an engine with the server's routes, called through Ray Serve instead of a socket."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ GONE: Final[Message] = {"type": "http.disconnect"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """How a replica is.
+    """State of a replica.
 
     Args:
-        is_ready: its model is there and its last pass worked.
+        is_ready: its model is loaded and its last pass succeeded.
         failure: why it could not open its engine.
     """
 
@@ -34,10 +34,10 @@ class ReplicaReport:
 
 
 class Replica:
-    """A service and its routes. Lives in a process of its own, in one event loop.
+    """A service and its routes, in its own process with one event loop.
 
     Args:
-        cores: that its threads may use; none: all.
+        cores: cores that its threads may use; empty for all.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class Replica:
             self._opening.set_result(error)
 
     async def report(self) -> ReplicaReport:
-        """How it is, once its engine is there or could not be opened."""
+        """The replica's state. Waits until the engine is open or has failed to open."""
         error = await self._opening
         self._was_reported = True
         failure = error if isinstance(error, ForerunError) else None
         return ReplicaReport(is_ready=self._service.is_ready, failure=failure)
 
     async def metrics(self) -> str:
-        """Its numbers for Prometheus."""
+        """The replica's Prometheus metrics."""
         return self._service.metrics.page().decode()
 
     async def check_health(self) -> None:
-        """Raise where the replica must be started anew. Ray Serve asks, and gives it requests after the first answer.
+        """Raise if the replica must be restarted. Ray Serve calls this, and sends requests after the first success.
 
-        One that could not open its engine is taken for well until it has reported why.
+        A replica that could not open its engine counts as healthy until it has reported the reason.
         """
         error = await self._opening
         has_more_to_say = isinstance(error, ForerunError) and not self._was_reported
@@ -79,11 +79,11 @@ class Replica:
             raise RuntimeError("the engine has ended") from error
 
     async def end(self) -> None:
-        """End the engine and all that it started."""
+        """Stop the engine and everything it started."""
         await self._service.end()
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-        """What the routes send for a request. Whoever reads no further takes the client's place that went away."""
+        """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone."""
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         is_gone = asyncio.Event()
         task = asyncio.create_task(self._play(scope, body, sent, is_gone))

@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to, so that it comes back to the engine that has read most of it."""
+"""Finds a request's conversation, so that it goes to the replica that has already read most of its prompt."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ from forerun.server.guard.strict_json import read_json
 
 SESSION_HEADER: Final = b"x-session-id"
 SESSION_FIELD: Final = "prompt_cache_key"  # OpenAI's name for it
-MAX_NAME_BYTES: Final = 256  # of a name that a client gives; longer ones are cut off
-MAX_BEGINNING: Final = 256  # characters or ids of a prompt: what later prompts of the same text begin with too
+MAX_NAME_BYTES: Final = 256  # of a name from a client; longer ones are truncated
+MAX_BEGINNING: Final = 256  # characters or token ids of a prompt that identify its conversation
 
 
 def session_of(owner: str, headers: Mapping[bytes, bytes], body: bytes, *, max_json_depth: int) -> str:
-    """A name for the conversation: what the client calls it, else how it begins, which every later turn repeats.
+    """A name for the conversation: a hash of the client's name for it, else of its beginning, which every turn repeats.
 
-    Conversations of different keys never have the same name. What is no request has some name too: a replica refuses
-    it.
+    Conversations of different keys never have the same name. An invalid request gets some name too; a replica refuses
+    it later.
     """
     named = headers.get(SESSION_HEADER, b"")[:MAX_NAME_BYTES]
     name = b"named " + named if named else _from_body(body, max_json_depth)

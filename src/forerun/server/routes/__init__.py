@@ -1,1 +1,1 @@
-"""One file per resource."""
+"""The routes, one file per resource."""

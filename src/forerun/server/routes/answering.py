@@ -1,4 +1,4 @@
-"""From a job's events to an answer: whole, or event by event."""
+"""Turns a job's events into an answer: one JSON object or a stream of events."""
 
 import asyncio
 import time
@@ -24,15 +24,15 @@ from forerun.server.routes.streaming import ClientWatch, EventStream
 from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Event, Job, Mark, Order
 
-GONE = 499  # nginx's status for a client that went away; nobody reads it
+GONE = 499  # nginx's status for a client that has disconnected; nobody reads it
 
 
 class GrowingText:
-    """One text as it grows.
+    """One text while it is generated.
 
     Args:
-        echo: what comes before it.
-        rendered: the prompt as the chat template wrote it, of a model that thinks.
+        echo: the echoed prompt before it.
+        rendered: the prompt after the chat template, for a model with reasoning; else None.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GrowingText:
         self.result: Generation | None = None
 
     def take(self, step: DecodeStep) -> tuple[dict[str, str], dict[str, Any]]:
-        """What a round adds: to the message, and beside it."""
+        """Add a round; returns what it adds to the message, and further keys for the event."""
         self.rounds.append(step.stats)
         self.num_tokens += len(step.token_ids)
         if step.finish is not None:
@@ -66,9 +66,9 @@ class Answering:
     """One request's answer.
 
     Args:
-        orders: the texts to write, those of one prompt side by side.
-        rendered: the chat's text, of a model that thinks.
-        echoes: what comes before each text.
+        orders: the texts to generate; those of one prompt are adjacent.
+        rendered: the prompt after the chat template, for a model with reasoning; else None.
+        echoes: the echoed prompt before each text.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Answering:
         )
 
     async def respond(self) -> Response:
-        """The response; a stream begins once there is something to say: what fails before has its own status."""
+        """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
         abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.stream else None
         job = self._service.submit(self._orders, owner=owner_of(self._request), on_slow_reader=abort)
         watch = ClientWatch(self._request.receive, job)
@@ -150,7 +150,7 @@ class Answering:
         return {"index": index, **said, "logprobs": choice.logprobs.whole(), "finish_reason": choice.finish}
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
-        """The job's events, with a ping now and then."""
+        """The job's events with regular pings."""
         pings = asyncio.create_task(ping(job, self._service.config.ping_s))
         try:
             async for event in job.events():
@@ -159,7 +159,7 @@ class Answering:
             pings.cancel()
 
     async def _first_of(self, events: AsyncIterator[Event]) -> Event | None:
-        """The first thing to tell; None where all is over."""
+        """The first event to send; None if the job ended without one. Raises the job's error."""
         async for event in events:
             if isinstance(event[1], ApiError):
                 raise event[1]
@@ -172,7 +172,7 @@ class Answering:
         if first is None:
             return
         yield self._opening(writer) + self._event(writer, job, first)
-        pieces = b""  # of what came together, sent together
+        pieces = b""  # events that arrived together are sent together
         async for event in events:
             pieces += self._event(writer, job, event)
             if pieces and not job.has_unread:
@@ -185,7 +185,7 @@ class Answering:
             yield pieces
 
     def _opening(self, writer: EventWriter) -> bytes:
-        """The events with which all texts begin: the role, or the echoed prompt."""
+        """The first event of every text, with the role or the echoed prompt."""
         roots = self._usage_so_far()
         if self._is_chat:
             begin = {"role": "assistant", "content": ""}
@@ -194,7 +194,7 @@ class Answering:
         return b"".join(writer.piece(index, {"text": text}, **roots) for index, text in echoed if text)
 
     def _event(self, writer: EventWriter, job: Job, event: Event) -> bytes:
-        """What an event of the job is on the wire; empty where it says nothing."""
+        """A job's event as bytes to send; may be empty."""
         index, happening = event
         match happening:
             case DecodeStep():
@@ -219,7 +219,7 @@ class Answering:
         return writer.piece(index, added, logprobs=logprobs, **roots, **self._usage_so_far())
 
     def _ending(self, writer: EventWriter, index: int) -> bytes:
-        """The end of a text; the last event of all has the times, as llama-server's has."""
+        """The last event of a text; that of the last text has the timings, as in llama-server."""
         is_last = index == len(self._choices) - 1 and not self._asked.says_usage
         roots = {"timings": self._numbers()["timings"]} if is_last else self._usage_so_far()
         return writer.piece(index, {}, self._choices[index].finish, **roots)
@@ -241,7 +241,7 @@ class Answering:
         self._service.metrics.end(choice.finish or "stop")
 
     def _numbers(self) -> dict[str, Any]:
-        """Usage and times of all texts."""
+        """Usage of all texts and the timings of the last one."""
         results = [choice.result for choice in self._choices if choice.result is not None]
         rounds = self._choices[-1].rounds
         drafter = self._asked.options.drafter or self._service.drafter_name
@@ -253,11 +253,11 @@ class Answering:
 
 
 async def ping(job: Job, every_s: float) -> None:
-    """Tell the reader now and then that the connection lives."""
+    """Send pings that keep the connection open."""
     while True:
         await asyncio.sleep(every_s)
         job.put(0, Mark.PING)
 
 
 def job_alone() -> None:
-    """In place of ending a connection, under another server than ours: the job ends, and the client finds out later."""
+    """Do nothing. Used under another server than ours, where a connection cannot be closed; the job still ends."""

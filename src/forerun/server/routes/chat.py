@@ -42,5 +42,5 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
 
 
 def messages_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them."""
+    """The messages as dictionaries for the chat template."""
     return [message.model_dump(exclude_unset=True) for message in messages]

@@ -1,4 +1,4 @@
-"""GET /v1/forerun: what drafts, for the page; and a way to kill the drafter, to show that no text changes."""
+"""GET /v1/forerun: the model and its drafter, for the page; in demo mode also a route that kills the drafter."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ demo_router = APIRouter(responses=REFUSALS)
 
 @router.get("/v1/forerun")
 async def show_drafter(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The model, its drafter, and what sampling is where a request says nothing. Without a name: of the first model."""
+    """The model, its drafter and its default sampling. Without a name, those of the first model."""
     service = await service_for(request, model)
     engine = service.engine
     sampling = asdict(engine.default_sampling)
@@ -36,7 +36,7 @@ async def show_drafter(request: Request, model: str | None = None) -> dict[str, 
 
 @demo_router.post("/v1/forerun/kill-drafter")
 async def kill_drafter(request: Request, model: str | None = None) -> dict[str, bool]:
-    """Kill the drafter's process; the engine brings it back, and the text goes on meanwhile."""
+    """Kill the drafter's process. The engine restarts it and continues the text meanwhile."""
     pid = (await service_for(request, model)).engine.drafter_pid
     if pid is not None:
         with suppress(ProcessLookupError):

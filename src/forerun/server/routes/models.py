@@ -21,7 +21,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/v1/models/{name:path}")
 async def show_model(request: Request, name: str) -> dict[str, Any]:
-    """The model of this name."""
+    """The model with this name."""
     models = models_of(request)
     return about(models, models.find(name))
 
@@ -33,7 +33,7 @@ async def show_version() -> dict[str, str]:
 
 
 def about(models: ServedModels, service: Service) -> dict[str, Any]:
-    """The model as OpenAI's list has it, with vLLM's max_model_len, and of several with llama-server's status."""
+    """The model in OpenAI's format, with vLLM's max_model_len and, if there are several, llama-server's status."""
     told = {
         "id": service.model_name,
         "object": "model",

@@ -1,4 +1,4 @@
-"""From a request with its prompts to what the engine is to write."""
+"""Turns a request and its prompts into orders for the engine."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,15 +24,15 @@ def orders_for(
     param: str,
     prediction: Sequence[int] = (),
 ) -> list[Order]:
-    """All texts of a request, those of one prompt side by side.
+    """Orders for all texts of a request; those of one prompt are adjacent.
 
     Args:
-        wanted: tokens to write at most; what does not fit into the context is cut off. None: as many as fit.
-        param: the field that has the prompts.
-        prediction: what the texts probably resemble.
+        wanted: maximum number of new tokens, limited to what fits into the context; None: as many as fit.
+        param: the request's field with the prompts, for errors.
+        prediction: token ids that the texts probably resemble.
 
     Raises:
-        ApiError: a prompt, or an id elsewhere, is not possible.
+        ApiError: a prompt or a token id in another field is invalid, or there are too many texts.
     """
     service = service_of(request)
     num_choices, most = asked.num_choices, service.config.max_choices
@@ -56,7 +56,7 @@ def orders_for(
                 drafter=drafter,
                 prediction=prediction,
                 owner=owner_of(request),
-                # Who reads a stream is busy while the text is written, and not after it.
+                # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
                 times_plain=asked.options.details and not asked.stream,
             )
             for number in range(num_choices)
@@ -65,10 +65,10 @@ def orders_for(
 
 
 def named_drafter(asked: ChatRequest | CompletionRequest, service: Service) -> str | None:
-    """Who drafts this request; None: whoever the server was started with.
+    """Name of the drafter for this request; None for the one that the server was started with.
 
     Raises:
-        ApiError: it cannot be chosen for one request.
+        ApiError: this drafter cannot be chosen per request.
     """
     name, known = asked.options.drafter, service.engine.drafters
     if name is None or name == service.drafter_name:

@@ -1,4 +1,4 @@
-"""The page in the browser: files of the package, known by name when the server starts."""
+"""The browser page: files of the package that are read when the server starts."""
 
 import mimetypes
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ KINDS: Final = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest
 
 
 def page_router(folder: Path = FOLDER) -> APIRouter:
-    """Routes for every file in the folder; a path is looked up, never opened."""
+    """Routes for the files in a folder. All are read in advance; a request's path is only looked up in a dictionary."""
     router = APIRouter(include_in_schema=False)
     files = read_files(folder)
 
@@ -34,7 +34,7 @@ def page_router(folder: Path = FOLDER) -> APIRouter:
 
 
 def read_files(folder: Path) -> Mapping[str, bytes]:
-    """The files by their names below the folder."""
+    """Contents of the files by their path relative to the folder."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith((".", "__"))]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 

@@ -1,4 +1,4 @@
-"""An answer as a stream of events, and the watch over the client that reads it."""
+"""An answer as a stream of events, and detection of a client that disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -12,20 +12,20 @@ from forerun.server.work.job import EarlyEnd, Job
 HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # nginx hands events on at once
+    "x-accel-buffering": "no",  # makes nginx pass events on at once
 }
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientWatch:
-    """Ends a job when its client goes away, in whatever phase the job is. A context manager."""
+    """Ends a job when its client disconnects, in any phase of the job."""
 
     def __init__(self, receive: Receive, job: Job) -> None:
         self._receive, self._job = receive, job
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
-        """Watch no longer. A job that is not over then has no reader any more."""
+        """Stop watching. If the job is still running, it is ended, since nobody reads it any more."""
         self._task.cancel()
         self._job.end(EarlyEnd.DISCONNECTED)
 
@@ -37,10 +37,11 @@ class ClientWatch:
 
 
 class EventStream(Response):
-    """A response that sends events as they come, each in one piece.
+    """A response that sends each event in one piece as soon as it is available.
 
     Args:
-        events: those of a job that this response ends with.
+        events: the job's events as bytes.
+        watch: ended with this response, which also ends the job.
     """
 
     def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Routes whose bodies are strict JSON, and what they may answer beside what was asked for."""
+"""Routes that require strict JSON, the schemas of their error answers, and access to the request's model and owner."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -13,7 +13,7 @@ from forerun.server.work.service import Service
 
 
 class ErrorDetail(BaseModel):
-    """What OpenAI's clients read of an error."""
+    """The fields of an error in OpenAI's format."""
 
     message: str
     type: str
@@ -23,7 +23,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """An error as OpenAI has it."""
+    """An error in OpenAI's format."""
 
     error: ErrorDetail
 
@@ -33,13 +33,13 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     "5XX": {"model": ErrorAnswer, "description": "The server cannot answer now."},
 }
 
-# What a text is answered with: one object, or events.
+# The answer to a generation request: one object, or events.
 TEXT_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The text, whole or as events.",
         "content": {
             "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
-            "text/event-stream": {  # of one event
+            "text/event-stream": {  # the schema of one event
                 "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
             },
         },
@@ -48,7 +48,7 @@ TEXT_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class StrictRequest(Request):
-    """A request whose JSON is read once, strictly."""
+    """A request whose body is parsed once, as strict JSON."""
 
     _json: Any
 
@@ -60,7 +60,7 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that reads its body before anything else, so that an error in it keeps its own text."""
+    """A route that parses the body first, so that invalid JSON gives our own error message."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -75,17 +75,17 @@ class StrictRoute(APIRoute):
 
 
 def models_of(request: Request) -> ServedModels:
-    """What this app serves."""
+    """The models that this app serves."""
     models = request.app.state.models
     assert isinstance(models, ServedModels), "the app was made with them"
     return models
 
 
 async def service_for(request: Request, name: str | None) -> Service:
-    """The model that a request asks for, loaded; it stays so until the request is answered.
+    """The model for a request. It is loaded if necessary, and stays loaded until the request is answered.
 
     Raises:
-        ApiError: there is none of this name, or it cannot be loaded.
+        ApiError: there is no model with this name, or it cannot be loaded.
     """
     models, state = models_of(request), request.scope["state"]
     service = models.find(name)
@@ -95,13 +95,13 @@ async def service_for(request: Request, name: str | None) -> Service:
 
 
 def service_of(request: Request) -> Service:
-    """The model that the request asked for, as `service_for` found it."""
+    """The request's model, which `service_for` has set."""
     service = request.scope["state"]["service"]
     assert isinstance(service, Service), "the route asked for it first"
     return service
 
 
 def owner_of(request: Request) -> str:
-    """Whose request it is, by its key."""
+    """The owner of the request, derived from its key."""
     owner: str = request.scope["state"]["owner"]
     return owner

@@ -1,1 +1,1 @@
-"""From a request to the engine and back: prompts, the queue, the engine's thread."""
+"""Processing of requests: prompts, the queue, and the engine's thread."""

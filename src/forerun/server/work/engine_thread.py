@@ -1,4 +1,4 @@
-"""The thread in which the engine works: one job after the other, one pass of the target at a time."""
+"""The thread that runs the engine, one job at a time."""
 
 import logging
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
 from forerun.server.work.writing import start
 
-if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-PROBE_EVERY_S: Final = 2.0  # while the last pass failed
-IDLE_S: Final = 60.0  # between looks at an empty queue, which wakes the thread by itself
+PROBE_EVERY_S: Final = 2.0  # between probes after a failed pass
+IDLE_S: Final = 60.0  # timeout for an empty queue; a new job wakes the thread at once
 MakeEngine = Callable[[], AbstractContextManager["Engine"]]
 
 
 class EngineState(StrEnum):
-    """Loading; ready: the last pass of the target worked; failing: it did not; ended: there is no engine any more."""
+    """State of the engine. Ready and failing say whether the last pass of the target succeeded."""
 
     LOADING = "loading"
     READY = "ready"
@@ -37,13 +37,14 @@ class EngineState(StrEnum):
 
 
 class EngineThread:
-    """Opens the engine, plays what the queue has, and closes it.
+    """Opens the engine, runs the jobs in the queue, and closes the engine.
 
     Args:
         make: opens the engine, in this thread.
-        on_ready: called in this thread once the engine is there.
-        on_text: called in this thread after each text, with its number in its job, and as a whole where it is one.
-        on_end: called in this thread at its end, with the error that was its cause.
+        on_ready: called in this thread once the engine is open.
+        on_text: called in this thread after each text: with the job, the text's index in it, the token counts, and the
+            result, or None if the text was ended early.
+        on_end: called in this thread when it ends, with the error that caused it, if any.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class EngineThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the job in progress."""
+        """Stop after the job in progress."""
         self._is_stopping = True
         self._queue.close()
 
     def join(self, timeout_s: float | None) -> None:
-        """Wait for the end, so long at most; None: however long. One that was never started has ended."""
+        """Wait for the thread to end, at most `timeout_s`. Returns at once if it was never started."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -82,7 +83,7 @@ class EngineThread:
         return self._thread.is_alive()
 
     def stalled_s(self) -> float:
-        """How long the pass in progress has taken so far."""
+        """Seconds that the pass in progress has taken so far."""
         began = self._pass_began_s
         return 0.0 if began is None else monotonic() - began
 
@@ -108,7 +109,7 @@ class EngineThread:
                 self._probe(engine)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
-        """Write a job's texts; a failure is the job's alone."""
+        """Generate a job's texts. A failure ends this job only."""
         self.running, job.begun_s = job, monotonic()
         try:
             for index, order in enumerate(job.orders):
@@ -121,7 +122,7 @@ class EngineThread:
             self.running, self._pass_began_s = None, None
 
     def _write(self, engine: "Engine", job: Job, index: int, order: Order) -> bool:
-        """Write one text; False where the job was ended early: no pass begins after that."""
+        """Generate one text; False if the job was ended early, after which no pass starts."""
         tally, result = TextTally(len(order.prompt_ids)), None
         try:
             result = self._play(engine, job, index, order, tally)
@@ -132,7 +133,7 @@ class EngineThread:
         return result is not None and job.early_end is None
 
     def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
-        """The whole text; None where the job was ended early."""
+        """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
         with start(engine, order) as stream:
             for part in stream.prefill():
@@ -156,7 +157,7 @@ class EngineThread:
         self._queue.note_speed(stats.num_new_tokens, stats.prefill_s + stats.decode_s)
 
     def _explain(self, error: Exception) -> ApiError:
-        """What a caller is told; what is no fault of the request is logged whole and makes the server not ready."""
+        """The error for the client. A failure that the request did not cause makes the server not ready."""
         match error:
             case ApiError():
                 return error
@@ -173,7 +174,7 @@ class EngineThread:
                 return internal()
 
     def _probe(self, engine: "Engine") -> None:
-        """One token, to see whether the target works again; what failed may have been the request's own settings."""
+        """Generate one token to see whether the target works; the failure may be due to the request's settings."""
         self._pass_began_s = monotonic()
         try:
             engine.stream([0], SamplingParams(max_new_tokens=1, ignore_eos=True)).result(times_plain=False)

@@ -1,4 +1,4 @@
-"""Requests that wait: bounded, and fair between the keys that sent them."""
+"""A bounded queue of requests that is fair between keys."""
 
 from collections import deque
 from math import ceil
@@ -9,19 +9,19 @@ from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import ApiError
 from forerun.server.work.job import Job
 
-SHARE_OF_A_KEY: Final = 0.5  # of the tokens that may wait
-FIRST_TOKEN_S: Final = 0.02  # assumed of a token until one was timed
-MAX_RETRY_S: Final = 60  # the openai client heeds no longer time
+SHARE_OF_A_KEY: Final = 0.5  # of max_queued_tokens
+FIRST_TOKEN_S: Final = 0.02  # assumed time per token until one is measured
+MAX_RETRY_S: Final = 60  # the openai client ignores longer times
 
 
 class FairQueue:
-    """Jobs in the order in which the engine plays them.
+    """Waiting jobs in the order in which the engine runs them.
 
-    Every key has a line of its own. The next job is the first of the key that was given the fewest tokens, where a key
-    that had nothing to do begins with as many as the one served last: so it cannot save up turns. (Start-time fair
-    queueing, Goyal, Vin and Cheng, 1996, with tokens for bytes.)
+    Every key has its own line. The next job is the first one of the key that has been given the fewest tokens so far.
+    A key without waiting jobs cannot save up turns: when it returns, its count is raised to that of the key served
+    last. (Start-time fair queueing, Goyal, Vin and Cheng, 1996, with tokens instead of bytes.)
 
-    Any thread may use it.
+    Thread-safe.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -42,7 +42,7 @@ class FairQueue:
         """Add a job at the end of its key's line.
 
         Raises:
-            ApiError: too much waits already; it says when to come back.
+            ApiError: the queue is full; the error says when to try again.
         """
         with self._changed:
             self.require_room(job.owner, job.num_tokens)
@@ -54,7 +54,7 @@ class FairQueue:
             self._changed.notify()
 
     def require_room(self, owner: str, num_tokens: int = 1) -> None:
-        """Raise ApiError where a request with so many tokens cannot wait: with one, where none can, however short."""
+        """Raise ApiError if a request with this many tokens does not fit; with 1, if no request fits at all."""
         with self._changed:
             line = self._lines.get(owner, ())
             num_own = sum(waiting.num_tokens for waiting in line)
@@ -72,7 +72,7 @@ class FairQueue:
                 )  # fmt: skip
 
     def take(self, timeout_s: float) -> Job | None:
-        """The next job, waited for so long; None where there is none."""
+        """The next job; None if there is none within `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._is_closed, timeout_s)
             if not self._lines:
@@ -85,7 +85,7 @@ class FairQueue:
             return job
 
     def remove(self, job: Job) -> None:
-        """Take a job out that nobody waits for any more; without effect where it is not in."""
+        """Remove a job; does nothing if it is not in the queue."""
         with self._changed:
             line = self._lines.get(job.owner)
             if line is not None and job in line:
@@ -93,13 +93,13 @@ class FairQueue:
                 self._forget(job.owner, job)
 
     def close(self) -> None:
-        """Wake whoever waits in `take`."""
+        """Wake the thread that waits in `take`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def note_speed(self, num_tokens: int, seconds: float) -> None:
-        """What a request took, for the time that a refused one is told to wait."""
+        """Record the speed of a request, to estimate the retry time for refused ones."""
         if num_tokens > 0:
             self._token_s += 0.2 * (seconds / num_tokens - self._token_s)
 
@@ -111,5 +111,5 @@ class FairQueue:
             self._given, self._clock = {}, 0.0  # nobody waits, so nobody is owed a turn
 
     def _retry_after_s(self) -> int:
-        """Seconds until a tenth of what waits is written."""
+        """Estimated seconds until a tenth of the waiting tokens are done."""
         return min(MAX_RETRY_S, max(1, ceil(0.1 * self._num_tokens * self._token_s)))

@@ -1,4 +1,4 @@
-"""One request on its way: what is to be written, what was written so far, and why it ended early."""
+"""A job: the texts to generate for one request, its events so far, and why it ended early."""
 
 import asyncio
 from collections import deque
@@ -23,7 +23,7 @@ class EarlyEnd(StrEnum):
 
 
 class Mark(Enum):
-    """What a reader is told beside what was written: it is all, or nothing is new."""
+    """Events without text: the job is over, or a ping."""
 
     OVER = "over"
     PING = "ping"
@@ -34,7 +34,7 @@ class Order:
     """One text to write; see `Engine.stream`.
 
     Args:
-        times_plain: plain rounds are timed after the text, where the speed-up needs more of them and nobody waits.
+        times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
     """
 
     prompt_ids: Sequence[int]
@@ -46,23 +46,23 @@ class Order:
 
 
 Happening: TypeAlias = DecodeStep | Generation | ApiError | Mark
-Event: TypeAlias = tuple[int, Happening]  # the number of the order, and what became of it
+Event: TypeAlias = tuple[int, Happening]  # index of the order, and what happened
 
 TOLD_EVERY_S: Final = (
-    16e-3  # a frame of a screen. Told of each round of 4 ms, SmolLM2 lost 5 % of its speed on two cores
+    16e-3  # one screen frame. Waking the loop in every round of 4 ms cost SmolLM2 5 % of its speed on two cores
 )
 TOO_LATE: Final = "The request took longer than this server allows."
 
 
 class Job:
-    """Texts for one caller, written one after the other.
+    """Texts for one client, generated one after the other.
 
-    The engine's thread calls `give` and looks at `early_end` before every pass of the target. All else belongs to the
-    event loop's thread.
+    The engine's thread calls `give` and checks `early_end` before every pass of the target. Use everything else in the
+    event loop's thread only.
 
     Args:
-        max_unread: events that may wait for the reader, beyond which the job ends; None: as many as there are.
-        on_early_end: called once, in the loop's thread.
+        max_unread: the job ends if more than this many events wait for the reader; None: no limit.
+        on_early_end: called once in the loop's thread if the job is ended early.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self.asked_s = self._loop.time()
         self.begun_s: float | None = None  # set by the engine's thread
-        self._given: deque[Event] = deque()  # by the engine's thread, which told the loop last at `_told_s`
+        self._given: deque[Event] = deque()  # from the engine's thread, which last woke the loop at `_told_s`
         self._told_s = 0.0
         self._unread: deque[Event] = deque()
         self._max_unread, self._on_early_end = max_unread, on_early_end
@@ -84,14 +84,14 @@ class Job:
         self._when_done: list[Callable[[], None]] = []
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this once nothing more will happen."""
+        """Call this when the job is over."""
         self._when_done.append(call)
 
     def give(self, index: int, happening: Happening) -> None:
-        """Hand something to the reader; called by the engine's thread.
+        """Pass an event to the reader; called by the engine's thread.
 
-        Rounds that follow each other within TOLD_EVERY_S come together, the first one at once: what wakes the loop, and
-        the client behind it, takes a core from the target's next pass.
+        The first round is passed on at once, and rounds that follow within TOLD_EVERY_S are batched: waking the event
+        loop and the client takes CPU time from the target's next pass.
         """
         self._given.append((index, happening))
         now_s = monotonic()
@@ -104,7 +104,7 @@ class Job:
             self.put(*self._given.popleft())
 
     def put(self, index: int, happening: Happening) -> None:
-        """The same within the loop's thread."""
+        """Pass an event to the reader; called in the loop's thread."""
         if self.is_over:
             return
         if isinstance(happening, ApiError):
@@ -120,7 +120,7 @@ class Job:
             self.end(EarlyEnd.SLOW_READER)
 
     def end(self, reason: EarlyEnd) -> None:
-        """End it before its time; without effect on one that is over."""
+        """End the job early; does nothing if it is over."""
         if self.is_over or self.early_end is not None:
             return
         self.early_end = reason
@@ -136,11 +136,11 @@ class Job:
 
     @property
     def has_unread(self) -> bool:
-        """True where `events` has more at once."""
+        """True if `events` has another event without waiting."""
         return len(self._unread) > 0
 
     async def events(self) -> AsyncIterator[Event]:
-        """What happens, up to the end of all, which is not among it. An error is the last event."""
+        """The job's events until it is over. An error is the last event."""
         while True:
             while not self._unread:
                 self._waiter = self._loop.create_future()

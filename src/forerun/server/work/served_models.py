@@ -1,4 +1,4 @@
-"""The models behind one socket: one, or several of which each is loaded when it is asked for."""
+"""The models of a server: a single one, or several that are loaded on demand."""
 
 import asyncio
 import gc
@@ -25,12 +25,12 @@ READY: Final = "forerun:ready "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many models may be loaded at once; one always may.
+    """How many models may be loaded at once; at least one is always allowed.
 
     Args:
-        max_loaded: so many, whatever they take; None: as many as fit `num_bytes`, and on a GPU one.
-        num_bytes: of memory, for all of them; None: they all fit.
-        sizes: bytes of each model, by what it was named for the engine.
+        max_loaded: this many, whatever their size; None: as many as fit into `num_bytes`, and only one on a GPU.
+        num_bytes: memory for all models together; None: no limit.
+        sizes: bytes of each model, by the model name given to the engine.
     """
 
     max_loaded: int | None = None
@@ -38,7 +38,7 @@ class Room:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def holds(self, services: Sequence[Service]) -> bool:
-        """True where these may be loaded at once."""
+        """True if these models may be loaded at once."""
         if self.max_loaded is not None or len(services) <= 1:
             return len(services) <= (self.max_loaded or 1)
         if any(item.is_on_gpu for item in services):
@@ -47,16 +47,16 @@ class Room:
 
 
 class ServedModels:
-    """A service for each model. Lives in the event loop's thread.
+    """A service for each model. Use it in the event loop's thread only.
 
-    One model alone is loaded at the start, and requests before that are told to come later. Of several the first is
-    loaded at the start, the others when they are asked for; these requests wait. Where a model needs the room of
-    others, the one unused longest is freed once it has answered what it was asked; whoever asks for it meanwhile waits
-    behind. So every model gets its turn.
+    A single model is loaded at startup, and requests before that get an error that asks them to retry. With several
+    models, the first is loaded at startup and the others on their first request, which waits. If a model does not fit
+    beside the loaded ones, the least recently used of these is unloaded as soon as its requests are answered. New
+    requests for that model wait until the other one is loaded, so every model gets its turn.
 
     Args:
-        on_ready: called in the loop's thread once the first of several is loaded.
-        on_end: called there where that fails, with the error.
+        on_ready: called in the loop's thread once the first of several models is loaded.
+        on_end: called in the loop's thread with the error if the first of several models fails to load.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class ServedModels:
         self._num_uses: Counter[Service] = Counter()
         self._used_s: dict[Service, float] = {}
         self._loads: dict[Service, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()  # one load at a time, in the order in which they were asked for
+        self._turn = asyncio.Lock()  # one load at a time, in order of request
         self._leaving: Service | None = None
-        self._changed = asyncio.Event()  # an answer is over, or a model was freed
+        self._changed = asyncio.Event()  # set when an answer ends or a model is unloaded
         self._is_begun = False
 
     @property
@@ -83,7 +83,7 @@ class ServedModels:
 
     @property
     def first(self) -> Service:
-        """The model of requests that name none."""
+        """The model for requests that name none."""
         return self.services[0]
 
     @property
@@ -96,7 +96,7 @@ class ServedModels:
 
     @property
     def state(self) -> str:
-        """How the server is, in a word: with several, ready from the first one on, unless none of them works."""
+        """The server's state. With several models it is ready once the first is loaded, unless all loaded ones fail."""
         loaded = [service for service in self.services if service.is_loaded]
         if not self.are_several or self.first.is_draining or not self._is_begun:
             return self.first.state
@@ -105,7 +105,7 @@ class ServedModels:
         return EngineState.READY.value
 
     def state_of(self, service: Service) -> str:
-        """How one of several models is, in llama-server's words."""
+        """State of one of several models, in llama-server's terms."""
         return "loaded" if service.is_loaded else "loading" if service in self._loads else "unloaded"
 
     def begin(self) -> None:
@@ -126,10 +126,10 @@ class ServedModels:
             self._on_end(error)
 
     def find(self, name: str | None) -> Service:
-        """The model of this name; of none, the first.
+        """The model with this name; for None, the first model.
 
         Raises:
-            ApiError: there is no such model here.
+            ApiError: there is no such model.
         """
         for service in self.services:
             if name in (None, service.model_name, service.target):
@@ -138,7 +138,7 @@ class ServedModels:
         raise ApiError(404, message, code="model_not_found", param="model")
 
     async def use(self, service: Service, held: ExitStack) -> None:
-        """Have a model loaded, and keep it until `held` is closed; one alone is not waited for.
+        """Load one of several models and keep it loaded until `held` is closed. Does nothing for a single model.
 
         Raises:
             ApiError: it cannot be loaded, or not in time.
@@ -170,10 +170,10 @@ class ServedModels:
         self._changed.set()
 
     def _load_of(self, service: Service) -> "asyncio.Task[None]":
-        """The loading of a model, begun unless it is under way; it goes on when nobody waits for it any more."""
+        """The task that loads a model, started if necessary. It continues even if nobody waits for it any more."""
         if service not in self._loads:
             self._loads[service] = task = asyncio.create_task(self._load(service))
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits any more
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # mark as retrieved
         return self._loads[service]
 
     async def _load(self, service: Service) -> None:
@@ -192,7 +192,7 @@ class ServedModels:
             del self._loads[service]
 
     async def _make_room(self, service: Service) -> None:
-        """Free models until this one fits, or none is left."""
+        """Unload models until this one fits or no other is loaded."""
         while True:
             loaded = [item for item in self.services if item.is_loaded]
             if not loaded or self._room.holds([*loaded, service]):
@@ -202,7 +202,7 @@ class ServedModels:
                 while self._num_uses[self._leaving]:
                     await self._next_change()
                 await self._leaving.unload()
-                await asyncio.to_thread(gc.collect)  # an engine's parts know each other
+                await asyncio.to_thread(gc.collect)  # an engine has reference cycles
             finally:
                 self._leaving = None
                 self._changed.set()
@@ -212,12 +212,12 @@ class ServedModels:
         await self._changed.wait()
 
     def drain_soon(self) -> None:
-        """Take no more requests; for the handler of a signal."""
+        """Take no more requests. May be called from a signal handler."""
         for service in self.services:
             service.drain_soon()
 
     async def end(self) -> None:
-        """End everything; nothing of it is left afterwards."""
+        """Stop all loads and services."""
         loads = list(self._loads.values())
         for load in loads:
             load.cancel()
@@ -225,14 +225,14 @@ class ServedModels:
         await asyncio.gather(*(service.end() for service in self.services))
 
     def metrics_page(self) -> bytes:
-        """Numbers for Prometheus; of several models each with its name."""
+        """Prometheus metrics; with several models each has a label with its name."""
         if not self.are_several:
             return self.first.metrics.page()
         return merged({item.model_name: page_of(item) for item in self.services}, label="model", is_one_process=True)
 
 
 def page_of(service: Service) -> str:
-    """A model's numbers; one that is not loaded is neither ready nor not, and alerts are made of that number."""
+    """A model's metrics, without the `ready` metric if it is not loaded: a 0 there would trigger alerts."""
     page = service.metrics.page().decode()
     lines = page.splitlines(keepends=True)
     return page if service.is_loaded else "".join(line for line in lines if not line.startswith(READY))

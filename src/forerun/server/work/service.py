@@ -1,4 +1,4 @@
-"""Everything that routes need: the engine in its thread, the queue, prompts, numbers, and what state all is in."""
+"""The service for one model, as routes use it: the engine's thread, the queue, prompts, metrics and state."""
 
 import asyncio
 import logging
@@ -20,21 +20,22 @@ from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 from forerun.server.work.prompts import PromptReader
 
-if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PASS_S: Final = 10.0  # waited for at the end
+LONGEST_PASS_S: Final = 10.0  # how long shutdown waits for the pass in progress
 
 
 class Service:
-    """One engine's work for many callers. Lives in the event loop's thread.
+    """Shares one engine among many clients. Use it in the event loop's thread only.
 
     Args:
-        target: the model's name, as the engine was told it.
-        drafter_name: who drafts, as a flag names it.
-        on_end: called in the loop's thread when the engine has ended, with the error that was its cause.
+        target: the model name given to the engine.
+        drafter_name: the drafter, as named on the command line.
+        on_end: called in the loop's thread when the engine has ended, with the error that caused it, if any.
+        on_ready: called in the loop's thread once requests can be answered.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Service:
         )
 
     def begin(self) -> None:
-        """Start to load the model, also again after `unload`, or where its engine has ended."""
+        """Start to load the model. May be called again after `unload` or when the engine has ended."""
         self._loop = asyncio.get_running_loop()
         if self.thread.state is EngineState.ENDED:
             self._prompts = None
@@ -79,12 +80,12 @@ class Service:
         self.thread.start()
 
     async def opened(self) -> None:
-        """Wait until the model is loaded; raises what keeps it from that."""
+        """Wait until the model is loaded; raises the error if that fails."""
         assert self._opening is not None, "it was begun"
         await asyncio.shield(self._opening)
 
     async def unload(self) -> None:
-        """Give back the model's memory. No request may be under way."""
+        """Free the model's memory. No request may be in progress."""
         self.thread.stop()
         await asyncio.to_thread(self.thread.join, None)
         await self._close_prompts()
@@ -96,17 +97,17 @@ class Service:
 
     @property
     def is_loaded(self) -> bool:
-        """True while there is an engine that takes requests."""
+        """True while the engine is open and takes requests."""
         return self._prompts is not None and self.thread.state in (EngineState.READY, EngineState.FAILING)
 
     @property
     def is_on_gpu(self) -> bool:
-        """True for a loaded model that a GPU holds."""
+        """True if the model is loaded on a GPU."""
         return self.thread.engine is not None and self.thread.engine.config.device.startswith("cuda")
 
     @property
     def engine(self) -> "Engine":
-        """The engine; raises ApiError while there is none."""
+        """The engine; raises ApiError if it is not open."""
         if self.thread.state is EngineState.ENDED:
             raise stopping()
         if self.thread.engine is None or self._prompts is None:
@@ -115,7 +116,7 @@ class Service:
 
     @property
     def prompts(self) -> PromptReader:
-        """Reads prompts; raises ApiError while there is no model."""
+        """The prompt reader; raises ApiError while no model is loaded."""
         if self._prompts is None:
             raise loading()
         return self._prompts
@@ -127,7 +128,7 @@ class Service:
 
     @property
     def state(self) -> str:
-        """How it is, in a word."""
+        """State as one word: that of the engine, or "stopping" or "stalled"."""
         if self.is_draining:
             return "stopping"
         if self.is_loading:
@@ -136,17 +137,17 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """True where the last pass of the target worked and new requests are taken."""
+        """True if the last pass of the target succeeded and new requests are accepted."""
         return self.state == EngineState.READY.value
 
     @property
     def splits_thoughts(self) -> bool:
-        """True for a model whose chat template knows think marks."""
+        """True if the model's chat template has think tags."""
         template = self.engine.tokenizer.chat_template
         return template is not None and has_thinking(template.source)
 
     def require_room(self, owner: str) -> None:
-        """Raise ApiError where no request of this key can wait: told before its prompt is read, which takes longer."""
+        """Raise ApiError if the queue is full for this key. Called before the prompt is tokenized, which is slow."""
         with self._counting_refusals():
             self.queue.require_room(owner)
 
@@ -159,13 +160,13 @@ class Service:
             raise
 
     def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
-        """Queue texts to be written.
+        """Queue texts for generation.
 
         Args:
-            on_slow_reader: called where the reader is given up; None: it takes all at once and is never behind.
+            on_slow_reader: called when the job ends because its reader was too slow; None: no limit on unread events.
 
         Raises:
-            ApiError: too much waits, or the server is stopping.
+            ApiError: the queue is full, or the server is stopping.
         """
 
         def forget(job: Job) -> None:
@@ -186,7 +187,7 @@ class Service:
         return job
 
     def _forget(self, job: Job, deadline: asyncio.TimerHandle) -> None:
-        """Called where nothing more will happen to a job."""
+        """Called when a job has ended."""
         deadline.cancel()
         self._jobs.discard(job)
         if job.early_end is not None:
@@ -195,12 +196,12 @@ class Service:
             self.metrics.end("error")
 
     def drain_soon(self) -> None:
-        """`drain`, for another thread or the handler of a signal."""
+        """Call `drain` from another thread or a signal handler."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
-        """Take no more requests, and end those that are still there when their time is up."""
+        """Take no more requests, and end those that still run after `drain_s`."""
         if not self.is_draining and self._loop is not None:
             self.is_draining = True
             self._loop.call_later(self.config.drain_s, self._end_all)
@@ -210,11 +211,11 @@ class Service:
             job.end(EarlyEnd.SHUTDOWN)
 
     async def end(self) -> None:
-        """End everything; nothing of it is left afterwards."""
+        """End all jobs, the engine and the prompt reader."""
         self.is_draining = True
         self._end_all()
         self.thread.stop()
-        patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # nothing interrupts the reading of a model
+        patience_s = 0.0 if self.thread.engine is None else LONGEST_PASS_S  # loading cannot be interrupted
         await asyncio.to_thread(self.thread.join, patience_s)
         await self._close_prompts()
 
@@ -224,7 +225,7 @@ class Service:
         asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop).add_done_callback(self._be_begun)
 
     def _be_begun(self, beginning: Future[None]) -> None:
-        """A beginning that failed ends the server, with its error."""
+        """End the server with the error if opening the prompt reader failed."""
         if not beginning.cancelled() and (error := beginning.exception()) is not None:
             self._be_over(error)
 
@@ -239,20 +240,20 @@ class Service:
         self._on_ready()
 
     def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
-        """Called by the engine's thread, before anybody has the end of the text."""
+        """Called by the engine's thread, before the end of the text is passed on."""
         assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
         queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
 
     def _settle(self, error: BaseException | None) -> None:
-        """Tell those that wait for the model."""
+        """Wake the waiters of `opened`."""
         if self._opening is None or self._opening.done():
             return
         if error is None:
             self._opening.set_result(None)
         else:
             self._opening.set_exception(error)
-            self._opening.exception()  # perhaps nobody waits, which is no fault
+            self._opening.exception()  # mark as retrieved, since perhaps nobody waits
 
     def _be_over(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
@@ -266,6 +267,6 @@ class Service:
 
 
 def short_name_of(target: str) -> str:
-    """What clients call a model: its own name, or the last part of a path, which tells nobody where it lies."""
+    """The model's name for clients: for a path only its last part, so that clients do not see where it is stored."""
     path = Path(target)
     return path.resolve().name if path.exists() else target

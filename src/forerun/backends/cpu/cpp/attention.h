@@ -1,19 +1,21 @@
-// Attention of some rows with one chunk of their texts, and the join of chunks.
+// Attention of some rows with one chunk of their texts, and the merging of chunks.
 //
-// Every order of summing is that of a row's logical positions, a slot's place in the row's own text: chunks, and inside
-// a chunk sixteen lanes, are cut by logical positions. So a row's bits depend neither on where its slots lie nor on the
-// other rows, and a step, a tree's verification and a prefill agree. Slots at the same logical position for all rows
-// are read once for all; a row's own slots are scored with those of the others and then put at its own logical
-// positions. Nothing that a row does not see takes part in any sum, so slots may hold anything until they are written.
+// All sums run in the order of a row's logical positions. A slot's logical position is its index in the row's own text.
+// Chunks, and the sixteen lanes within a chunk, are divided by logical position. So a row's result depends neither on
+// where its slots are stored nor on the other rows, and decoding, tree verification and prefill give the same bits.
+// Slots with the same logical position in all rows are read once for all rows. A row's own slots are scored together
+// with those of the other rows, and the scores are then moved to the row's logical positions. Slots that a row does not
+// attend to enter no sum, so unwritten slots may contain anything.
 //
-// Source of the parts and their join: flash decoding (Dao, Haziza, Massa, Sizov, 2023); softmax as in arXiv 1805.02867.
+// Source of the chunks and their merging: flash decoding (Dao, Haziza, Massa, Sizov, 2023); softmax as in arXiv
+// 1805.02867.
 #pragma once
 #include "attention_tiles.h"
 
 namespace forerun {
 namespace {
 
-constexpr int VALUES_AHEAD = 16;  // slots by which values are fetched in advance; keys are by a tile
+constexpr int VALUES_AHEAD = 16;  // prefetch distance of values, in slots; keys are prefetched by a tile
 
 template <typename E> struct AttendCall {
     Heads heads;
@@ -26,7 +28,7 @@ template <typename E> struct AttendCall {
     int32_t *transposed, *slots;
     float *scores, *tree_tile, *partial;
 
-    float* part(int query) const {  // the largest score, the sum, the mix
+    float* part(int query) const {  // largest score, sum of weights, weighted sum of values
         const int64_t row = t_begin + query / group;
         return partial + (row * heads.num_heads + kv_head * group + query % group) * (2 + heads.head_dim);
     }
@@ -51,7 +53,7 @@ inline uint64_t bits_of(const uint8_t* marks, int n) {
     return bits;
 }
 
-// Of the slots that a row sees from the logical position `next` on, those whose logical positions lie inside the chunk.
+// Of the slots that a row attends to from logical position `next` on, those inside the chunk.
 inline uint64_t of_chunk(uint64_t bits, int next) {
     for (; next < 0 && bits; next++) bits &= bits - 1;
     for (int excess = next + __builtin_popcountll(bits) - ATTENTION_CHUNK; excess > 0 && bits; excess--)
@@ -59,7 +61,8 @@ inline uint64_t of_chunk(uint64_t bits, int next) {
     return bits;
 }
 
-// Words of two bfloat16 to two floats: word i comes to rows 2 i and 2 i + 1 of `to`, whose second half the words are.
+// Splits words of two bfloat16 into floats: word i becomes rows 2 i and 2 i + 1 of `to`. The words are in the second
+// half of `to`.
 inline void widen_tile(const int32_t* words, int num_words, int num_vectors, int32_t* to) {
     for (int i = 0; i < num_words; i++)
         for (int k = 0; k < num_vectors; k++) {
@@ -70,8 +73,8 @@ inline void widen_tile(const int32_t* words, int num_words, int num_vectors, int
         }
 }
 
-// Keys of n <= TILE_SLOTS slots to columns: word i of slot s comes to transposed[i * TILE_SLOTS + s], or its two halves
-// as floats to rows 2 i and 2 i + 1.
+// Transposes the keys of n <= TILE_SLOTS slots: word i of slot s goes to transposed[i * TILE_SLOTS + s], or its two
+// halves go as floats to rows 2 i and 2 i + 1.
 template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, int n) {
     constexpr bool WIDENS = sizeof(E) == 2 && !simd::HAS_BF16_DOT;
     const int num_words = call.heads.head_dim * static_cast<int>(sizeof(E)) / 4;
@@ -88,7 +91,7 @@ template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, i
     if (WIDENS) widen_tile(words, num_words, (n + PANEL - 1) / PANEL, call.transposed);
 }
 
-// The queries of the rows as inputs of their products; what stands behind the last of a row is overwritten or never read.
+// Converts the queries to the input format of the products. Elements after a row's last one are overwritten or unused.
 template <typename E> void round_queries(const AttendCall<E>& call, const float* q) {
     const int size = call.group * call.heads.head_dim, row_size = call.heads.num_heads * call.heads.head_dim;
     for (int row = 0; row < call.num_rows; row++) {
@@ -104,7 +107,7 @@ inline float score_scale(int head_dim) {
     return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
 }
 
-// Scores of the chunk's first n slots, whose logical positions are the same for all rows.
+// Computes scores of the chunk's first n slots, whose logical positions are the same for all rows.
 template <typename E> void score_common(const AttendCall<E>& call, int n) {
     const int head_dim = call.heads.head_dim;
     const float scale = score_scale(head_dim);
@@ -118,7 +121,7 @@ template <typename E> void score_common(const AttendCall<E>& call, int n) {
     }
 }
 
-// Scores of one query by slot, to their places by logical position.
+// Moves one query's scores from slot order to logical positions.
 inline void place_scores(const float* by_slot, uint64_t bits, float* by_position) {
     for (; bits; bits >>= 16, by_slot += 16) {
         const auto sixteen = static_cast<uint32_t>(bits & 0xffffu);
@@ -127,8 +130,8 @@ inline void place_scores(const float* by_slot, uint64_t bits, float* by_position
     }
 }
 
-// Scores of the tree's slots. lengths[row] comes as the logical positions of the chunk before the tree, which may be
-// negative, and goes as all that the row has from the chunk's first logical position on.
+// Computes scores of the tree's slots. On entry lengths[row] is the number of logical positions between the chunk's
+// start and the tree, which may be negative; on return it also includes the row's slots in the tree.
 template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
     const int head_dim = call.heads.head_dim;
     for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS) {
@@ -160,9 +163,9 @@ template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
     }
 }
 
-// Scores to weights exp(score - largest), in place; the largest, the sum and an empty mix to `part`.
+// Turns scores into weights exp(score - largest) in place; writes the largest score, the sum and zeros to `part`.
 inline void soften(float* scores, int n, int head_dim, float* part) {
-    simd::store(scores + n, simd::set1(-__builtin_inff()));  // fills the last vector: weights of 0
+    simd::store(scores + n, simd::set1(-__builtin_inff()));  // pads the last vector with weights of 0
     simd::F top = simd::set1(-__builtin_inff()), sum = simd::zero();
     for (int i = 0; i < n; i += 16) top = simd::max(simd::load(scores + i), top);
     part[0] = simd::max_of(top);
@@ -175,8 +178,8 @@ inline void soften(float* scores, int n, int head_dim, float* part) {
     __builtin_memset(part + 2, 0, sizeof(float) * static_cast<unsigned>(head_dim));
 }
 
-// Adds `values` to the mixes of num_queries queries, whose weights for them begin at logical position `first` of the
-// chunk.
+// Adds `values` to the weighted sums of num_queries queries, whose weights for them begin at logical position `first`
+// of the chunk.
 template <typename E> void mix(const AttendCall<E>& call, int query_begin, int query_end, Values<E> values, int first) {
     const int head_dim = call.heads.head_dim;
     for (int d = 0, next = 0; d < head_dim; d = next) {
@@ -186,12 +189,12 @@ template <typename E> void mix(const AttendCall<E>& call, int query_begin, int q
             float* mixed[simd::BLOCK_QUERIES];
             for (int i = 0; i < num_queries; i++) mixed[i] = call.part(query + i) + 2;
             next = mix_some(once, num_queries, call.scores + query * SCORE_STRIDE + first, mixed, d, head_dim);
-            once.ahead = 0;  // the next queries find the values near
+            once.ahead = 0;  // for the next queries the values are in the cache
         }
     }
 }
 
-// Values of the chunk's first n slots, which all rows see, a tile at a time.
+// Adds the values of the chunk's first n slots, which all rows attend to, a tile at a time.
 template <typename E> void mix_common(const AttendCall<E>& call, int n) {
     for (int s = 0; s < n; s += TILE_SLOTS) {
         const int begin = call.first_position + s, count = least(TILE_SLOTS, n - s);
@@ -200,7 +203,7 @@ template <typename E> void mix_common(const AttendCall<E>& call, int n) {
     }
 }
 
-// Values of the tree's slots that one row sees.
+// Adds the values of the tree's slots that one row attends to.
 template <typename E> void mix_tree(const AttendCall<E>& call, int row) {
     int next = call.seen.prefix_len - call.first_position, count = 0;
     const int first = within_chunk(next);
@@ -217,7 +220,7 @@ template <typename E> void mix_tree(const AttendCall<E>& call, int row) {
 template <typename E> void attend_chunk(const AttendCall<E>& call) {
     const bool is_tree = call.seen.ancestry != nullptr;
     const int text = (is_tree ? call.seen.prefix_len : call.seen.first_slot + call.t_begin + 1) - call.first_position;
-    const int num_common = within_chunk(text);  // slots that all rows see
+    const int num_common = within_chunk(text);  // slots that all rows attend to
     int lengths[ATTENTION_ROWS];
     for (int row = 0; row < call.num_rows; row++) lengths[row] = is_tree ? text : text + row;
     score_common(call, is_tree ? num_common : within_chunk(text + call.num_rows - 1));
@@ -281,7 +284,7 @@ inline float exp_one(float x) {
     return lanes[0];
 }
 
-// One head's parts to its mix; `mixed` is written, D floats.
+// Merges one head's chunks into `mixed`, D floats.
 inline void join_head(const float* parts, int64_t chunk_stride, int num_chunks, int head_dim, float* mixed) {
     float largest = -__builtin_inff(), total = 0.0f;
     for (int chunk = 0; chunk < num_chunks; chunk++) {

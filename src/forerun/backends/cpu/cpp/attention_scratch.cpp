@@ -1,4 +1,4 @@
-// How much scratch attend needs, whatever the instruction set.
+// Size of attend's scratch memory, the same for all instruction sets.
 #include "attention_scratch.h"
 
 namespace forerun {

@@ -1,4 +1,4 @@
-// What one call of attend keeps in its scratch, in bytes from its start, all multiples of 64.
+// Layout of the scratch memory of one call of attend: offsets in bytes, all multiples of 64.
 #pragma once
 #include "kernels.h"
 
@@ -8,14 +8,14 @@ namespace {
 constexpr int TILE_SLOTS = 64;                        // slots whose keys are transposed together
 constexpr int SCORE_STRIDE = ATTENTION_CHUNK + PANEL;  // a vector may be written at the last logical position
 
-constexpr int MOST_QUERIES = 8;                       // that any instruction set takes at a time
+constexpr int MOST_QUERIES = 8;                       // upper bound of BLOCK_QUERIES in all instruction sets
 
 struct AttentionScratch {
     int64_t queries;     // [rows * group][D] in the cache's type
-    int64_t keys;        // [words of a key][TILE_SLOTS], a word is a float, or two bfloat16 where those are multiplied as they are
+    int64_t keys;        // [words of a key][TILE_SLOTS]; a word: a float, or two bfloat16 if HAS_BF16_DOT
     int64_t scores;      // [rows * group][SCORE_STRIDE], by logical position less that of the chunk
     int64_t tree_tile;   // [MOST_QUERIES][TILE_SLOTS] scores by slot
-    int64_t slots;       // [ATTENTION_CHUNK] int32: what one row sees of the tree
+    int64_t slots;       // [ATTENTION_CHUNK] int32: the tree's slots that one row attends to
     int64_t num_bytes;
 };
 

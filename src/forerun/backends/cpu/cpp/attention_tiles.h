@@ -1,8 +1,8 @@
-// The two products of attention, in blocks that fit the registers: queries with keys, and weights with values.
+// The two products of attention, queries with keys and weights with values, in blocks that fit into the registers.
 //
-// A score is a lane of its own, summed over head_dim in ascending order; an element of a mix is a lane of its own,
-// summed over logical positions in ascending order. So neither depends on how many queries, slots or vectors share a
-// block.
+// Each score has its own lane and is summed over head_dim in ascending order. Each element of the weighted sum has its
+// own lane and is summed over logical positions in ascending order. So neither depends on how many queries, slots or
+// vectors a block has.
 #pragma once
 #include "attention_scratch.h"
 #include "simd.h"
@@ -15,7 +15,7 @@ inline simd::F widen(const uint16_t* p) { return simd::load_bf16(p); }
 inline simd::F widen_n(const float* p, int n) { return simd::load_n(p, n); }
 inline simd::F widen_n(const uint16_t* p, int n) { return simd::load_bf16_n(p, n); }
 
-// A word of sixteen transposed keys, the inputs that queries are held as, and the products of both added to a sum.
+// A word of sixteen transposed keys, the format of the queries, and the function that adds their product to a sum.
 template <typename E> struct Word;
 template <> struct Word<float> {
     static constexpr int VECTORS = 1;  // of the transposed keys
@@ -83,7 +83,7 @@ void score_vectors(const Query<E>* queries, int head_dim, const int32_t* keys, i
         score_block<NQ, 1, E>(queries, head_dim, keys + PANEL * k, scale, scores + PANEL * k, stride);
 }
 
-// Scores of at most NQ queries with a tile of keys, num_vectors times sixteen.
+// Scores of at most NQ queries with a tile of num_vectors times sixteen keys.
 template <typename E, int NQ = simd::BLOCK_QUERIES>
 void score_tile(int num_queries, const Query<E>* queries, int head_dim, const int32_t* keys, int num_vectors, float scale,
                 float* scores, int stride) {
@@ -93,13 +93,13 @@ void score_tile(int num_queries, const Query<E>* queries, int head_dim, const in
         score_tile<E, NQ - 1>(num_queries, queries, head_dim, keys, num_vectors, scale, scores, stride);
 }
 
-// Some slots' values of one head: those listed, or `count` slots in a row where `slots` is null.
+// Values of one head at the listed slots, or at `count` consecutive slots if `slots` is null.
 template <typename E> struct Values {
     const E* first;        // of slot 0
     int64_t slot_stride;  // elements
     const int32_t* slots;
     int begin, count;
-    int64_t ahead;  // elements by which to fetch in advance, or 0
+    int64_t ahead;  // prefetch distance in elements, or 0
 
     const E* at(int i) const { return first + (slots ? slots[i] : begin + i) * slot_stride; }
 };
@@ -143,7 +143,7 @@ void mix_queries(const Values<E>& values, int num_queries, const float* weights,
         mix_queries<NV, IS_WHOLE, E, NQ - 1>(values, num_queries, weights, mixed, d, lanes);
 }
 
-// At most BLOCK_QUERIES queries, BLOCK_VECTORS vectors from dimension d on; returns the dimension behind those done.
+// At most BLOCK_QUERIES queries and BLOCK_VECTORS vectors from dimension d on; returns the next dimension to do.
 template <typename E>
 int mix_some(const Values<E>& values, int num_queries, const float* weights, float* const* mixed, int d, int head_dim) {
     const int left = head_dim - d;

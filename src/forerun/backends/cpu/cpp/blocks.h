@@ -1,13 +1,13 @@
-// How weights of ggml's block formats lie in a panel.
+// Memory layout of ggml's block formats in a panel.
 //
-// A panel is a run of records, one for each `inputs` inputs of its sixteen outputs. A record is a header of scales and
-// minima, as small as the file has them, and then its groups of codes one after the other:
+// A panel is a sequence of records, one for every `inputs` inputs of its sixteen outputs. A record has a header with
+// scales and minima, in the file's own precision, followed by its groups of codes:
 //   header, plain    float16 scales [groups][16], float16 minima [groups][16] where the format has them
 //   header, nested   float16 scales [16], minima [16]; 8-bit factors of the scales [groups][16], of the minima likewise
 //   codes, 8 bits    [group/4][16][4], one byte a code, the value plus 128 where it is signed
 //   codes, fewer     low four bits as in int4 (see kernels.h); then [16][4] bytes whose bits hold the fifth bits of
 //                    inputs 4j..4j+3 at bit j, or the fifth and the sixth at bits 2j and 2j+1
-// A weight is scale * (code - offset) + minimum. What is in the file is what is here: nothing is rounded again.
+// A weight is scale * (code - offset) + minimum. These are the file's values; nothing is rounded again.
 #pragma once
 #include "kernels.h"
 
@@ -39,15 +39,16 @@ constexpr BlockLayout BLOCK_LAYOUTS[] = {
     {256, 16, 6, 32, false, true, 256, 210},  // q6_k
 };
 
-// Static, as each tier compiles them with its own flags.
+// Static because each tier compiles these with its own flags.
 static constexpr bool is_blocks(int32_t format) { return format >= static_cast<int32_t>(Format::q4_0); }
 static constexpr const BlockLayout& layout_of(int32_t format) {
     return BLOCK_LAYOUTS[format - static_cast<int32_t>(Format::q4_0)];
 }
 
-// Bytes of a group of one row's inputs: their scale (float), what their sum adds (see prepare.h), and whole numbers of
-// `bits` bits: bytes in order, or 16 bits as the instruction set wants them (store_s16 of its page). Rounded to 8 bits,
-// the logits of SmolLM2's file of Q4_1 are 5e-2 of their range from those in float32, to 16 bits 3e-4.
+// Bytes of a group of one row's inputs: their scale (float), a term from their sum (see prepare.h), and the inputs as
+// integers of `bits` bits: bytes in order, or 16 bits in the order of the instruction set's store_s16. With inputs
+// rounded to 8 bits, logits of SmolLM2 in Q4_1 differ from those with float32 inputs by 5e-2 of their range; with 16
+// bits, by 3e-4.
 static constexpr int input_group_bytes(int group, int bits) { return 8 + group * bits / 8; }
 
 }  // namespace forerun

@@ -25,8 +25,8 @@ struct Tier {
 #if defined(__x86_64__) && defined(__GNUC__)
 constexpr uint32_t AVX_VNNI = 1 << 4, AVX512_BF16 = 1 << 5;  // older headers lack their names
 
-// What the processor says of itself, and which registers the operating system saves. Asked here, since the runtime of
-// one compiler (zig) answers every __builtin_cpu_supports with no.
+// Features that the processor reports, and registers that the operating system saves. Queried here, since with one
+// compiler (zig) __builtin_cpu_supports always returns false.
 struct Cpu {
     uint32_t leaf_1_ecx = 0, leaf_7_ebx = 0, leaf_7_ecx = 0, leaf_7_1_eax = 0, saved = 0;
     bool is_amd = false;
@@ -51,12 +51,12 @@ const Cpu& cpu() {
 bool has_all(uint32_t bits, uint32_t wanted) { return (bits & wanted) == wanted; }
 
 bool has_avx2() {
-    constexpr uint32_t YMM = 0x6;  // halves of the registers that SSE and AVX added
+    constexpr uint32_t YMM = 0x6;  // state components of SSE and AVX
     return has_all(cpu().saved, YMM) && has_all(cpu().leaf_1_ecx, bit_FMA | bit_F16C) && cpu().leaf_7_ebx & bit_AVX2;
 }
 bool has_avx2_vnni() { return has_avx2() && cpu().leaf_7_1_eax & AVX_VNNI; }
 bool has_avx512() {
-    constexpr uint32_t ZMM = 0xe6;  // also masks and what AVX-512 added
+    constexpr uint32_t ZMM = 0xe6;  // and those of AVX-512, with the masks
     return has_avx2() && has_all(cpu().saved, ZMM) &&
            has_all(cpu().leaf_7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL);
 }
@@ -76,7 +76,7 @@ bool has_neon() {  // with the dot product, which Apple's processors all have
 
 constexpr int MOST_TIERS = 7;
 
-// Every tier that was compiled, the best first.
+// All compiled tiers, the best first.
 int list_tiers(Tier* tiers) {
     int n = 0;
 #ifdef FORERUN_HAS_neon
@@ -132,14 +132,14 @@ const Kernels& kernels() {
 
 }  // namespace forerun
 
-// Changes with every function or struct that Python sees, so that a library from before is noticed, and with the layout
-// of packed weights, which are kept in files.
+// Must change with every function or struct that Python uses, so that an old library is detected, and with the layout
+// of packed weights, which are stored in files.
 FORERUN_EXPORT int forerun_version() { return 13; }
 
-// The name of the instruction set in use.
+// Name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }
 
-// Take another one, for tests; null takes the best. Returns 0 where this machine or this build lacks it.
+// Selects another instruction set, for tests; null selects the best. Returns 0 if this machine or build lacks it.
 FORERUN_EXPORT int forerun_select_tier(const char* name) {
     const forerun::Kernels* table = forerun::find(name);
     if (!table) return 0;

@@ -1,4 +1,4 @@
-// Which kernels run: the best that this machine has.
+// Chooses the best kernels that this machine can run.
 #pragma once
 #include "kernels.h"
 
@@ -6,8 +6,8 @@ namespace forerun {
 
 const Kernels& kernels();
 
-// Whether weights that are fetched past the caches arrive as fast as others. On Intel's processors they are gone again
-// before they are used: a row of SmolLM2's head took 5.2 ms in place of 1.0 on a Sapphire Rapids.
+// Whether non-temporal prefetching of weights is as fast as the normal kind. On Intel's processors the data is evicted
+// before it is used: one row of SmolLM2's head took 5.2 ms instead of 1.0 on a Sapphire Rapids.
 bool can_stream();
 
 }  // namespace forerun

@@ -1,4 +1,4 @@
-// What Python sees of the library.
+// Marks the functions that the library exports to Python.
 #pragma once
 
 #ifdef _WIN32

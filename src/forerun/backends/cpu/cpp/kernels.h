@@ -1,8 +1,8 @@
-// What a kernel needs to know, and the table of kernels that exists once per instruction set.
+// Arguments of the kernels, and the table of kernels, of which each instruction set has one.
 //
-// A kernel computes a slice: some panels, rows or heads. Who computes which slice is the program's business, and no
-// result depends on it: every output of a row is computed from that row alone, in an order that depends neither on the
-// slice nor on the other rows. That is what makes the exact mode free of charge.
+// A kernel computes a slice: some panels, rows or heads. The program decides which thread computes which slice, and no
+// result depends on that: every output of a row is computed from that row alone, in an order that depends neither on
+// the slice nor on the other rows. This is why the exact mode costs nothing.
 //
 // Activations are float32 everywhere. Legend: T rows, K inputs of a linear, N outputs, D head size.
 #pragma once
@@ -10,15 +10,15 @@
 
 namespace forerun {
 
-constexpr int PANEL = 16;  // outputs that lie side by side in a packed weight: one vector of partial sums
+constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
 enum class Format : int32_t {
     f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4,
     q4_0 = 5, q4_1 = 6, q5_0 = 7, q5_1 = 8, q8_0 = 9, q4_k = 10, q5_k = 11, q6_k = 12,  // ggml's, see blocks.h
 };
 
-// A packed weight. Panel p holds the outputs 16p .. 16p+15; behind the last output are zeros. Inputs are padded with
-// zeros to `padded_in`, a multiple of `group` for int8 and int4, of 2 for bf16, of a record's inputs for blocks.
+// A packed weight. Panel p has the outputs 16p .. 16p+15; the last panel is padded with zeros. Inputs are padded with
+// zeros to `padded_in`: a multiple of `group` for int8 and int4, of 2 for bf16, of a record's inputs for blocks.
 //   f32        weights [panel][K][16] float
 //   bf16       weights [panel][K/2][16][2] bfloat16
 //   int8       weights [panel][K/4][16][4] uint8, the value plus 128; scales [panel][16] float
@@ -26,38 +26,38 @@ enum class Format : int32_t {
 //              scales [panel][K/group][16] float, zeros [panel][K/group][16] uint8: (q - zero) * scale
 //   int8_wide  weights and scales as int8; inputs stay float
 //   blocks     weights: records, see blocks.h; no scales, no zeros
-// int8 and int4 round each row's inputs to int8 by groups of `group`, each with its own scale.
+// For int8 and int4 each row's inputs are rounded to int8 in groups of `group`, each with its own scale.
 struct Linear {
     const void* weights;
     const float* scales;
     const uint8_t* zeros;
     const float* bias;  // [num_out] or null
-    const Linear* below;  // of the same inputs; its outputs follow these, in a format of their own; or null
+    const Linear* below;  // a weight with the same inputs, whose outputs follow these, maybe in another format; or null
     int32_t format;     // a Format
     int32_t num_out, num_in, padded_in, group;
-    int32_t paired;  // 0, or I: the weight is gate and up of I outputs each, their panels taking turns
-    int32_t input_bits;  // of blocks: 16, or 8, to which inputs are rounded where speed counts more
-    int32_t streams;  // 1: the model exceeds the caches; its weights pass them by, so that other data stays there
+    int32_t paired;  // 0, or I: the weight is gate and up with I outputs each, in alternating panels
+    int32_t input_bits;  // of blocks: inputs are rounded to 16 bits, or to 8 for more speed
+    int32_t streams;  // 1: the model is larger than the caches, so its weights bypass them and other data stays cached
 };
 
 static inline int num_panels(const Linear& linear) {  // static: compiled with every tier's flags
     return linear.paired ? 2 * ((linear.paired + PANEL - 1) / PANEL) : (linear.num_out + PANEL - 1) / PANEL;
 }
 
-// Rows as a linear of one format reads them; row t starts at values + t * stride. Numbers in them take input_bits() bits.
+// Rows in the input format of a linear; row t starts at values + t * stride. Each input has input_bits() bits.
 //   f32, int8_wide: float[padded_in]; bf16: bfloat16[padded_in], or the same numbers as floats
-//   int8, int4: whole numbers, scales float[T][padded_in / group], sums int32[T][padded_in / group]
-//   blocks: groups of inputs, see blocks.h; group g of a row lies g * group_stride behind its first
+//   int8, int4: integers, scales float[T][padded_in / group], sums int32[T][padded_in / group]
+//   blocks: groups of inputs, see blocks.h; group g of a row starts g * group_stride after its first
 struct Rows {
     void* values;
     float* scales;
     int32_t* sums;
-    int64_t stride;  // bytes, a multiple of 64 but for blocks
+    int64_t stride;  // bytes, a multiple of 64 except for blocks
     int64_t group_stride;  // bytes
 };
 
-// What becomes of the products.
-//   store        y[t][n] = x W^T + bias; gate and up side by side if the weight is paired: y is [T][2I]
+// What is done with the products.
+//   store        y[t][n] = x W^T + bias; if the weight is paired, y is [T][2I]: gate, then up
 //   add          y[t][n] = residual[t][n] + (x W^T + bias); residual may be y itself
 //   silu_mul     y[t][i] = silu(gate_i) * up_i; the weight is paired, y is [T][I]
 enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2 };
@@ -69,7 +69,7 @@ struct Output {
     Epilogue epilogue;
 };
 
-// One layer's keys and values as the cache holds them: slot s, head h at (s * num_kv_heads + h) * head_dim.
+// One layer's keys and values in the cache: slot s, head h at (s * num_kv_heads + h) * head_dim.
 struct LayerCache {
     void* keys;
     void* values;
@@ -80,33 +80,33 @@ struct Heads {
     int32_t num_heads, num_kv_heads, head_dim;  // head_dim even
 };
 
-// Who sees whom: every row all slots before prefix_len, and of the `num_tree` slots behind them those that its row of
-// `ancestry` marks. Without an ancestry rows are a text: row t sees first_slot + t + 1 slots.
+// The attention mask. Every row attends to all slots before prefix_len, and to those of the `num_tree` slots after them
+// that are marked in its row of `ancestry`. Without `ancestry` it is causal: row t attends to first_slot + t + 1 slots.
 struct Visibility {
     int32_t num_rows, first_slot, prefix_len, num_tree;
     const uint8_t* ancestry;  // [T][num_tree] 0 or 1, or null
 };
 
-// Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` 0 for none.
+// Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` is 0 for none.
 struct RowNoise {
     int32_t low, high, is_noisy;
 };
 
 struct TopTwo {
     int32_t token;
-    float best, second;  // totals of the best token and of the next; NaN and infinities show in `best`
+    float best, second;  // totals of the best and second-best token; if there is a NaN or infinity, `best` is it
 };
 
 struct Kernels {
     const char* name;
 
-    // Bits that each prepared input of a linear takes with this instruction set.
+    // Bits per prepared input of a linear with this instruction set.
     int (*input_bits)(const Linear& linear);
 
-    // Rows t in [t_begin, t_end) of x [T][x_stride] into a linear's own form.
+    // Converts rows t in [t_begin, t_end) of x [T][x_stride] to a linear's input format.
     void (*prepare)(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out);
 
-    // Products of T prepared rows with the panels [panel_begin, panel_end); pairs of panels are never divided.
+    // Products of T prepared rows with the panels [panel_begin, panel_end); pairs of panels must not be split.
     void (*linear)(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out);
 
     // y = x / sqrt(mean(x^2) + eps) * weight for rows [t_begin, t_end).
@@ -116,41 +116,41 @@ struct Kernels {
     // y = silu(gate) * up for rows [t_begin, t_end) of gate_up [T][2 * size].
     void (*silu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
 
-    // Norms (weights null: none) and rotates the heads of row t, stores queries in q [T][num_heads * head_dim], and
-    // keys and values in slot first_slot + t. Heads are numbered queries, keys, values; [head_begin, head_end) of
-    // row t are done. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
+    // Normalizes (unless weights are null) and rotates the heads [head_begin, head_end) of row t. Stores queries in
+    // q [T][num_heads * head_dim], and keys and values in slot first_slot + t. Heads are numbered queries, keys,
+    // values. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
     void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
                         int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
                         int slot);
 
-    // Attention of the queries of one key head for rows [t_begin, t_end) over logical positions of chunk `chunk`. A
-    // logical position is a slot's place in its row's own text; a chunk is ATTENTION_CHUNK logical positions. Leaves
-    // for each row and query head the largest score, the sum of exponentials and the unnormalised mix: partial
+    // Attention of the queries of one key head for rows [t_begin, t_end) over chunk `chunk`. A logical position is a
+    // slot's index in the row's own text; a chunk is ATTENTION_CHUNK logical positions. Writes for each row and query
+    // head the largest score, the sum of exponentials and the unnormalised weighted sum of values to partial
     // [T][num_heads][2 + head_dim].
     void (*attend)(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
                    Visibility seen, float* partial, void* scratch);
-    // Joins partials of num_chunks chunks, `chunk_stride` floats apart, in order, into mixed [T][num_heads * head_dim].
-    // A chunk that a row does not reach has sum 0.
+    // Merges the partials of num_chunks chunks, `chunk_stride` floats apart, in order, into mixed
+    // [T][num_heads * head_dim]. A chunk beyond a row's length has sum 0.
     void (*join)(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
                  int head_begin, int head_end, float* mixed);
 
     // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
     // `scratch` has room for end - begin floats.
     TopTwo (*sample)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
-    // The `count` best tokens by score / temperature + noise, best first, and the logarithm of the sum of exponentials
-    // of all totals; `scratch` has room for `size` floats. `ids` are the tokens that the scores are of, rising; null for
-    // 0, 1, ...
+    // The `count` best tokens by score / temperature + noise, best first; returns the logarithm of the sum of
+    // exponentials of all totals. `scratch` has room for `size` floats. `ids` are the tokens of the scores, ascending;
+    // null for 0, 1, ...
     float (*topk)(const float* scores, int size, float temperature, RowNoise noise, const int32_t* ids, int count,
                   int32_t* tokens, float* totals, float* scratch);
 };
 
 constexpr int ATTENTION_CHUNK = 512;
-constexpr int ATTENTION_ROWS = 16;  // rows that one call of attend takes at most
+constexpr int ATTENTION_ROWS = 16;  // largest number of rows in one call of attend
 
-// Bytes of scratch that one call of attend needs.
+// Bytes of scratch memory for one call of attend.
 int64_t attend_scratch_bytes(Heads heads);
 
-// One per instruction set; null where it was not compiled.
+// One per instruction set; null if it was not compiled.
 const Kernels* kernels_portable();
 const Kernels* kernels_neon();
 const Kernels* kernels_avx2();

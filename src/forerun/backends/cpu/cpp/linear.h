@@ -1,8 +1,8 @@
 // Products of prepared rows with panels of a packed weight.
 //
-// Panels are taken two at a time, gate with up, and their inputs in blocks that stay in the first-level cache while all
-// rows pass over them, as many at a time as the registers hold. Every pass also fetches its share of the block that
-// comes next, so that one pass costs what reading the weights costs.
+// Panels are processed two at a time, gate with up. Their inputs are divided into blocks that stay in the L1 cache
+// while all rows are multiplied with them, as many rows at a time as fit into the registers. Meanwhile the next block
+// is prefetched, so that a pass takes only the time to read the weights.
 #pragma once
 #include "dispatch.h"
 #include "kernels.h"
@@ -16,19 +16,19 @@ namespace {
 using simd::TILE_PANELS;
 using simd::TILE_ROWS;
 constexpr int PAIR = 2;
-constexpr int CHUNK_ROWS = 96;  // rows that pass over one panel after the other
-constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the first-level cache, with as many that come next
-constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same where arithmetic costs most: fewer sums to load and store
-constexpr int MANY_ROWS = 16;  // from so many on, codes are unpacked once for all
+constexpr int CHUNK_ROWS = 96;  // rows that are multiplied with one panel after another
+constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the L1 cache, together with as many of the next block
+constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same for many rows: fewer sums to load and store
+constexpr int MANY_ROWS = 16;  // from this many rows on, codes are unpacked once for all rows
 constexpr int SUMS_STRIDE = PAIR * PANEL;
 
-// Tiles of up to `max_rows` rows and one or two panels. `inputs` and `step_bytes` are those of a step of a panel,
-// `input_bytes` those of an input where a row's inputs lie side by side.
+// Tiles of up to `max_rows` rows and one or two panels. A step of a panel has `inputs` inputs in `step_bytes` bytes;
+// one input takes `input_bytes` bytes if a row's inputs are contiguous.
 struct Tiles {
     void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
     int max_rows, inputs, input_bytes, step_bytes;
     bool by_groups;
-    void (*run_many[TILE_PANELS])(const Stretch&, int num_rows);  // of blocks, for as many rows as there are; or null
+    void (*run_many[TILE_PANELS])(const Stretch&, int num_rows);  // of blocks, for any number of rows; or null
 };
 
 template <class Weight, int R>
@@ -79,13 +79,13 @@ inline const Tiles& tiles_of(const Linear& linear) {
     return linear.input_bits == 8 ? BLOCK_TILES<8>[number] : BLOCK_TILES<16>[number];
 }
 
-// Bits that a prepared input takes.
+// Bits per prepared input.
 inline int input_bits(const Linear& linear) {
     if (is_blocks(linear.format)) return are_bytes(layout_of(linear.format), linear.input_bits) ? 8 : 16;
     return 8 * tiles_of(linear).input_bytes;
 }
 
-// What stays the same from tile to tile.
+// Values that are the same for all tiles.
 struct Work {
     const Linear& linear;
     const Tiles& tiles;
@@ -103,7 +103,7 @@ struct Work {
         const int block_bytes = num_rows > tiles.max_rows ? MANY_ROWS_BLOCK_BYTES : BLOCK_BYTES;
         const int whole_groups = block_bytes / tiles.step_bytes / group_steps;
         const int num_groups = num_steps / group_steps, most = whole_groups ? whole_groups : 1;
-        // Blocks of equal length, so that what is fetched ahead during one is all of the next.
+        // Blocks of equal length, so that the whole next block is prefetched during the current one.
         const int num_blocks = (num_groups + most - 1) / most;
         block_steps = (num_groups + num_blocks - 1) / num_blocks * group_steps;
         panel_bytes = static_cast<int64_t>(num_steps) * tiles.step_bytes;
@@ -145,7 +145,7 @@ struct Work {
     }
 };
 
-// Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the block that follows.
+// Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the next block.
 void multiply_block(const Work& work, int row, int num_rows, int panel, int num_panels, int step, const char* ahead,
                     float* sums) {
     if (work.is_many) {
@@ -171,7 +171,7 @@ void multiply_block(const Work& work, int row, int num_rows, int panel, int num_
     }
 }
 
-// Where the outputs of a panel go: the first of them, and how many there are.
+// The first output of a panel, and their number.
 struct Columns {
     int begin, count;
 };
@@ -196,7 +196,7 @@ simd::F product(const Linear& linear, const float* sums, int panel, Columns colu
     return y;
 }
 
-// One row's sums with one or two panels become outputs.
+// Converts one row's sums with one or two panels to outputs.
 void finish(const Linear& linear, const float* sums, int row, int panel, int num_panels, const Output& out) {
     float* y = out.y + row * out.y_stride;
     const Columns first = columns_of(linear, panel);
@@ -216,7 +216,7 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
     }
 }
 
-// Rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the panel that follows.
+// Multiplies rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the next panel.
 void multiply_panels(const Work& work, int row, int num_rows, int panel, int num_panels, int next, const Output& out) {
     alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
     for (int i = 0; i < num_rows * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
@@ -230,9 +230,10 @@ void multiply_panels(const Work& work, int row, int num_rows, int panel, int num
 
 void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
     const Work work(linear, x, num_rows);
-    for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // whose inputs stay in the second-level cache
+    for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // their inputs stay in the L2 cache
         const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
-        const int last_read = row + rows < num_rows ? panel_end : num_panels(linear);  // the next slice is mostly ours too
+        // With the last rows, prefetch continues into the next slice, which this thread usually gets.
+        const int last_read = row + rows < num_rows ? panel_end : num_panels(linear);
         for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
             const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
             const int next = panel + 2 * PAIR <= last_read ? panel + PAIR : panel_begin;

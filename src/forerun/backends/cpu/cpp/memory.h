@@ -1,4 +1,4 @@
-// Aligned memory. Windows has functions of its own for it, and what they gave must go back to them.
+// Aligned memory. Windows has separate functions to allocate and free it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace forerun {
 
-// `size` must be a multiple of `alignment`. Null where there is not enough memory.
+// `size` must be a multiple of `alignment`. Null if there is not enough memory.
 inline void* allocate_aligned(size_t alignment, size_t size) {
 #ifdef _WIN32
     return _aligned_malloc(size, alignment);

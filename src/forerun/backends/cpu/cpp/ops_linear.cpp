@@ -1,4 +1,4 @@
-// Packing of weights, one linear by itself, for tests and for measuring, and what it is measured against.
+// Packing of weights; a single linear for tests and benchmarks; and the read bandwidth to compare it with.
 #include <cstdlib>
 
 #include "dispatch.h"
@@ -63,7 +63,7 @@ void run_read(void* context, Member& self) {
 
 }  // namespace
 
-// Lays out a weight, see pack.h.
+// Packs a weight, see pack.h.
 FORERUN_EXPORT int64_t forerun_pack(Linear* linear, const Source* source, int num_threads) {
     return pack(*linear, *source, num_threads);
 }
@@ -75,7 +75,7 @@ FORERUN_EXPORT int64_t forerun_place(Linear* linear, void* memory, int has_bias)
 
 FORERUN_EXPORT void forerun_free(void* memory) { free_aligned(memory); }
 
-// y = x W^T + bias by an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.
+// y = x W^T + bias with an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.
 FORERUN_EXPORT void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual,
                                    int epilogue, int num_threads) {
     const int64_t width = epilogue == static_cast<int>(Epilogue::silu_mul) ? linear->paired : linear->num_out;
@@ -84,7 +84,7 @@ FORERUN_EXPORT void forerun_linear(const Linear* linear, const float* x, int num
     run_job(run_linear, &job, num_threads);
 }
 
-// The products of a slice of panels alone, on one thread.
+// The products of a slice of panels, on one thread.
 FORERUN_EXPORT void forerun_linear_slice(const Linear* linear, const float* x, int num_rows, int panel_begin,
                                          int panel_end, float* y) {
     const Rows rows = reserve_rows(*linear, num_rows);
@@ -93,8 +93,8 @@ FORERUN_EXPORT void forerun_linear_slice(const Linear* linear, const float* x, i
     kernels().linear(*linear, rows, num_rows, panel_begin, panel_end, out);
 }
 
-// Reads memory and returns something that depends on all of it: the bandwidth that a linear could reach. At most
-// 64 threads.
+// Reads memory to measure the bandwidth that a linear could reach; the result depends on all of it, so no read is
+// optimised away. At most 64 threads.
 FORERUN_EXPORT uint64_t forerun_read(const void* memory, int64_t num_bytes, int num_threads) {
     uint64_t sums[64 * 8] = {}, all = 0;
     ReadJob job{static_cast<const uint64_t*>(memory), num_bytes / 64, sums};

@@ -1,4 +1,4 @@
-// The kernels of rows, attention and sampling one by one, on one thread: for tests and for measuring.
+// Single kernels of rows, attention and sampling, on one thread, for tests and benchmarks.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

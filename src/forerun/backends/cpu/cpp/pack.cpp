@@ -26,7 +26,7 @@ int bits_per_weight(Format format) {
     return format == Format::f32 ? 32 : format == Format::bf16 ? 16 : format == Format::int4 ? 4 : 8;
 }
 
-// The largest group of inputs that divides them.
+// The largest group size that divides the number of inputs.
 int group_for(int padded_in) { return padded_in % 128 == 0 ? 128 : padded_in % 64 == 0 ? 64 : 32; }
 
 // Where a panel's weights begin.
@@ -35,7 +35,7 @@ Stored* panel_memory(const Linear& linear, int panel, int64_t size) {
     return static_cast<Stored*>(const_cast<void*>(linear.weights)) + panel * size;
 }
 
-// Weights of which `INPUTS` lie together for each output.
+// Packs weights such that `INPUTS` inputs of each output are adjacent.
 template <class T, class Stored, int INPUTS, int OFFSET>
 void pack_values(const Linear& linear, int panel, const void* values) {
     Stored* out = panel_memory<Stored>(linear, panel, static_cast<int64_t>(linear.padded_in) * PANEL);
@@ -62,7 +62,7 @@ void pack_nibbles(const Linear& linear, int panel, const void* values) {
     }
 }
 
-// A number for each of `count` groups of an output's inputs: [num_out][count] to [panel][count][16].
+// Packs a number for each of `count` groups of an output's inputs: [num_out][count] to [panel][count][16].
 template <class T>
 void pack_by_group(const Linear& linear, int panel, const T* values, int count, const T* packed) {
     T* out = const_cast<T*>(packed) + static_cast<int64_t>(panel) * count * PANEL;
@@ -73,7 +73,7 @@ void pack_by_group(const Linear& linear, int panel, const T* values, int count, 
         }
 }
 
-// Reads bytes [place, place + size) of a file, zeros where `place` is negative; false where it does not hold them.
+// Reads bytes [place, place + size) of a file, or zeros if `place` is negative; false if the file is too short.
 bool read_at(int file, int64_t place, uint8_t* out, int64_t size) {
     if (place < 0) {
         std::memset(out, 0, static_cast<size_t>(size));
@@ -100,11 +100,11 @@ struct PackJob {
     PackJob(const Linear& of, const Source& from, int64_t bytes) : linear(of), source(from), result(bytes) {}
 };
 
-// A panel of a format of blocks; `room` holds the rows of one. Rows that follow each other are read at once.
+// Packs a panel of a block format; `room` has space for its rows. Consecutive rows are read in one call.
 bool pack_rows(const PackJob& job, int panel, uint8_t* room, uint8_t* memory) {
     const uint8_t* rows[PANEL];
     const int64_t row_bytes = block_row_bytes(job.linear);
-    int64_t begin = 0, num_bytes = 0;  // of a run of rows, which end where `room` is filled up to
+    int64_t begin = 0, num_bytes = 0;  // of consecutive rows, to be read to the end of the used part of `room`
     uint8_t* end = room;
     for (int lane = 0; lane < PANEL; lane++) {
         const int row = row_of(job.linear, panel, lane);
@@ -175,7 +175,7 @@ void* allocate(int64_t bytes) {
     const int64_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
     void* memory = allocate_aligned(static_cast<size_t>(unit), static_cast<size_t>(round_up(bytes, unit)));
 #ifdef __linux__
-    // A wish: small pages work as well. What does not fill a huge page has small ones, so that nothing is wasted.
+    // Only a hint: small pages work as well. The part that does not fill a huge page keeps small ones to save memory.
     if (memory && unit == HUGE_PAGE) madvise(memory, static_cast<size_t>(bytes / unit * unit), MADV_HUGEPAGE);
 #endif
     return memory;

@@ -1,4 +1,4 @@
-// Rows of ggml's blocks, as a GGUF file holds them, laid out for the kernels as blocks.h says.
+// Packs rows of ggml's blocks from a GGUF file into the layout of blocks.h.
 #include <cstring>
 
 #include "blocks.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int MOST_INPUTS = 256, MOST_GROUPS = 16;
 
-// One block of one output: its codes as unsigned numbers, one to a byte; numbers of float16 as they are stored.
+// One block of one output: unsigned codes, one per byte, and float16 numbers as stored.
 struct Fields {
     uint8_t codes[MOST_INPUTS];
     uint16_t scale, minimum;
@@ -18,7 +18,7 @@ struct Fields {
 
 uint16_t read_half(const uint8_t* from) { return static_cast<uint16_t>(from[0] | from[1] << 8); }
 
-// Eight bits of a number, the lowest first, each in a byte of its own.
+// Spreads the bits of a byte over eight bytes, the lowest first.
 uint64_t spread(uint8_t bits) {
     const uint64_t each = bits * 0x0101010101010101u & 0x8040201008040201u;
     return (each + 0x7f7f7f7f7f7f7f7fu | each) >> 7 & 0x0101010101010101u;
@@ -49,7 +49,7 @@ void read_q8_0(const uint8_t* from, Fields* out) {
     for (int i = 0; i < 32; i++) out->codes[i] = from[2 + i] ^ 0x80;  // the int8 plus 128
 }
 
-// Q4_K and Q5_K: 6 bits of each group's two factors in 12 bytes. The minimum is taken away, so that its sign is turned.
+// Q4_K and Q5_K: each group's two factors have 6 bits, in 12 bytes. The file's minimum is subtracted, so it is negated.
 template <bool HAS_FIFTH>
 void read_nested_with_minima(const uint8_t* from, Fields* out) {
     out->scale = read_half(from);
@@ -101,7 +101,7 @@ uint32_t four_codes(const uint8_t* codes) {
     return four;
 }
 
-// One output's codes of a group, each of them written once.
+// Writes one output's codes of a group.
 template <int GROUP, int BITS>
 void put_codes(uint8_t* group, int lane, const uint8_t* codes) {
     uint8_t* out = group + lane * 4;
@@ -120,7 +120,7 @@ void put_codes(uint8_t* group, int lane, const uint8_t* codes) {
     if (BITS > 4) std::memcpy(out + GROUP * 8, &above, 4);
 }
 
-// Block `block` of a record, counted by the file's blocks.
+// Packs block `block` of a record, in units of the file's blocks.
 template <Format FORMAT>
 void put_block(uint8_t* record, int lane, int block, const Fields& fields) {
     constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));

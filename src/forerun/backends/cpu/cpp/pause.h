@@ -1,4 +1,4 @@
-// A moment for the core's other thread, in a loop that waits.
+// The processor's hint for a spin loop, which leaves time to the core's other hardware thread.
 #pragma once
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -1,6 +1,6 @@
-// How many products a core can add up at most: the instructions of each tier alone, on registers, without memory.
+// Measures a core's peak rate of multiply-adds: only the instructions of each tier, on registers, without memory.
 //
-// A kernel also loads, unpacks codes and applies scales, so none reaches this; the share says how much room there is.
+// A kernel also loads data, unpacks codes and applies scales, so none reaches the peak.
 #include <cstdint>
 #include <cstring>
 
@@ -11,9 +11,9 @@
 
 namespace {
 
-using Loop = int64_t (*)(int64_t num_rounds);  // returns the products that it has added up
+using Loop = int64_t (*)(int64_t num_rounds);  // returns the number of multiply-adds
 
-// What weights are multiplied with. The numbers are those of forerun.backends.cpu.probe.
+// Types of the inputs, numbered as in forerun.backends.cpu.probe.
 constexpr int NUM_INPUTS = 4;  // float32, bfloat16, int16, int8
 
 struct TierLoops {
@@ -23,8 +23,8 @@ struct TierLoops {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// Twelve sums hide the latency of an instruction whose result the next one on the same sum needs; six, where a sum is
-// added apart and takes one cycle.
+// Twelve independent sums hide the latency of instructions that each add to a sum; six are enough if the addition is a
+// separate instruction that takes one cycle.
 #define TWELVE(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11)
 #define SIX(x) x(0, 6) x(1, 7) x(2, 8) x(3, 9) x(4, 10) x(5, 11)
 
@@ -82,7 +82,7 @@ DEFINE_LOOP(dpbf16_512, 12 * 32, TWELVE(DPBF16))
 
 #endif
 
-// A tier that is missing here, as those of other processors are, has no known peak.
+// Tiers that are missing here, such as those of other processors, have no known peak.
 constexpr TierLoops TIERS[] = {
 #if defined(__x86_64__) && defined(__GNUC__)
 #ifdef FORERUN_HAS_avx2
@@ -121,8 +121,8 @@ void run_peak(void* context, forerun::Member& self) {
 
 }  // namespace
 
-// Runs the fastest instructions that the tier in use has for these inputs, at least one round for each of at most 64
-// threads, and returns how many products were added up in all; 0 where they are not known.
+// Runs the fastest instructions of the current tier for these inputs, at least one round on each of at most 64 threads,
+// and returns the total number of multiply-adds; 0 if the tier is not known.
 FORERUN_EXPORT int64_t forerun_multiply_adds(int inputs, int64_t num_rounds, int num_threads) {
     if (inputs < 0 || inputs >= NUM_INPUTS || num_rounds < 1 || num_threads > 64) return 0;
     for (const TierLoops& tier : TIERS) {

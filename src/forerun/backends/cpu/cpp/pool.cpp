@@ -18,8 +18,8 @@
 namespace forerun {
 namespace {
 
-// A thread asleep takes tens of microseconds to wake, so that it must not sleep between the passes of one request;
-// between requests it must not keep a core busy.
+// A sleeping thread takes tens of microseconds to wake, so it must not sleep between the passes of one request. Between
+// requests it must not keep a core busy.
 constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(1000);
 
 class Pool {
@@ -78,7 +78,7 @@ class Pool {
         for (;;) {
             const uint64_t ticket = seen = next_ticket(seen);
             const int num_threads = static_cast<int>(ticket & 0xff);
-            if (number >= num_threads || !team_.enter(ticket)) continue;  // its fields may be another's by now
+            if (number >= num_threads || !team_.enter(ticket)) continue;  // its fields may belong to another job
             Member self(&team_, number, num_threads, ticket, first_step_);
             job_(context_, self);
             self.leave();
@@ -111,13 +111,13 @@ class Pool {
     void* context_ = nullptr;
     uint64_t first_step_ = 0;
     Team team_;
-    alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job, and in its low byte the threads it has
+    alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job, with its number of threads in the low byte
     alignas(64) std::atomic<int> num_asleep_{0};
 };
 
 std::atomic<Pool*> current{nullptr};
 
-// Never destroyed: its threads end with the process. A fork leaves the child without threads, so it gets a new pool.
+// Never destroyed; its threads end with the process. After a fork the child has no threads, so it gets a new pool.
 Pool& pool() {
     static const bool is_set_up = [] {
         current.store(new Pool);
@@ -141,5 +141,5 @@ void run_job(Job job, void* context, int num_threads) {
 
 }  // namespace forerun
 
-// Keep the pool's threads on these cores; the calling thread is its owner's to place.
+// Pins the pool's threads to these cores, but not the calling thread.
 FORERUN_EXPORT void forerun_set_cores(const int* cores, int num_cores) { forerun::pool().set_cores(cores, num_cores); }

@@ -1,9 +1,9 @@
-// A few threads that wait for a job together: spinning while one is likely to come, then asleep.
+// A thread pool. Idle threads spin while a job is likely to arrive soon, and then sleep.
 //
-// A job is a sequence of steps, each so many things that the threads share out among themselves. A step is over when all
-// of its things are done, whoever did them: each thread begins with a part of its own, and one that has nothing left
-// takes from those that have not come yet. So a thread without a core delays nobody unless it lost it within a tile,
-// which is why threads that run for long give their core away between two tiles, before the system takes it.
+// A job is a sequence of steps. A step has a number of items, which the threads divide among themselves, and ends when
+// all items are done. Each thread begins with its own part; when that is done, it takes items from the parts of
+// other threads. So a thread that has lost its core delays the others only if that happened within a tile. Therefore
+// threads that have run for long yield their core between two tiles, before the scheduler preempts them.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Slice {
     int begin, end;
 };
 
-// The part of `count` things that belongs to one thread, in pieces of `unit`.
+// One thread's part of `count` items, in multiples of `unit`.
 inline Slice slice_of(int count, int thread, int num_threads, int unit = 1) {
     const int64_t units = (count + unit - 1) / unit;
     const int begin = static_cast<int>(units * thread / num_threads) * unit;
@@ -32,10 +32,10 @@ class Member {
     int thread() const { return thread_; }
     int num_threads() const { return num_threads_; }
 
-    // The job's next step: calls work(slice) until all of `count` things are done by the members, and returns when they
-    // are. Every member must come to every step with the same numbers; what one step writes may only be read within a
-    // later one. A slice is at most `tile` things, a multiple of `unit`; of a thread alone it is all of them. False: the job is
-    // over, and its context may be gone.
+    // Runs the job's next step: calls work(slice) until the members have done all `count` items, then returns. Every
+    // member must call every step with the same numbers; data written in one step may be read only in a later step. A
+    // slice is at most `tile` items, a multiple of `unit`; a single thread gets all items at once. Returns false if the
+    // job is over, in which case its context may be gone.
     template <class Work>
     [[nodiscard]] bool share(int count, int tile, Work work, int unit = 1) {
         const auto call = [](void* context, Slice slice) { (*static_cast<Work*>(context))(slice); };
@@ -59,8 +59,8 @@ class Member {
 
 using Job = void (*)(void* context, Member& member);
 
-// Runs a job on up to `num_threads` threads, the calling one as number 0, and returns when all its steps are over. While
-// another thread's job runs, a job runs on its caller alone: results do not depend on the number of threads.
+// Runs a job on up to `num_threads` threads, the calling thread as number 0, and returns when all its steps are done.
+// While another thread's job runs, a job runs on its caller alone; results do not depend on the number of threads.
 void run_job(Job job, void* context, int num_threads);
 
 }  // namespace forerun

@@ -1,4 +1,4 @@
-// Rows of activations in the form that a linear reads.
+// Converts rows of activations to the input format of a linear.
 #pragma once
 #include <cstring>
 
@@ -11,12 +11,12 @@ namespace forerun {
 namespace {
 
 constexpr float INT8_MOST = 127.0f;
-constexpr float INT16_MOST = 127 * 256 + 127;  // its high byte, rounded, and its low byte are both int8
+constexpr float INT16_MOST = 127 * 256 + 127;  // its rounded high byte and its signed low byte both fit int8
 constexpr float TINIEST = 1e-30f;  // a group whose largest input is below this counts as zeros
 
 simd::F absolute(simd::F x) { return simd::max(x, simd::sub(simd::zero(), x)); }
 
-// Sixteen inputs from `k` on; those behind the last are 0.
+// Loads sixteen inputs from `k` on; those after the last are 0.
 simd::F inputs_from(const float* x, int k, int num_in) {
     const int left = num_in - k;
     return left >= PANEL ? simd::load(x + k) : left > 0 ? simd::load_n(x + k, left) : simd::zero();
@@ -37,8 +37,8 @@ void prepare_bf16(const float* x, int num_in, int padded_in, simd::Bf16Input* ou
     for (int i = 0; k + i < padded_in; i++) out[k + i] = tail[i];
 }
 
-// The largest of a group of inputs, without its sign; where one is no finite number, or where all of them count as
-// zeros, 0 and what the group's scale is then: NaN, which shows in every output of the row, or 0.
+// The largest absolute value in a group of inputs. If an input is not finite, or all count as zeros, returns 0 together
+// with the group's scale: NaN, which propagates to every output of the row, or 0.
 float largest_of(const float* x, int begin, int end, int num_in, float* flaw) {
     simd::F most = simd::zero(), poison = simd::zero();
     for (int k = begin; k < end; k += PANEL) {
@@ -51,8 +51,8 @@ float largest_of(const float* x, int begin, int end, int num_in, float* flaw) {
     return largest >= TINIEST && *flaw == 0.0f ? largest : 0.0f;
 }
 
-// A group of inputs as whole numbers of up to `most`, in `bits` bits each; gives their sum. `scale` is what they are
-// multiples of.
+// Converts a group of inputs to integers of up to `most`, in `bits` bits each, and returns their sum. The inputs are
+// about these integers times `scale`.
 float prepare_group(const float* x, int begin, int end, int num_in, float most, int bits, char* out, float* scale) {
     float flaw;
     const float largest = largest_of(x, begin, end, num_in, &flaw);
@@ -69,11 +69,11 @@ float prepare_group(const float* x, int begin, int end, int num_in, float most, 
             simd::store_s16(out, rounded);
     }
     *scale = is_fit ? largest / most : flaw;
-    return simd::sum(total);  // exact: whole numbers below 2^24
+    return simd::sum(total);  // exact: integers below 2^24
 }
 
-// A group of inputs of a block format. Their sum stands beside their scale: times the scale where minima are to be
-// multiplied by it, else times -offset, what the offset of the codes takes away.
+// Converts a group of inputs for a block format. Their sum is stored next to their scale: multiplied by the scale if
+// the format has minima, else by -offset, the offset of the codes.
 void prepare_block_group(const float* x, int begin, int num_in, const BlockLayout& layout, int rounded_to, int bits,
                          char* out) {
     float scale;

@@ -8,12 +8,12 @@
 
 namespace forerun {
 
-// Up to so many inputs every thread prepares all rows for itself: cheaper than a step more.
+// Up to this many inputs every thread prepares all rows for itself, which is cheaper than another step.
 constexpr int64_t MOST_PREPARED_ALONE = 1 << 16;
 constexpr int64_t LINE = 64;
 constexpr int ROWS_OF_A_TILE = 64;
 constexpr int64_t WEIGHTS_OF_A_TILE = 1 << 20;  // for one row: 50 to 100 us
-constexpr int ROWS_AS_DEAR = 8;  // so many more rows take as long as the first
+constexpr int ROWS_AS_DEAR = 8;  // this many additional rows take as long as the first
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -33,12 +33,12 @@ static bool is_grouped(const Linear& linear) {
     return linear.format == static_cast<int32_t>(Format::int8) || linear.format == static_cast<int32_t>(Format::int4);
 }
 
-// An odd number of cache lines: rows a power of two apart would all lie in the same sets of the cache.
+// An odd number of cache lines, since rows at a distance of a power of two would all map to the same cache sets.
 static int64_t row_stride(const Linear& linear, int input_bits) {
     return round_up(static_cast<int64_t>(linear.padded_in) * input_bits / 8, LINE) | LINE;
 }
 
-// The most bits that any instruction set's prepared inputs take, so that room for rows is room for those of all.
+// The largest number of bits per prepared input in any instruction set, so that the memory is enough for all of them.
 static int most_input_bits(const Linear& linear) { return is_blocks(linear.format) || is_grouped(linear) ? 16 : 32; }
 
 int64_t rows_bytes(const Linear& linear, int num_rows) {
@@ -53,7 +53,7 @@ Rows rows_in(char* memory, const Linear& linear, int num_rows) {
     Rows rows{};
     const int bits = kernels().input_bits(linear);
     rows.values = memory;
-    if (is_blocks(linear.format)) {  // a group of all rows, then the next: a tile finds its rows at fixed distances
+    if (is_blocks(linear.format)) {  // by group, then by row, so that a tile's rows are at fixed distances
         rows.stride = input_group_bytes(linear.group, bits);
         rows.group_stride = rows.stride * num_rows;
         return rows;
@@ -93,8 +93,8 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
     return shared_rows_.reserve(most) || !most;
 }
 
-// What one thread needs for itself: a normed row and prepared rows, or attention's scratch and partial results. False
-// where there is not enough memory.
+// Memory of one thread: a normed row and prepared rows, or attention's scratch and partial results. False if there is
+// not enough memory.
 bool Program::reserve(const Pass& pass, int num_threads) {
     const Heads& heads = shape_.heads;
     const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
@@ -184,7 +184,7 @@ void Program::silu_mul(const Run& run, const Op& op, Slice rows) {
     run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));
 }
 
-// features[t][place of the layer] = x[t].
+// features[t][index of the layer] = x[t].
 void Program::tap(const Run& run, const Op& op, Slice rows) {
     const int64_t size = width(op.reads), place = run.pass.taps[op.layer];
     for (int64_t row = rows.begin; row < rows.end; row++)
@@ -192,7 +192,7 @@ void Program::tap(const Run& run, const Op& op, Slice rows) {
                     static_cast<size_t>(size) * 4);
 }
 
-// Rows of x, normed first where the op says so, into the linear's own form.
+// Converts rows of x to the linear's input format, after a norm if the op has one.
 void Program::prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed) {
     const Kernels& table = forerun::kernels();
     const int64_t size = linear.num_in;
@@ -206,7 +206,7 @@ void Program::prepare(const Op& op, const Linear& linear, const float* x, Slice 
     }
 }
 
-// Some columns of the rows that skip the op's sublayer, between buffers as wide as the one that it writes.
+// Copies some columns of the rows that skip the op's sublayer between buffers as wide as its output.
 void Program::copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const {
     const int64_t size = width(op.writes);
     const size_t bytes = static_cast<size_t>(columns.end - columns.begin) * 4;
@@ -223,13 +223,13 @@ bool Program::linear(const Run& run, const Op& op, Member& self) {
     return true;
 }
 
-// Panels that a thread takes at a time: as many as take about as long for any rows.
+// Panels that a thread takes at a time, such that the time is about the same for any number of rows.
 static int panels_of_a_tile(const Linear& linear, int num_rows) {
     const int64_t pairs = WEIGHTS_OF_A_TILE * ROWS_AS_DEAR / (ROWS_AS_DEAR + num_rows) / (2 * PANEL * linear.padded_in);
     return pairs > 1 ? static_cast<int>(2 * pairs) : 2;
 }
 
-// The products of one part of a linear, which become columns of the buffer from `column` on.
+// Computes the products of one part of a linear, which go to the buffer's columns from `column` on.
 bool Program::multiply(const Run& run, const Op& op, const Linear& linear, int64_t column, Member& self) {
     const int num_rows = run.num_rows(op);
     const bool reads_all_rows = op.after_select && op.norm;  // the norm was fused into the head: it reads the whole x
@@ -256,7 +256,7 @@ void Program::multiply_panels(const Run& run, const Op& op, const Linear& linear
     out.y_stride = width(op.writes);
     out.epilogue = static_cast<Epilogue>(op.epilogue);
     if (op.residual >= 0) out.residual = buffer(op.residual) + column, out.residual_stride = width(op.residual);
-    // The sum is in place: rows that skip it get back what they had. No other thread reads or writes these columns.
+    // The sum is in place, so rows that skip it are restored. No other thread reads or writes these columns.
     const bool has_gates = run.pass.row_skips && op.residual >= 0;
     const int last = panels.end * PANEL, first_column = static_cast<int>(column);
     const Slice columns{first_column + panels.begin * PANEL,

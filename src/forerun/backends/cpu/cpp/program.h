@@ -1,10 +1,10 @@
 // A forward pass as a list of ops over named buffers, run by a team of threads in one call.
 //
-// The ops, their order and their buffers are those of forerun.model.program; Python hands them over once. Two fusions
-// save barriers: a norm may be done by each thread for itself just before the linear that reads it, and silu(gate) * up
-// as the products of the gate_up linear are written. Both leave every bit as it was.
+// The ops, their order and their buffers are those of forerun.model.program; Python passes them once. Two fusions save
+// barriers: each thread may compute a norm for itself just before the linear that reads it, and silu(gate) * up may be
+// computed when the products of the gate_up linear are written. Neither changes any bit of the result.
 //
-// Everything is sized when rows, context or threads first need it; a pass that fits allocates nothing.
+// Memory is allocated when the number of rows, the context or the number of threads grows; other passes allocate none.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class OpKind : int32_t {
     embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
 };
 
-// A buffer: float32, `width` per row. Its rows are those of the pass, or, behind select_rows, its last ones.
+// A buffer of float32 with `width` elements per row. It has the rows of the pass or, after select_rows, the last ones.
 struct Buffer {
     float* data;
     int64_t width;
@@ -32,12 +32,12 @@ struct Op {
     int32_t reads;     // buffer numbers; -1 for none
     int32_t writes;
     int32_t residual;  // added to a linear's products or to partials, or -1
-    int32_t sublayer;  // its number in Pass::skipped and Pass::row_skips, or -1
+    int32_t sublayer;  // its index in Pass::skipped and Pass::row_skips, or -1
     int32_t layer;     // of attention; of a tap, the layer whose output it copies
-    int32_t after_select;  // reads and writes only the rows whose logits are wanted, the last ones of the pass
+    int32_t after_select;  // reads and writes only the last rows of the pass, those whose logits are needed
     int32_t epilogue;      // of a linear
     Linear linear;
-    const float* norm;  // of a norm; of a linear: its input is normed first, or null
+    const float* norm;  // weights of a norm; for a linear, of the norm applied to its input, or null
     const float* q_norm;
     const float* k_norm;
 };
@@ -48,13 +48,13 @@ struct Shape {
     float eps;
     const void* table;  // the embedding [V][H]; null where it is packed
     int32_t table_is_bf16;
-    Linear packed_table;  // one whose memory a head shares, or of blocks
+    Linear packed_table;  // an embedding that is tied to the head or has blocks
     const float* cos_sin;  // [P][2][D]
     void* keys;          // [L][capacity][num_kv_heads][head_dim], values likewise
     void* values;
     int32_t cache_is_bf16;
     int32_t num_sublayers;
-    RankLink* link;  // of the ranks whose partials are added up, or null
+    RankLink* link;  // to the ranks whose partials are added, or null
 };
 
 // One forward pass, see forerun.model.inputs.
@@ -64,17 +64,17 @@ struct Pass {
     const int64_t* positions;
     const uint8_t* ancestry;   // [num_rows][first_slot + num_rows - prefix_len], or null
     const uint8_t* skipped;    // [num_sublayers], or null
-    const uint8_t* row_skips;  // [num_rows][num_sublayers]: what leaves a row of the residual stream as it was; or null
-    const int32_t* taps;       // [num_layers]: which of the features its output becomes, or -1; null: no tap runs
+    const uint8_t* row_skips;  // [num_rows][num_sublayers]: sublayers that a row skips; or null
+    const int32_t* taps;       // [num_layers]: index of the layer's output in the features, or -1; null: no taps
     float* features;           // [num_rows][num_taps][H], written by the taps
     int32_t num_taps;
 };
 
-// Bytes that so many prepared rows of a linear take, each on cache lines of its own; and the rows in that memory.
+// Bytes of this many prepared rows of a linear, each aligned to cache lines; and the rows in that memory.
 int64_t rows_bytes(const Linear& linear, int num_rows);
 Rows rows_in(char* memory, const Linear& linear, int num_rows);
 
-// Memory on cache lines, grown when asked for more.
+// Memory aligned to cache lines that grows when more is requested.
 class Scratch {
    public:
     ~Scratch();
@@ -89,10 +89,10 @@ class Scratch {
 class Program {
    public:
     Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers);
-    // Buffers have room for max_rows rows from now on.
+    // Sets new buffers with room for max_rows rows.
     bool set_buffers(const Buffer* buffers, int max_rows);
     void set_output(int buffer, float* data) { buffers_[static_cast<size_t>(buffer)].data = data; }
-    // Ops [first_op, last_op) on `num_threads` threads. Every row has its token and its slot; see Pass.
+    // Runs ops [first_op, last_op) on `num_threads` threads; see Pass.
     bool run(const Pass& pass, int first_op, int last_op, int num_threads);
 
    private:
@@ -111,7 +111,7 @@ class Program {
     void norm(const Run& run, const Op& op, Slice rows);
     void tap(const Run& run, const Op& op, Slice rows);
     void silu_mul(const Run& run, const Op& op, Slice rows);
-    // Ops that share themselves out; false: the job is over, see Member.
+    // Ops that divide their own work among the threads. False: the job is over, see Member.
     bool share_rows(const Run& run, const Op& op, Member& self, void (Program::*work)(const Run&, const Op&, Slice));
     bool linear(const Run& run, const Op& op, Member& self);
     bool rope_append(const Run& run, const Op& op, Member& self);
@@ -128,7 +128,7 @@ class Program {
     int64_t width(int number) const { return buffers_[static_cast<size_t>(number)].width; }
     LayerCache layer_cache(int layer) const;
     Visibility visibility(const Run& run) const;
-    // Rows that one call of attention takes at most, and so its partial results; a pass of one row needs a sixteenth.
+    // Largest number of rows in one call of attention, which determines the memory for its partial results.
     static int rows_together(const Pass& pass) {
         return pass.num_rows < ATTENTION_ROWS ? pass.num_rows : ATTENTION_ROWS;
     }
@@ -139,8 +139,8 @@ class Program {
     std::vector<Buffer> buffers_;
     int64_t widest_input_ = 0, widest_sum_ = 0;  // floats
     Scratch shared_rows_, partials_;
-    Scratch kept_;  // rows of the residual stream that skip the sublayer at hand
-    std::vector<Scratch> own_;  // one per thread: prepared rows, a normed row, what attention needs
+    Scratch kept_;  // rows of the residual stream that skip the current sublayer
+    std::vector<Scratch> own_;  // one per thread: prepared rows, a normed row, scratch for attention
 };
 
 }  // namespace forerun

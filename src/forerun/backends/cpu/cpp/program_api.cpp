@@ -1,4 +1,4 @@
-// What Python calls to build and run programs, and to move rows of a cache.
+// Functions for Python to build and run programs, and to move rows of a cache.
 #include <cstring>
 #include <vector>
 
@@ -12,13 +12,13 @@ FORERUN_EXPORT void* forerun_program_new(const forerun::Shape* shape, const fore
 
 FORERUN_EXPORT void forerun_program_free(void* program) { delete static_cast<forerun::Program*>(program); }
 
-// False where there is not enough memory.
+// False if there is not enough memory.
 FORERUN_EXPORT bool forerun_program_set_buffers(void* program, const forerun::Buffer* buffers, int max_rows) {
     return static_cast<forerun::Program*>(program)->set_buffers(buffers, max_rows);
 }
 
-// Runs ops [first_op, last_op); `output` becomes the memory of buffer number `output_buffer`. False, with nothing run,
-// where there is not enough memory.
+// Runs ops [first_op, last_op); `output` becomes the memory of buffer number `output_buffer`. Returns false and runs
+// nothing if there is not enough memory.
 FORERUN_EXPORT bool forerun_program_run(void* program, const forerun::Pass* pass, int output_buffer, float* output,
                                         int first_op, int last_op, int num_threads) {
     auto* self = static_cast<forerun::Program*>(program);

@@ -1,4 +1,4 @@
-// Rope and attention of a pass: who does which heads, rows and chunks. No result depends on it.
+// Rope and attention of a pass: divides heads, rows and chunks among the threads. The results do not depend on this.
 #include "program.h"
 
 namespace forerun {
@@ -35,7 +35,7 @@ bool Program::rope_append(const Run& run, const Op& op, Member& self) {
     });
 }
 
-// Heads are shared out where they come out even; else few rows over a long context are shared out by chunks of it.
+// The work is divided by heads if they divide evenly; otherwise few rows with a long context are divided by chunks.
 bool Program::attention(const Run& run, const Op& op, Member& self) {
     const int num_rows = run.pass.num_rows, num_kv_heads = shape_.heads.num_kv_heads, size = self.num_threads();
     const bool is_even = num_kv_heads % size == 0;

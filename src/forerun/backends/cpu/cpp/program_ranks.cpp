@@ -1,4 +1,4 @@
-// The sum of what several ranks computed of the same rows.
+// Adds the partial results of several ranks for the same rows.
 #include <cstring>
 
 #include "program.h"
@@ -7,14 +7,14 @@ namespace forerun {
 
 constexpr int ELEMENTS_OF_A_TILE = 1 << 16;
 
-// writes[t] = residual[t] + the partials of all ranks, in their order; rows that skip the sublayer stay as they were.
+// writes[t] = residual[t] + the partials of all ranks, in rank order; rows that skip the sublayer are unchanged.
 bool Program::add_partials(const Run& run, const Op& op, Member& self) {
     RankLink& link = *shape_.link;
     const float* own = buffer(op.reads);
     const int64_t total = width(op.writes) * run.num_rows(op), room = link.place_bytes() / 4;
     uint64_t number = 0;
     for (int64_t first = 0; first < total; first += room, number++) {
-        // The link's number is read within steps alone: the last one writes it.
+        // The link's number is read only within steps, and written in the last one.
         const auto exchange = [&] { return link.next_exchange() + number; };
         const int count = static_cast<int>(total - first < room ? total - first : room);
         const auto copy = [&](Slice part) {
@@ -33,7 +33,7 @@ bool Program::add_partials(const Run& run, const Op& op, Member& self) {
     return self.share(1, 1, [&](Slice) { link.set_next_exchange(link.next_exchange() + number); });
 }
 
-// Elements [begin, end) of a partial that begins with element `first` of all rows.
+// Adds elements [begin, end) of a partial that begins with element `first` of all rows.
 void Program::add_to_rows(const Run& run, const Op& op, const float* partial, int64_t begin, int64_t end,
                           int64_t first) {
     const int64_t size = width(op.writes);

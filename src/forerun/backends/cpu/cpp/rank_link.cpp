@@ -10,8 +10,8 @@
 namespace forerun {
 
 constexpr int64_t LINE = 64;
-constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds: after that somebody else needs this core
-constexpr int YIELDS_BETWEEN_LOOKS = 64;   // at the clock
+constexpr int PAUSES_BEFORE_YIELD = 4000;  // some tens of microseconds; then another thread may need this core
+constexpr int YIELDS_BETWEEN_LOOKS = 64;   // between two readings of the clock
 
 int64_t RankLink::link_bytes(int num_ranks, int64_t place_bytes) {
     return LINE + 2 * num_ranks * (LINE + place_bytes);

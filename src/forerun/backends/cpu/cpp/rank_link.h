@@ -1,8 +1,8 @@
-// Ranks of one host exchange what they have computed through memory that they share.
+// Exchange of partial results between ranks on one host through shared memory.
 //
-// Every rank has two places for what it gives, used in turn, and for each a number that says which exchange lies there. A
-// rank that begins exchange e has seen all others' e - 1, which they gave after they had read e - 2: its own place for e,
-// where e - 2 was, is free. So one wait for each exchange is enough.
+// Every rank has two buffers for its data, used alternately, and for each the number of the exchange whose data it
+// contains. A rank that begins exchange e has seen the data of e - 1 from all others, which they wrote after reading
+// e - 2. So its own buffer of e - 2 is free for e, and one wait per exchange is enough.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace forerun {
 
 class RankLink {
    public:
-    // `memory`: link_bytes() of zeros on a cache line, the same for all ranks. A rank that waits for longer than
-    // `deadline_s` counts all as lost.
+    // `memory`: link_bytes() zeros, aligned to a cache line and shared by all ranks. If a rank waits longer than
+    // `deadline_s`, the group counts as lost.
     RankLink(void* memory, int rank, int num_ranks, int64_t place_bytes, double deadline_s);
     static int64_t link_bytes(int num_ranks, int64_t place_bytes);
 
@@ -22,12 +22,12 @@ class RankLink {
     void set_next_exchange(uint64_t exchange) { next_ = exchange; }
     char* own_place(uint64_t exchange) const { return place(rank_, exchange); }
     char* place(int rank, uint64_t exchange) const;
-    // Says that the own place is filled, and waits until those of all others are. False where somebody was lost.
+    // Marks this rank's buffer as filled and waits for those of all others. False if a rank was lost.
     bool meet(uint64_t exchange);
-    // Nobody waits any more, here or in another process.
+    // Marks the group as lost, so that all ranks stop waiting, also in other processes.
     void lose();
     bool is_lost() const;
-    // `num_bytes` of every rank, in their order. False where somebody was lost.
+    // Collects `num_bytes` from every rank, in rank order. False if a rank was lost.
     bool gather(const char* own, int64_t num_bytes, char* all);
 
    private:
@@ -36,7 +36,7 @@ class RankLink {
     };
     Number& filled(int rank, uint64_t exchange) const;
 
-    Number* const lost_;     // 1 where somebody was lost
+    Number* const lost_;     // 1 if a rank was lost
     Number* const numbers_;  // [num_ranks][2]
     char* const places_;     // [num_ranks][2][place_bytes]
     const int rank_, num_ranks_;

@@ -1,4 +1,4 @@
-// One row out of a packed weight: an embedding that shares the head's memory.
+// Reads one row of a packed weight, for an embedding that is tied to the head.
 #include <cmath>
 #include <cstring>
 
@@ -24,7 +24,7 @@ int code_of(const uint8_t* group, const BlockLayout& layout, int lane, int input
     return low | (group[layout.group * 8 + byte] >> vector * above & ((1 << above) - 1)) << 4;
 }
 
-// One output's scale of a group, and its minimum or 0.
+// One output's scale and minimum (or 0) of a group.
 struct Factors {
     float scale, minimum;
 

@@ -1,4 +1,4 @@
-// What is done to rows between the products: norm, gate, and the rotation of queries and keys with the cache's append.
+// Operations on rows between the products: norm, gate, and rope with the append to the cache.
 #pragma once
 #include "kernels.h"
 #include "simd.h"
@@ -57,13 +57,14 @@ inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, flo
     }
 }
 
-// One head as rope rotates it: y[i] = x[i] cos[i] + x[i + D/2 mod D] sin[i], of x times scale and weight if normed.
+// One head rotated by rope: y[i] = x[i] cos[i] + x[(i + D/2) mod D] sin[i], where x is first multiplied by scale and
+// weight if there is a norm.
 struct Rotation {
     const float *x, *weight, *cosines, *sines;  // weight null: no norm
     float scale;
     int half;
 
-    simd::F load(int i, int n) const {  // x from i on, normed
+    simd::F load(int i, int n) const {  // x from i on, normalized
         const simd::F plain = table(x, i, n);
         return weight ? simd::mul(simd::mul(plain, simd::set1(scale)), table(weight, i, n)) : plain;
     }

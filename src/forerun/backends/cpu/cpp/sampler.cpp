@@ -1,4 +1,4 @@
-// The end of a pass: many rows of scores to tokens, shared out among the pool's threads.
+// Sampling of many rows of scores at the end of a pass, divided among the pool's threads.
 #include <cstddef>
 #include <vector>
 
@@ -9,7 +9,7 @@
 namespace forerun {
 namespace {
 
-constexpr int LEAST_SLICE = 1 << 14;  // tokens that are worth another thread
+constexpr int LEAST_SLICE = 1 << 14;  // smallest number of tokens for which another thread pays
 
 struct SampleRows {
     const float* scores;
@@ -34,7 +34,7 @@ void sample_slices(void* context, Member& self) {
     });
 }
 
-TopTwo better(const TopTwo& left, const TopTwo& right) {  // left's tokens are the lower ones
+TopTwo better(const TopTwo& left, const TopTwo& right) {  // left has the lower token ids
     if (right.best != right.best || left.best != left.best) return left.best != left.best ? left : right;
     const TopTwo& winner = right.best > left.best ? right : left;
     const TopTwo& other = right.best > left.best ? left : right;

@@ -1,8 +1,9 @@
-// Scores to tokens: the best total of score / temperature + noise, and a draft's best few.
+// Sampling: the token with the largest total of score / temperature + noise, and the top-k of a draft.
 //
-// Noise is Gumbel noise of a hash of the token, see forerun.sampling.noise, exact in float64. Lanes of float32 give it
-// to about 2e-6. For a choice it is taken only where a cheap bound says that it may matter, and then exactly for the
-// few tokens that may still be among the best two, so that the choice is that of the exact formula.
+// The noise is Gumbel noise from a hash of the token, see forerun.sampling.noise, and is exact in float64. Computed in
+// lanes of float32 its error is about 2e-6. To choose a token, it is computed only where a cheap upper bound says that
+// it may matter, and then exactly for the few tokens that may still be among the best two. So the chosen token is the
+// one of the exact formula.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -13,7 +14,7 @@
 namespace forerun {
 namespace {
 
-constexpr float NOISE_ERROR = 1e-5f;  // of lane_noise, with a margin
+constexpr float NOISE_ERROR = 1e-5f;  // upper bound for lane_noise
 constexpr float NO_TOTAL = -__builtin_inff();
 constexpr float MOST_FLOAT = 3.402823466e38f;
 
@@ -53,7 +54,7 @@ inline simd::I mix32(simd::I x) {
     return simd::xor_int(x, simd::shift_right<15>(x));
 }
 
-// -log(-log(u)) for the noise's bits. Near 1, where -log(u) is small, it is taken of 1 - u, whose bits are exact.
+// -log(-log(u)) for the noise's bits. For u near 1, where -log(u) is small, it is computed from 1 - u, which is exact.
 inline simd::F lane_noise(simd::I bits) {
     const simd::Mask is_low = simd::less(simd::to_float(bits), simd::zero());  // u < 1/2
     const simd::I flipped = simd::select_int(is_low, bits, simd::xor_int(bits, simd::set1_int(-1)));
@@ -68,10 +69,10 @@ inline simd::F lane_noise(simd::I bits) {
     return simd::sub(simd::zero(), simd::log(simd::sub(simd::zero(), log_u)));
 }
 
-// At least the noise, and near it where it is large: -log(-log(u)) <= -log(1 - u), and a float's bits are chords of its
-// logarithm.
+// An upper bound of the noise that is tight for large noise: -log(-log(u)) <= -log(1 - u), and the bits of a float give
+// a piecewise linear lower bound of its logarithm.
 inline simd::F noise_bound(simd::I bits) {
-    const simd::I half = simd::shift_right<1>(simd::xor_int(bits, simd::set1_int(0x7fffffff)));  // of 1 - u, cut off
+    const simd::I half = simd::shift_right<1>(simd::xor_int(bits, simd::set1_int(0x7fffffff)));  // 1 - u, truncated
     const simd::F below = simd::add(simd::to_float(half), simd::set1(0.25f));
     return simd::fma(simd::to_float(simd::bits(below)), simd::set1(-0.693147181f * 0x1p-23f), simd::set1(109.5174f));
 }
@@ -81,8 +82,8 @@ struct Totals {
     const float* scores;
     float temperature;
     RowNoise noise;
-    const int32_t* ids;  // the tokens that the scores are of; null for 0, 1, ...
-    simd::I hashed;  // token * 0x9E3779B1 + low, of the lanes of token 0
+    const int32_t* ids;  // the tokens of the scores; null for 0, 1, ...
+    simd::I hashed;  // token * 0x9E3779B1 + low for the lanes from token 0
 
     Totals(const float* scores, float temperature, RowNoise noise, const int32_t* ids = nullptr)
         : scores(scores), temperature(temperature), noise(noise), ids(ids) {
@@ -93,7 +94,7 @@ struct Totals {
     }
     bool are_scores() const { return temperature == 1.0f && !noise.is_noisy; }
 
-    // Without noise. Lanes behind n are minus infinity.
+    // Without noise. Lanes from n on are minus infinity.
     simd::F plain(int token, int n) const {
         simd::F total = n < 16 ? fill_behind(simd::load_n(scores + token, n), n, NO_TOTAL) : simd::load(scores + token);
         return temperature != 1.0f ? simd::div(total, simd::set1(temperature)) : total;
@@ -122,7 +123,7 @@ private:
     }
 };
 
-// The two best of sixteen lanes each.
+// The two best totals of each of sixteen lanes.
 struct LaneTopTwo {
     simd::F best = simd::set1(NO_TOTAL), second = simd::set1(NO_TOTAL);
 
@@ -143,7 +144,7 @@ inline TopTwo fault_among(const Totals& totals, int begin, int end) {
     return top_two;
 }
 
-// The best two among the tokens whose approximate totals reach `threshold`, by exact totals.
+// The best two by exact total, among the tokens whose approximate total reaches `threshold`.
 inline TopTwo exact_top_two(const Totals& totals, const float* approximate, int begin, int end, float threshold) {
     TopTwo top_two{begin, NO_TOTAL, NO_TOTAL};
     for (int token = begin; token < end; token += 16) {
@@ -163,7 +164,7 @@ inline TopTwo exact_top_two(const Totals& totals, const float* approximate, int 
     return top_two;
 }
 
-// What a total must reach to be one of the best two, where totals are `error` away from exact ones.
+// The least total of a token that may be one of the best two, if totals have an error of at most `error`.
 inline float threshold_of(const LaneTopTwo& lanes, float error) {
     float totals[32], best = NO_TOTAL, second = NO_TOTAL;
     simd::store(totals, lanes.best);
@@ -178,8 +179,8 @@ inline float threshold_of(const LaneTopTwo& lanes, float error) {
     return threshold >= -MOST_FLOAT ? threshold : NO_TOTAL;
 }
 
-// Totals of a row with noise, approximately, to scratch: minus infinity where a token has no chance to be of the best
-// two. Returns what a total must reach to have one.
+// Writes approximate totals of a row with noise to scratch, and minus infinity for tokens that cannot be among the best
+// two. Returns the least total of those that can.
 inline float survey_noisy(const Totals& totals, int begin, int end, float* scratch) {
     LaneTopTwo lanes;
     float threshold = NO_TOTAL;
@@ -209,7 +210,7 @@ inline float survey_plain(const Totals& totals, int begin, int end, float* scrat
     return threshold_of(lanes, 0.0f);
 }
 
-// No NaN and no plus infinity among the scores.
+// True if the scores have no NaN and no plus infinity.
 inline bool are_numbers(const float* scores, int begin, int end) {
     bool are = true;
     for (int token = begin; token < end; token += 16) {
@@ -227,10 +228,10 @@ inline TopTwo sample(const float* scores, int begin, int end, float temperature,
     const float threshold = noise.is_noisy ? survey_noisy(totals, begin, end, scratch)
                                            : survey_plain(totals, begin, end, are_scores ? nullptr : scratch);
     return exact_top_two(totals, are_scores ? scores + begin : scratch, begin, end,
-                         threshold > NO_TOTAL ? threshold : -MOST_FLOAT);  // else one at most has a chance
+                         threshold > NO_TOTAL ? threshold : -MOST_FLOAT);  // otherwise at most one token remains
 }
 
-// The best few seen so far, best first, ties by token.
+// The top-k so far, best first, ties by token.
 struct TopK {
     int32_t* tokens;
     float* totals;
@@ -248,7 +249,7 @@ struct TopK {
     }
 };
 
-// A total that at least `count` <= 16 tokens reach: the count-th largest of the lanes' largest.
+// A total that at least `count` <= 16 tokens reach: the count-th largest of the maxima of the lanes.
 inline float reached_by(simd::F best, int count) {
     float lanes[16];
     simd::store(lanes, best);

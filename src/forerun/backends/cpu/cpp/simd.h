@@ -1,32 +1,32 @@
-// Sixteen float or int32 lanes, whatever the machine has. Every kernel is written once over these few functions and
-// compiled once per instruction set (tier.cpp), so all of this lives in unnamed namespaces: the linker must never take
-// one tier's code for another's. For the same reason kernels use no templates of the standard library.
+// Sixteen float or int32 lanes on any machine. Every kernel is written once with these functions and compiled once per
+// instruction set (tier.cpp). Therefore all code is in unnamed namespaces, so that the linker cannot merge functions of
+// different tiers. For the same reason kernels use no templates of the standard library.
 //
-//   F, I, Bytes, Mask     16 floats, 16 int32, 64 bytes, 16 truth values
-//   load_n, store_n       the first n < 16 lanes; what is not loaded is 0
+//   F, I, Bytes, Mask     16 floats, 16 int32, 64 bytes, 16 booleans
+//   load_n, store_n       the first n < 16 lanes; other loaded lanes are 0
 //   fma(a, b, c)          a * b + c
 //   sum, max_of           over the lanes; the order of the sum is fixed
 //   load_bf16, store_bf16 16 bfloat16 to or from floats, rounded to nearest even; _n as above
 //   load_u8, load_s8, load_f16  sixteen of them as floats
-//   max, min              the second argument where either is NaN
-//   compress(a, mask)     the lanes that the bits of `mask` name, moved to the front; behind them anything
-//   transpose             words of some rows to the same words side by side, see each
-//   Bf16Input, store_bf16_inputs  bfloat16 inputs as dot_bf16 reads them: as they are, or the same numbers as floats;
-//                         HAS_BF16_DOT where the former, as an instruction multiplies them
+//   max, min              the second argument if either is NaN
+//   compress(a, mask)     the lanes whose bits are set in `mask`, moved to the front; the others are undefined
+//   transpose             transposes the words of some rows, see each
+//   Bf16Input, store_bf16_inputs  bfloat16 inputs in the format of dot_bf16: bfloat16 if an instruction multiplies them
+//                         (HAS_BF16_DOT), else widened to float
 //   dot_bf16(s, w, x)     s[i] + w[2i+1] x[1], and to that + w[2i] x[0]: 16 outputs' pairs of weights with one pair
-//   Dots, to_dots         16 int32 that the dots below add to, made of 16 int32
+//   Dots, to_dots         accumulator of 16 int32 for the dots below, and its conversion from 16 int32
 //   dot_s8(s, a, b, x)    s[i] + sum over j < 4 of a[4i+j] x[j] + b[4i+j] x[4+j], codes unsigned, x bytes, exact
-//   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs as store_s16 holds them, exact
-//   Codes, split          64 bytes of codes as dot_s16 reads them
-//   codes_of_8_bits       bytes of weights as the dots take them: as they are, or less 128 where SIGNED_CODES
-//   store_s16             sixteen inputs of 16 bits as dot_s16 reads them
-//   MOST_BITS_BY_BYTES    codes of so many bits may be multiplied by dot_s8
-//   TILE_ROWS, TILE_PANELS   the largest tile whose sums the registers hold beside what it reads
-//   BLOCK_QUERIES, BLOCK_VECTORS   the same of attention: queries, and vectors of scores or of values
-//   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes as it goes, and of one that reads them unpacked
+//   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs from store_s16, exact
+//   Codes, split          64 bytes of codes in the format of dot_s16
+//   codes_of_8_bits       bytes of weights in the format of the dots: unchanged, or minus 128 if SIGNED_CODES
+//   store_s16             sixteen inputs of 16 bits in the format of dot_s16
+//   MOST_BITS_BY_BYTES    largest number of bits of codes that dot_s8 can multiply
+//   TILE_ROWS, TILE_PANELS   the largest tile whose sums and operands fit into the registers
+//   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
+//   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes on the fly, and of one with unpacked codes
 //   low_nibbles, high_nibbles   of each byte
 //   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
-//   prefetch, prefetch_once     into all caches; or past them, for data that is read once
+//   prefetch, prefetch_once     into all caches; or bypassing them, for data that is read once
 //   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument
 //   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny
 //   silu(x)               x / (1 + exp(-x))
@@ -39,7 +39,7 @@
 #endif
 
 #if defined(__GNUC__)
-#define FORERUN_INLINE inline __attribute__((always_inline))  // of what must share registers with its caller
+#define FORERUN_INLINE inline __attribute__((always_inline))  // to share registers with the caller
 #else
 #define FORERUN_INLINE inline
 #endif
@@ -49,7 +49,7 @@
 namespace forerun::simd {
 namespace {
 
-// The same address, of which the compiler does not know that it has read from there before.
+// Returns the same address, but hides from the compiler that it has been read before.
 inline const char* anew(const char* p) {
 #ifdef __GNUC__
     asm volatile("" : "+r"(p));
@@ -73,7 +73,7 @@ inline const char* anew(const char* p) {
 namespace forerun::simd {
 namespace {
 
-// exp by 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, S. Moshier). Below -87.3 it is 0.
+// exp as 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, S. Moshier). 0 below -87.3.
 inline F exp(F x) {
     const Mask vanishes = less(x, set1(-87.33654f));
     const F bounded = min(set1(88.37626f), max(set1(-87.33654f), x));
@@ -109,7 +109,7 @@ inline F log_split(F e, F m) {
     return fma(e, set1(0.693359375f), add(m, y));
 }
 
-// The exponent, and the fraction less 1: x = 2^exponent (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)].
+// Splits x into exponent and m: x = 2^exponent (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)].
 inline F split(F x, F* m) {
     const I b = bits(x);
     const F e = to_float(sub_int(shift_right<23>(b), set1_int(126)));

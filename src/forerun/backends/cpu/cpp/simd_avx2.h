@@ -1,4 +1,4 @@
-// Sixteen lanes in two AVX2 registers (with FMA). See simd.h for what every function means.
+// Sixteen lanes in two AVX2 registers (with FMA). simd.h describes the functions.
 #pragma once
 #include <immintrin.h>
 
@@ -210,8 +210,8 @@ inline void store_s16(char* p, I a) {
     const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(mixed, 0xd8), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
-// The same value, of which the compiler does not know what it is the sum of: GCC would add up many products side by side,
-// for which there are not registers enough.
+// Returns the same value, but hides from the compiler how it was computed. Otherwise GCC would split the sum into many
+// partial sums, for which there are not enough registers.
 inline __m256i as_one_sum(__m256i sum) {
 #ifdef __GNUC__
     asm("" : "+x"(sum));
@@ -246,13 +246,13 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 #ifdef __AVXVNNI__
 constexpr int MOST_BITS_BY_BYTES = 8;
 #else
-constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
+constexpr int MOST_BITS_BY_BYTES = 6;  // with 8 bits the sum of two products would overflow 16 bits
 #endif
 constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
 constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6;
-constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // sums that fit into the registers beside what they are made of
+constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // the sums fit into the registers together with the operands
 
-// As below, for 8 rows and 8 words at most.
+// The same as below for at most 8 rows and 8 words.
 inline void transpose_8(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i words = _mm256_cmpgt_epi32(_mm256_set1_epi32(num_words), lanes);
@@ -279,8 +279,8 @@ inline void transpose_8(const char* from, int64_t row_bytes, int num_rows, int n
         if (w < num_words) _mm256_storeu_ps(reinterpret_cast<float*>(to + w * to_stride), b[w]);
 }
 
-// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
-// written in whole vectors: what stands behind the last row is anything.
+// Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].
+// `to` is written in whole vectors: elements after the last row are undefined.
 inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
     for (int w = 0; w < num_words; w += 8)
         for (int r = 0; r < num_rows; r += 8)

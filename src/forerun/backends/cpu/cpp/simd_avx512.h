@@ -1,4 +1,4 @@
-// Sixteen lanes in one AVX-512 register. See simd.h for what every function means.
+// Sixteen lanes in one AVX-512 register. simd.h describes the functions.
 #pragma once
 #include <immintrin.h>
 
@@ -65,7 +65,7 @@ inline I and_int(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
 inline I or_int(I a, I b) { return {_mm512_or_si512(a.v, b.v)}; }
 inline I xor_int(I a, I b) { return {_mm512_xor_si512(a.v, b.v)}; }
 template <int N> inline I shift_left(I a) { return {_mm512_slli_epi32(a.v, N)}; }
-template <int N> inline I shift_right(I a) { return {_mm512_srli_epi32(a.v, N)}; }  // zeros come in
+template <int N> inline I shift_right(I a) { return {_mm512_srli_epi32(a.v, N)}; }  // logical shift
 inline I round_int(F a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline F to_float(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline F from_bits(I a) { return {_mm512_castsi512_ps(a.v)}; }
@@ -133,7 +133,7 @@ inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
 }
 #endif
 
-// As GCC's own vector of int32: as __m512i it copies every sum before and after each instruction.
+// GCC's own vector type of int32, since with __m512i it copies every sum before and after each instruction.
 struct Dots { __v16si v; };
 inline Dots to_dots(I a) { return {(__v16si)a.v}; }
 inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
@@ -163,8 +163,8 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 }
 constexpr int MOST_BITS_BY_BYTES = 8;
 #else
-// The same value, of which the compiler does not know what it is the sum of: GCC would add up many products side by side,
-// for which there are not registers enough.
+// Returns the same value, but hides from the compiler how it was computed. Otherwise GCC would split the sum into many
+// partial sums, for which there are not enough registers.
 inline Dots as_one_sum(Dots sum) {
 #ifdef __GNUC__
     asm("" : "+v"(sum.v));
@@ -181,7 +181,7 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {  // four product
     const __m512i second = _mm512_maddubs_epi16(b.v, _mm512_set1_epi32(read_int(x + 4)));
     return as_one_sum({sum.v + (__v16si)_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1))});
 }
-constexpr int MOST_BITS_BY_BYTES = 6;  // a sum of two products of 8 bits does not fit 16 bits
+constexpr int MOST_BITS_BY_BYTES = 6;  // with 8 bits the sum of two products would overflow 16 bits
 #endif
 
 #ifdef FORERUN_SMALL_TILES
@@ -191,10 +191,10 @@ constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
 constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;
 #endif
 constexpr int TILE_PANELS = 2;
-constexpr int BLOCK_QUERIES = 4, BLOCK_VECTORS = 4;  // sums that fit into the registers beside what they are made of
+constexpr int BLOCK_QUERIES = 4, BLOCK_VECTORS = 4;  // the sums fit into the registers together with the operands
 
-// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` is
-// written in whole vectors: what stands behind the last row is anything.
+// Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].
+// `to` is written in whole vectors: elements after the last row are undefined.
 inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
     __m512i a[16], b[16];
     const __mmask16 words = first(num_words);

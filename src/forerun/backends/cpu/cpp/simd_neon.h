@@ -1,7 +1,7 @@
-// Sixteen lanes in four NEON registers (with the dot product of Arm v8.2). See simd.h for what every function means.
+// Sixteen lanes in four NEON registers (with the dot product of Arm v8.2). simd.h describes the functions.
 //
-// An instruction multiplies bytes, so inputs of 16 bits lie in two: high ones, rounded, and signed low ones. Arm's dot
-// product of bfloat16 rounds otherwise than other machines, so it is not used.
+// The dot product instruction multiplies bytes, so inputs of 16 bits are split into a rounded high and a signed low
+// byte. Arm's dot product of bfloat16 rounds differently from other machines, so it is not used.
 #pragma once
 #include <arm_neon.h>
 
@@ -173,7 +173,7 @@ inline F dot_bf16(F sum, Bytes w, const Bf16Input* pair) {
     return sum;
 }
 
-struct Dots { int32x4_t low[4], high[4]; };  // products with low bytes of inputs, and with high ones
+struct Dots { int32x4_t low[4], high[4]; };  // products with the low and the high bytes of inputs
 inline Dots to_dots(I a) {
     Dots d;
     FORERUN_UNROLL
@@ -187,7 +187,7 @@ inline Bytes codes_of_8_bits(Bytes b) { FORERUN_EACH(Bytes, veorq_u8(b.v[i], vdu
 inline Codes split(Bytes b) { return b; }
 inline Codes load_codes(const char* p) { return load_bytes(p); }
 inline void store_codes(char* p, Codes c) { store_bytes(p, c); }
-inline void store_s16(char* p, I a) {  // of every four inputs the high bytes, then the low ones
+inline void store_s16(char* p, I a) {  // for every four inputs, the high bytes and then the low bytes
     int8_t high[16], low[16];
     I above, below;
     FORERUN_UNROLL
@@ -230,9 +230,9 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // sixteen quarters of sums in 32 registers
 constexpr int BLOCK_ROWS = 3, UNPACKED_ROWS = 3;  // 24 quarters, high and low
-constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // sums that fit into the registers beside what they are made of
+constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // the sums fit into the registers together with the operands
 
-// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r].
+// Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].
 inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
     for (int w = 0; w < num_words; w++)
         for (int r = 0; r < num_rows; r++) std::memcpy(to + w * to_stride + r, from + r * row_bytes + 4 * w, 4);

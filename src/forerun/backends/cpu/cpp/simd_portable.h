@@ -1,4 +1,4 @@
-// Sixteen lanes as an array and plain loops, which compilers turn into what the machine has. See simd.h.
+// Sixteen lanes as an array and plain loops, which compilers vectorize. simd.h describes the functions.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -42,7 +42,7 @@ inline F mul(F a, F b) { FORERUN_EACH(F, a.v[i] * b.v[i]); }
 inline F div(F a, F b) { FORERUN_EACH(F, a.v[i] / b.v[i]); }
 inline F max(F a, F b) { FORERUN_EACH(F, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline F min(F a, F b) { FORERUN_EACH(F, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-inline F fma(F a, F b, F c) { FORERUN_EACH(F, a.v[i] * b.v[i] + c.v[i]); }  // fused where the machine does so
+inline F fma(F a, F b, F c) { FORERUN_EACH(F, a.v[i] * b.v[i] + c.v[i]); }  // fused if the machine has FMA
 
 inline F load_bf16(const uint16_t* p) { FORERUN_EACH(F, as_float(static_cast<uint32_t>(p[i]) << 16)); }
 inline uint16_t round_bf16(float x) {
@@ -77,7 +77,7 @@ inline I or_int(I a, I b) { FORERUN_EACH(I, a.v[i] | b.v[i]); }
 inline I xor_int(I a, I b) { FORERUN_EACH(I, a.v[i] ^ b.v[i]); }
 template <int N> inline I shift_left(I a) { FORERUN_EACH(I, s(u(a.v[i]) << N)); }
 template <int N> inline I shift_right(I a) { FORERUN_EACH(I, s(u(a.v[i]) >> N)); }
-inline I round_int(F a) {  // what is no int32 becomes the lowest, as on x86
+inline I round_int(F a) {  // out-of-range values become the lowest int32, as on x86
     FORERUN_EACH(I, std::fabs(a.v[i]) < 2147483648.0f ? static_cast<int32_t>(std::nearbyintf(a.v[i])) : INT32_MIN);
 }
 inline F to_float(I a) { FORERUN_EACH(F, static_cast<float>(a.v[i])); }
@@ -183,10 +183,10 @@ constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
 constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 
-constexpr int BLOCK_QUERIES = 2, BLOCK_VECTORS = 2;  // sums that fit into the registers beside what they are made of
+constexpr int BLOCK_QUERIES = 2, BLOCK_VECTORS = 2;  // the sums fit into the registers together with the operands
 
-// Words [0, num_words) of `num_rows` rows, each 16 at most: word w of row r comes to to[w * to_stride + r]. `to` may be
-// written in whole vectors: what stands behind the last row is anything.
+// Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].
+// `to` may be written in whole vectors: elements after the last row are undefined.
 inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num_words, int32_t* to, int to_stride) {
     for (int w = 0; w < num_words; w++)
         for (int r = 0; r < num_rows; r++) std::memcpy(to + w * to_stride + r, from + r * row_bytes + 4 * w, 4);

@@ -11,13 +11,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Systems take a core away after some milliseconds if others want it. Giving it up before that, and not much before,
-// costs little of a thread's share: Linux 6.18 takes a thread that yields for one that has used up its time slice.
+// The scheduler preempts a thread after some milliseconds if others want its core. Yielding shortly before that costs
+// little CPU time: Linux 6.18 treats a thread that yields as one that has used up its time slice.
 constexpr auto LONG_RUN = std::chrono::microseconds(1000);
-constexpr auto AWAY = std::chrono::microseconds(2500);  // nothing between two looks takes so long with a core
-constexpr auto TAKEN = std::chrono::microseconds(200);  // a core that is given up and comes back later was wanted
-constexpr int PAUSES_BEFORE_TAKING = 64;  // others' parts: some microseconds, as a step's threads end at about one time
-constexpr int PAUSES_BEFORE_YIELD = 2000;  // some tens of microseconds: the thread waited for has no core
+constexpr auto AWAY = std::chrono::microseconds(2500);  // a longer time between two readings means the core was lost
+constexpr auto TAKEN = std::chrono::microseconds(200);  // if yielding takes longer, another thread wanted the core
+constexpr int PAUSES_BEFORE_TAKING = 64;  // items of other threads: some microseconds, since most end soon
+constexpr int PAUSES_BEFORE_YIELD = 2000;  // some tens of microseconds; then the other thread has lost its core
 constexpr int TAKEN_BITS = 24;
 
 std::atomic<uint64_t> num_stops{0};
@@ -67,7 +67,7 @@ Slice Team::take(uint64_t step, int count, int thread, int num_threads, int tile
     std::atomic<uint64_t>& word = parts_[thread].taken;
     uint64_t seen = word.load(std::memory_order_acquire);
     for (;;) {
-        // Looked at after the word: if the step is over, all of the part was taken, so the word is not this one any more.
+        // Checked after reading the word: if the step is over, its items were all taken, so the word has changed.
         if (step_.load(std::memory_order_acquire) != step) return {0, 0};
         const int taken = seen >> TAKEN_BITS == step ? static_cast<int>(seen & ((1 << TAKEN_BITS) - 1)) : 0;
         const int begin = part.begin + taken, left = part.end - begin;
@@ -113,7 +113,7 @@ void Member::do_part_of(int thread, int count, int tile, int unit, Tile work, vo
     }
 }
 
-// The end of a step that takes long: this thread may be without a core when the job ends, which must not wait for it.
+// Waits for the end of a long step. This thread may lose its core until the job ends, and the job must not wait for it.
 bool Member::wait_outside() {
     team_->leave();
     for (int i = 1; team_->step() == step_; i++) {
@@ -131,5 +131,5 @@ void Member::leave() {
 
 }  // namespace forerun
 
-// How often a thread has found that others had its core for a while.
+// How often threads have found that others had used their core for a while.
 FORERUN_EXPORT uint64_t forerun_num_stops() { return forerun::num_stops.load(std::memory_order_relaxed); }

@@ -1,8 +1,8 @@
-// A tile: the products of R rows with P panels over a stretch of inputs, added to sums in memory.
+// A tile: the products of R rows with P panels over a range of inputs, added to sums in memory.
 //
-// Every sum takes its inputs in ascending order, one accumulator to an output, whatever R and P are and wherever the
-// stretches of inputs are cut: storing a float32 between two stretches changes no bit of it. A tile fits the registers,
-// so that each load of weights feeds R rows.
+// Every output has one accumulator, which adds its inputs in ascending order. So the result does not depend on R, on P
+// or on how the inputs are divided into ranges: storing a float32 between two ranges changes no bit. The sums of a tile
+// fit into the registers, so that each load of weights is used for R rows.
 #pragma once
 #include "kernels.h"
 #include "simd.h"
@@ -12,20 +12,20 @@ namespace {
 
 constexpr int LINE_BYTES = 64;
 
-// What a tile reads and where its sums lie. Pointers are those of the first row, the first panel and the first input.
+// Inputs and sums of a tile. Pointers are to the first row, the first panel and the first input.
 struct Stretch {
     const char* weights;
     int64_t panel_bytes;
     const char* inputs;
     int64_t row_bytes;
     int num_steps;
-    bool streams;       // what is fetched ahead is to leave no trace in the caches but the first
-    const char* ahead;  // weights that are wanted next, fetched `ahead_step` bytes further with every line
+    bool streams;       // prefetch into the L1 cache only
+    const char* ahead;  // the next weights to prefetch; each line advances by `ahead_step` bytes
     int64_t ahead_step;
-    float* sums;  // [R][sums_stride], panels side by side
+    float* sums;  // [R][sums_stride], with adjacent panels
     int64_t sums_stride;
 
-    // Of int8 and int4: by groups of `group_steps` steps. Scales and zeros of panels lie panel_groups * PANEL apart.
+    // For int8 and int4: groups have `group_steps` steps. Scales and zeros of panels are panel_groups * PANEL apart.
     const float* input_scales;
     const int32_t* input_sums;
     int64_t row_groups;
@@ -34,7 +34,7 @@ struct Stretch {
     int64_t panel_groups;
     int group_steps;
 
-    int64_t group_stride;  // of blocks: bytes from a row's group of inputs to its next
+    int64_t group_stride;  // for blocks: bytes between consecutive groups of a row's inputs
 };
 
 struct Float32 {
@@ -54,7 +54,7 @@ struct Bfloat16 {
     }
 };
 
-// The weight's byte in the low end of 2^23 is the float 2^23 + byte; less 2^23 + 128 it is the value.
+// A byte in the low mantissa bits of 2^23 gives the float 2^23 + byte; minus 2^23 + 128 it is the weight's value.
 struct Int8Wide {
     static constexpr bool BY_GROUPS = false;
     static constexpr int INPUTS = 4, INPUT_BYTES = 4, STEP_BYTES = 64;
@@ -102,7 +102,7 @@ struct Int4 {
     }
 };
 
-// Fetches one step's share of what is wanted next.
+// Prefetches one step's share of the next weights.
 template <class Weight, int P, bool STREAMS>
 FORERUN_INLINE const char* fetch(const char* ahead, int64_t panel_bytes, int64_t ahead_step) {
     FORERUN_UNROLL
@@ -114,7 +114,7 @@ FORERUN_INLINE const char* fetch(const char* ahead, int64_t panel_bytes, int64_t
     return ahead;
 }
 
-// Inputs that are floats: one sum from the first input to the last.
+// For float inputs: one sum from the first input to the last.
 template <class Weight, int R, int P, bool STREAMS>
 void multiply(const Stretch& s) {
     simd::F total[R][P];
@@ -143,7 +143,7 @@ void multiply(const Stretch& s) {
     }
 }
 
-// Inputs that are int8: exact integer sums over each group, scaled and added in the order of the groups.
+// For int8 inputs: exact integer sums over each group, scaled and added in the order of the groups.
 template <class Weight, int R, int P, bool STREAMS>
 void multiply_groups(const Stretch& s) {
     const char *w = s.weights, *x = s.inputs, *ahead = s.ahead;

@@ -1,8 +1,8 @@
 // A tile of a block format: the products of R rows with P panels over some records, added to sums in memory.
 //
-// A row's inputs are whole numbers of 16 or of 8 bits by groups, so a group's products are exact sums of integers. Only
-// their scaling rounds, once for each group and in the order of the groups. That is why every instruction set and every
-// way to hold codes and inputs gives the same bits.
+// A row's inputs are integers of 16 or 8 bits with a scale per group, so the products of a group are summed exactly as
+// integers. Only the scaling rounds, once per group and in the order of the groups. So all instruction sets and all
+// layouts of codes and inputs give the same bits.
 #pragma once
 #include "blocks.h"
 #include "simd.h"
@@ -11,7 +11,7 @@
 namespace forerun {
 namespace {
 
-// How a row's inputs of a format are held: by bytes where they have 8 bits and the instruction set gains by it.
+// Storage of a row's inputs for a format: bytes if they have 8 bits and this is faster with the instruction set.
 constexpr bool are_bytes(const BlockLayout& layout, int input_bits) {
     return input_bits == 8 && layout.bits <= simd::MOST_BITS_BY_BYTES;
 }
@@ -23,9 +23,9 @@ struct Block {
     static constexpr int HEADER_BYTES = LAYOUT.header_bytes(), GROUP_BYTES = LAYOUT.group_bytes();
     static constexpr int RECORD_BYTES = LAYOUT.record_bytes();
     static constexpr bool HAS_MINIMA = LAYOUT.has_minima;
-    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !(BITS == 8 && simd::SIGNED_CODES);  // of codes; signed ones: none
+    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !(BITS == 8 && simd::SIGNED_CODES);  // signed codes have none
 
-    // Scales and minima of the group at hand, and those of the whole record that they are made of.
+    // Scales and minima of the current group, and those of the whole record from which they are computed.
     simd::F scale, minimum, record_scale, record_minimum;
 
     void take_record(const char* record) {
@@ -53,7 +53,7 @@ struct Block {
         }
     }
 
-    // Codes of the V-th four inputs of a group, of all sixteen outputs.
+    // Codes of the V-th four inputs of a group for all sixteen outputs.
     template <int V>
     static simd::Bytes bytes(const char* packed) {
         if constexpr (BITS == 8) return simd::codes_of_8_bits(simd::load_bytes(packed + V * 64));
@@ -69,7 +69,7 @@ struct Block {
     }
 };
 
-// A group of one or two panels whose codes need no more work and whose scales are floats: many rows share the work.
+// A group of one or two panels with unpacked codes and float scales, so that many rows share the work of unpacking.
 template <class From, bool BY_BYTES, int P>
 struct Unpacked {
     static constexpr int GROUP = From::GROUP, VECTORS = From::VECTORS;
@@ -210,8 +210,7 @@ void multiply_unpacked(const U& group, const char* x, int num_rows, float* sums,
                                                            sums + row * sums_stride, sums_stride);
 }
 
-// The products of many rows with P panels: each group is unpacked once, and all rows pass over it in the first-level
-// cache.
+// The products of many rows with P panels: each group is unpacked once into the L1 cache and used for all rows.
 template <class B, int P, bool BY_BYTES>
 void multiply_many(const Stretch& s, int num_rows) {
     constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
