@@ -24,7 +24,7 @@ from forerun.cli.main import app, main
 CODES: Final = {0, 1, 130} | {code for _, code in EXIT_CODES}
 LIMIT_S: Final = 60
 # What would run for long, or for ever, where nothing is wrong with it: these only ever get a wrong flag or value.
-LONG: Final = ("worker", "plan", "prepare", "bench run", "bench trace")
+LONG: Final = ("serve", "worker", "plan", "prepare", "bench run", "bench trace")
 NUMBERS: Final = (
     "1",
     "2",
