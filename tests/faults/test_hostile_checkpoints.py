@@ -1,0 +1,123 @@
+"""Whatever a stranger's checkpoint holds, a chat is answered, or refused in one clear line, and soon."""
+
+import logging
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+
+from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
+from forerun.text.bounded_child import Limits
+from forerun.text.chat_template import NO_VARIABLES, ChatTemplate
+from tests.cli.conftest import command, environment
+from tests.cli.random_command_lines import Line, fault_of, limited, run_here
+from tests.faults.hostile_checkpoints import KINDS, HostileFolders
+from tests.server.strain.process import read_apart, wait_until_ready
+
+LOGGER = logging.getLogger(__name__)
+CHUNK, NUM_CHUNKS, FEW = 200, 15, 12
+FIRST = 96  # a normalizer that makes the library panic is among the first
+NUM_SERVED, SERVED_PER_TEST = 42, 7
+CLI_SHARE = 4  # one of so many folders goes through the command
+SHORT = Limits(max_s=1.0)  # as the server's; the time of a test is that of its endless loops
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileFolders:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ChatTemplate.render, "__defaults__", (NO_VARIABLES, SHORT))
+    monkeypatch.setattr(ChatTemplate.variables, "__defaults__", (SHORT,))
+    return HostileFolders(tmp_path / "model")
+
+
+def through_api(folder: Path) -> str:
+    """Open an engine and ask; anything but an answer or a ForerunError goes on to the test."""
+    try:
+        with limited(), Engine(EngineConfig(target=str(folder), drafter=NoDrafter(), num_threads=1)) as engine:
+            engine.generate(MESSAGES, SamplingParams(max_new_tokens=2))
+    except ForerunError as error:
+        return "refused" if str(error).strip() else "refused without a word"
+    return "answered"
+
+
+def through_command(folder: Path) -> str:
+    words = ("chat", str(folder), "--threads", "1", "--drafter", "none", "-n", "2", "--device", "cpu")
+    line = Line(words=words, typed=b"hi\n", variables={})
+    code, stdout, stderr = run_here(line)
+    assert fault_of(line, code, stdout, stderr) is None, stderr[-600:]
+    return "answered" if code == 0 else "refused"
+
+
+def play(folders: HostileFolders, numbers: range) -> Counter[str]:
+    """What became of the folders of these seeds."""
+    counts: Counter[str] = Counter()
+    faults = []
+    for number in numbers:
+        kind = folders.write(number)
+        way = through_command if number // len(KINDS) % CLI_SHARE == 0 else through_api
+        try:
+            counts[f"{kind} {way(folders.folder)}"] += 1
+        except BaseException as error:  # whatever comes out is what is looked for
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            faults.append((number, kind, way.__name__, f"{type(error).__name__}: {error}"[:600]))
+    assert faults == []
+    return counts
+
+
+def test_a_sample_is_answered_or_refused_in_one_line(folders: HostileFolders) -> None:
+    counts = play(folders, range(FIRST, FIRST + FEW))
+    assert counts.total() == FEW
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
+def test_each_is_answered_or_refused_in_one_line(chunk: int, folders: HostileFolders) -> None:
+    counts = play(folders, range(chunk * CHUNK, (chunk + 1) * CHUNK))
+    LOGGER.info("%s", dict(counts))
+    for kind in KINDS:
+        assert counts[f"{kind} answered"] > 0
+        assert counts[f"{kind} refused"] > 0
+
+
+def serve(folder: Path) -> str:
+    """Start a server of this folder and ask it: it says that it is ready and answers, or it ends with an error."""
+    with tempfile.TemporaryFile() as log:
+        words = command("serve", str(folder), "--drafter", "none", "--threads", "1", "--port", "0")
+        server = subprocess.Popen(words, env=environment(), stdout=log, stderr=log)
+        try:
+            try:
+                found = wait_until_ready(server, log)
+            except AssertionError:
+                said = read_apart(log)
+                assert server.poll() is not None, f"still loading: {said}"
+                assert "Traceback" not in said, said
+                assert said.count("error: ") == 1, said
+                return "ended with an error"
+            url = f"http://{found[1]}:{found[2]}"
+            asked = {"messages": MESSAGES, "max_tokens": 2}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60, trust_env=False)
+            assert answer.is_success or answer.json()["error"]["message"], answer.text
+            assert httpx.get(f"{url}/v1/models", timeout=60, trust_env=False).is_success
+            assert "Traceback" not in read_apart(log), read_apart(log)
+            return "answered" if answer.is_success else f"refused with {answer.status_code}"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(0, NUM_SERVED, SERVED_PER_TEST))
+def test_a_server_answers_or_ends(first: int, folders: HostileFolders) -> None:
+    counts: Counter[str] = Counter()
+    for number in range(first, first + SERVED_PER_TEST):
+        kind = folders.write(10_000 + number)
+        counts[f"{kind} {serve(folders.folder)}"] += 1
+    LOGGER.info("%s", dict(counts))
+    assert counts.total() == SERVED_PER_TEST
