@@ -197,7 +197,7 @@ def test_a_path_to_nothing_is_told_as_one(name: str, tmp_path: Path, monkeypatch
         open_source(name)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("SmolLM2", "smollm2"), ("buildin", "builtin")])
+@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("SmoLM2", "smollm2"), ("buildin", "builtin")])
 def test_a_mistyped_short_name_is_told_the_right_one(
     name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

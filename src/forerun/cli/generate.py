@@ -64,7 +64,7 @@ def generate(
         result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
         if result.token_ids:  # else it was interrupted while the prompt was read: there is nothing to tell of
             form.note_numbers(result, config.drafter, is_greedy=params.is_greedy)
-            if hint := advice(result, config.drafter):
+            if not form.is_json and (hint := advice(result, config.drafter)):
                 note(hint)
     if timeline is not None:
         _draw(timeline, spans, title=_title(config, result))

@@ -19,7 +19,6 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
-import forerun
 from forerun.core.errors import ConfigError
 
 START_S: Final = 10.0  # for Python and a package to be imported, on a machine that has much else to do
@@ -94,7 +93,7 @@ class BoundedChild:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        places = [str(Path(forerun.__file__).resolve().parents[1]), *filter(None, sys.path)]
+        places = [str(Path(__file__).resolve().parents[2]), *filter(None, sys.path)]
         cache = [] if sys.pycache_prefix is None else ["-X", f"pycache_prefix={sys.pycache_prefix}"]
         try:
             process = subprocess.Popen(

@@ -189,7 +189,7 @@ class Session:
         if self._form.stats or sys.stderr.isatty():
             self._form.note_numbers(result, drafter, is_greedy=is_greedy)
         hint = advice(result, drafter)
-        if hint is not None and not self._was_advised:
+        if hint is not None and not self._was_advised and not self._form.is_json:
             self._was_advised = True
             note(hint)
 
