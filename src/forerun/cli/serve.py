@@ -35,9 +35,7 @@ SHOWN: Final = (
     "max_request_s", "drain_s",
 )  # fmt: skip
 MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; of several each is loaded when it is asked for."
-SHARE_OF_MEMORY: Final = (
-    0.7  # of what is free at the start, for the weights of all; caches and the rest have the others
-)
+SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all weights; caches take the rest
 
 
 @with_flags_of(ServerConfig, panel="Server", shown=SHOWN)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
 from forerun.core.output_file import synchronise, write_whole
@@ -83,9 +84,9 @@ def require_room(folder: Path, num_bytes: int) -> None:
     Raises:
         ConfigError: the folder's disk has less than `num_bytes` free.
     """
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + SPARE_BYTES:
+    free, needed = free_bytes(folder), num_bytes + SPARE_BYTES
+    if free < needed:
         raise ConfigError(
-            f"{folder} has room for {free / 1e9:.2f} GB and {(num_bytes + SPARE_BYTES) / 1e9:.2f} GB are needed: make "
-            "room, or name another folder"
+            f"{folder} has room for {gigabytes(free)} and {gigabytes(needed)} are needed: make room, or name another "
+            "folder"
         )

@@ -2,10 +2,10 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.core.disk_room import free_bytes
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
@@ -118,10 +118,9 @@ def require_room(config: DistillConfig, spec: ModelSpec) -> None:
         ConfigError: names the space needed and the space free.
     """
     needed = TEXT_BYTES_PER_S * config.time + STATE_BYTES * spec.num_parameters / 3
-    place = next(path for path in (config.out.absolute(), *config.out.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
+    free = free_bytes(config.out.absolute())
     if free < needed:
         raise ConfigError(
-            f"{place} has {free / MIB:,.0f} MiB free and this distillation may take {needed / MIB:,.0f}: "
+            f"{config.out} has {free / MIB:,.0f} MiB free and this distillation may take {needed / MIB:,.0f}: "
             "give a folder on a larger disk to --out, or less --time"
         )

@@ -1,4 +1,4 @@
-"""How much memory this machine has left."""
+"""How much memory this machine has, and has left."""
 
 import os
 from pathlib import Path
@@ -13,6 +13,11 @@ def free_memory_bytes() -> int | None:
     if MEMINFO.is_file():
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
         return min(int(lines["MemAvailable"].split()[0]) * 1024, _group_bytes())
+    return memory_bytes()
+
+
+def memory_bytes() -> int | None:
+    """All memory of this machine; None where the system does not tell."""
     names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
     if not set(names) <= set(getattr(os, "sysconf_names", ())):
         return None

@@ -209,21 +209,22 @@ def search(page: Page, _: Path) -> None:
     expect(page.locator("#conversations")).to_contain_text("Nothing found.")
 
 
-def rename(page: Page, _: Path) -> None:
+def click_of_the_only_conversation(page: Page, label: str) -> None:
     asked(page)
     listed(page)
     page.hover("#conversations li")
-    page.click("[aria-label^=Rename]")
+    page.click(f"[aria-label^={label}]")
+
+
+def rename(page: Page, _: Path) -> None:
+    click_of_the_only_conversation(page, "Rename")
     page.keyboard.type("A name")
     page.keyboard.press("Enter")
     expect(page.locator("#conversations .title")).to_have_text("A name")
 
 
 def delete(page: Page, _: Path) -> None:
-    asked(page)
-    listed(page)
-    page.hover("#conversations li")
-    page.click("[aria-label^=Delete]")
+    click_of_the_only_conversation(page, "Delete")
     page.click("#conversations button.danger")
     expect(page.locator("#conversations")).to_contain_text("No conversations yet.")
 

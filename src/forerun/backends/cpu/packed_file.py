@@ -10,7 +10,6 @@ import logging
 import mmap
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ import torch
 from forerun.backends.cpu.binding import VERSION, library
 from forerun.backends.cpu.layouts import NativeLinear, Source
 from forerun.backends.kept_weights import KeptWeights
+from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.locks import held, lock
 from forerun.core.output_file import synchronise
 from forerun.model.weights import RowsInFile
@@ -223,8 +223,8 @@ def make_room(folder: Path, num_bytes: int) -> None:
             break
         path.unlink(missing_ok=True)
         total -= stat.st_size
-    if num_bytes > MOST_BYTES or shutil.disk_usage(folder).free < MOST_GROWTH * num_bytes:
-        raise OSError(None, f"{MOST_GROWTH * num_bytes / 1e9:.1f} GB of room are needed")
+    if num_bytes > MOST_BYTES or free_bytes(folder) < MOST_GROWTH * num_bytes:
+        raise OSError(None, f"{gigabytes(MOST_GROWTH * num_bytes)} of room are needed")
 
 
 def stats_of(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -14,6 +14,7 @@ import torch
 
 import forerun
 from forerun.runtime.affinity import usable_cores
+from forerun.runtime.memory import memory_bytes
 from forerun.runtime.processor import cpu_model
 
 Facts = dict[str, str | int | float]
@@ -69,10 +70,8 @@ def last_level_cache_bytes(device: torch.device) -> int:
 
 
 def memory() -> Facts:
-    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if not set(names) <= set(os.sysconf_names):
-        return {}
-    return {"memory_bytes": os.sysconf(names[0]) * os.sysconf(names[1])}
+    total = memory_bytes()
+    return {} if total is None else {"memory_bytes": total}
 
 
 def gpu() -> Facts:

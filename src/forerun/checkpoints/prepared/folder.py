@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.prepared.manifest import PREPARE_AGAIN, Manifest, rank_name, read_manifest
 from forerun.checkpoints.source import BytesRead
+from forerun.core.checksums import sha256_of
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -131,8 +131,7 @@ class PreparedFolder:
                 raise CheckpointError(
                     f"{path} has {num_bytes} bytes, but {expected.num_bytes} were written: {PREPARE_AGAIN}"
                 )
-            with path.open("rb") as file:
-                digest = file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error}): {PREPARE_AGAIN}") from error
         if digest != expected.sha256:

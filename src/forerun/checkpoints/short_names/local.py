@@ -3,10 +3,10 @@
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
+from forerun.core.checksums import sha256_of
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
 from forerun.core.places import cache_folder
@@ -52,8 +52,7 @@ def has_sum(path: Path, expected: str) -> bool:
     with suppress(OSError, ValueError):
         if marker.read_text(encoding="utf-8") == remembered:
             return True
-    with path.open("rb") as file:
-        found = file_digest(file, "sha256").hexdigest()
+    found = sha256_of(path)
     if found != expected:
         logger.warning("%s is left aside: its sha256 is %s, not %s", path, found, expected)
         return False

