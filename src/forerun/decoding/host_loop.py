@@ -128,10 +128,7 @@ class Verifier:
             raise
 
     def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of the tokens of the last round; empty if not requested.
-
-        To be called before the next pass, which may overwrite the logits.
-        """
+        """Log-probabilities of the last round's tokens, if requested. The next pass may overwrite the logits."""
         if self._num_top is None:
             return ()
         return token_logprobs(self._logits, [0, *acceptance.path], acceptance.tokens, self._num_top)
