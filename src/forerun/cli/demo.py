@@ -119,7 +119,7 @@ def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
         return
     print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])
     if found.num_tokens is None:
-        print("the texts are not equal: where rows are not exact, near-ties may decide (see the README on exactness)")
+        print("the texts are not equal: where rows are not exact, near-ties may decide (see docs/exactness.md)")
         return
     times = f"{len(found.ratios)} times each, in turn slice by slice"
     print(f"the same {found.num_tokens} tokens, {found.ratio:.2f} times as fast ({times})")

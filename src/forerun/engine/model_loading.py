@@ -235,7 +235,7 @@ def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
     if not checkpoint.runs_native(config):
         raise ConfigError(
             f'inputs "int8" is for the CPU\'s native kernels, which do not run {config.target} here: leave it out, or '
-            "install the kernels (see the README)"
+            "install the kernels (see docs/installing.md)"
         )
 
 
