@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -27,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     No test finds or fetches models of the person who runs it: all caches are empty ones, and the hub is not asked.
     """
     keep_caches_apart()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script begins with &; tests send it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     marks = config.option.markexpr
     if "gpu" not in marks or "not gpu" in marks:
         assert "triton" not in sys.modules, "a conftest imports Triton, perhaps by transformers: let a fixture do it"
