@@ -12,7 +12,8 @@ from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.text.tokenizer import LONG_TEXT, Tokenizer
+from forerun.text.encoder import LONG_TEXT
+from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
 TEXTS = (

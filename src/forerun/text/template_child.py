@@ -1,18 +1,13 @@
 """A process that runs a chat template, in bounds of memory and time: it may be killed at any moment.
 
 Jinja's immutable sandbox keeps a template from files and attributes. The environment is the one that transformers gives
-templates, so that one renders the same text in both (tests compare the two). It reads and writes lines of JSON: first
-the template, then a line for each question, which is answered; see `BoundedChild`.
+templates, so that one renders the same text in both (tests compare the two).
 """
 
 import json
-import resource
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from jinja2 import Template, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
@@ -21,36 +16,22 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
+from forerun.text.child_loop import Answer, Said, answer_questions
+
 MOST_REASON: Final = 500  # letters of what a template says
 
 
 def main() -> None:
     """Answer until the input ends."""
-    head = json.loads(sys.stdin.buffer.readline())
-    source, compiled = head["source"], None
-    for line in sys.stdin.buffer:
-        try:
-            asked = json.loads(line)
-            limit(asked["max_s"], asked["max_bytes"])
-            if compiled is None:
-                compiled = compile_template(source)
-            answer = compiled if isinstance(compiled, dict) else answered(source, compiled, asked)
-            text = json.dumps(answer)
-        except MemoryError:
-            text = json.dumps({"costly": "it took more memory than it may have"})
-        sys.stdout.buffer.write(text.encode() + b"\n")
-        sys.stdout.buffer.flush()
+    answer_questions(begin)
 
 
-def limit(max_s: float, max_bytes: int) -> None:
-    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
-    for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):
-        _, hard = resource.getrlimit(kind)
-        with suppress(ValueError, OSError):  # a system without this limit, as macOS is for memory
-            resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+def begin(head: Said) -> Answer:
+    """Compile the template; return what answers questions about it."""
+    template = compile_template(head["source"])
+    if isinstance(template, dict):
+        return lambda _: template
+    return partial(answered, head["source"], template)
 
 
 def compile_template(source: str) -> Template | dict[str, str]:
@@ -63,7 +44,7 @@ def compile_template(source: str) -> Template | dict[str, str]:
         return {"invalid": fault_of(error)}
 
 
-def answered(source: str, template: Template, asked: Mapping[str, Any]) -> dict[str, Any]:
+def answered(source: str, template: Template, asked: Said) -> Said:
     """The text of a conversation, or what the template asks for, or why there is none."""
     try:
         if "given" not in asked:

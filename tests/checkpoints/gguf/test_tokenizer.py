@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file gives the ids and texts of the tokenizer.json that the file was made from."""
 
 import json
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -99,6 +100,15 @@ def test_every_splitting_keeps_each_letter_of_a_text(tmp_path: Path, pre: str) -
 ])  # fmt: skip
 def test_a_name_of_a_splitting_stands_for_the_pieces_of_these_models(pre: str, text: str, pieces: list[str]) -> None:
     assert [piece for piece, _ in SPLITTINGS[pre].pre_tokenizer().pre_tokenize_str(text)] == pieces
+
+
+def test_spaces_at_the_end_of_a_line_are_the_same_pieces_in_linear_time() -> None:
+    ours = pre_tokenizers.Split(Regex(r"(?<!\s)\s+$"), "isolated")
+    published = pre_tokenizers.Split(Regex(r"\s+$"), "isolated")
+    assert r"(?<!\s)\s+$" in SPLITTINGS["deepseek-llm"].expressions
+    for letters in product(" \n\tx", repeat=6):
+        text = "".join(letters)
+        assert ours.pre_tokenize_str(text) == published.pre_tokenize_str(text), repr(text)
 
 
 def test_qwens_letters_are_composed_first(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def read_tokenizer(file: GgufFile) -> Tokenizer:
     """
     keys = VocabularyKeys(file=file)
     pieces = Pieces.read(keys)
-    return Tokenizer(_read_backend(keys, pieces), read_chat_template(file), pieces.special_tokens())
+    backend, foreign = _read_backend(keys, pieces)
+    return Tokenizer(backend, read_chat_template(file), pieces.special_tokens(), foreign)
 
 
 def read_chat_template(file: GgufFile) -> str | None:
@@ -121,7 +122,8 @@ def _text_under(key: str, file: GgufFile) -> str:
     return value
 
 
-def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
+def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
+    """The tokenizer without the parts of a whole tokenizer.json that are foreign; and these."""
     if WHOLE_FILE_KEY in keys.file.metadata:
         whole = _text_under(WHOLE_FILE_KEY, keys.file)
         return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
@@ -134,7 +136,7 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
             raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the kinds read here")
     backend.add_tokens(pieces.added())
     _surround(backend, keys, pieces, adds_bos=adds_bos)
-    return backend
+    return backend, {}
 
 
 def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
