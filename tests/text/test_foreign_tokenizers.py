@@ -65,6 +65,7 @@ def opened(folder: Path, parts: Mapping[str, Any]) -> Tokenizer:
         ({"normalizer": {"type": "ByteLevel"}}, True),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, True),
         ({"normalizer": {"replace": "a"}}, True),
+        ({"normalizer": {"type": ["NFC"]}}, True),
         ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, True),
     ],
 )

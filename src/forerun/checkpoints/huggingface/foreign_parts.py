@@ -96,5 +96,9 @@ def _is_short_replace(part: Any) -> bool:
             return False
 
 
-def _kind(part: Any) -> Any:
-    return part.get("type") if isinstance(part, dict) else None
+def _kind(part: Any) -> str | None:
+    match part:
+        case {"type": str(kind)}:
+            return kind
+        case _:
+            return None
