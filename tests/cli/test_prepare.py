@@ -106,7 +106,7 @@ def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: P
     shown = run("prepare", "--layer-skip", "--out", str(tmp_path / "file" / "sets.json"), *few)
     assert shown.exit_code == 2
     assert shown.stdout == ""
-    assert shown.stderr.endswith("is no folder): name another file\n")
+    assert shown.stderr.endswith("is not a folder): name another file\n")
 
 
 def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
