@@ -104,7 +104,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         read_fields(self)
-        require(self.host != "", "host is empty: name one, 127.0.0.1 for this machine only")
+        require(self.host != "", "host is empty: give one, such as 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
         require(self.model_name != "", "model_name is empty: leave it out, or give a name")
         require(
