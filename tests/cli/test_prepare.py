@@ -150,4 +150,4 @@ def test_what_cannot_be_prepared_is_told_in_one_message(
 def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
     shown = run("prepare", draft, "--layer-skip")
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has 1 layers: there is nothing to skip below 3" in shown.stderr
+    assert "has 1 layers, but skipping needs at least 3" in shown.stderr
