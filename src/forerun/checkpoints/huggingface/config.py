@@ -119,6 +119,6 @@ def _read_head_dim(config: JsonFile, family: str, num_heads: int) -> int:
     head_dim = config.integer("head_dim", QWEN3_DEFAULT_HEAD_DIM if family == "qwen3" else hidden_size // num_heads)
     if head_dim % 2:
         raise CheckpointError(
-            f"{config.path}: a head has {head_dim} dimensions, an even number is needed to rotate them"
+            f"{config.path}: a head has {head_dim} dimensions, but rotating them needs an even number"
         )
     return head_dim
