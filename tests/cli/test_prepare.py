@@ -106,7 +106,7 @@ def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: P
     shown = run("prepare", "--layer-skip", "--out", str(tmp_path / "file" / "sets.json"), *few)
     assert shown.exit_code == 2
     assert shown.stdout == ""
-    assert shown.stderr.endswith("is no folder): name another file\n")
+    assert shown.stderr.endswith("is not a folder): name another file\n")
 
 
 def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
@@ -150,4 +150,4 @@ def test_what_cannot_be_prepared_is_told_in_one_message(
 def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
     shown = run("prepare", draft, "--layer-skip")
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has 1 layers: there is nothing to skip below 3" in shown.stderr
+    assert "has 1 layers, but skipping needs at least 3" in shown.stderr

@@ -172,10 +172,10 @@ def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (HEADER.pack(1 << 30), "no leader of ranks"),
-        (framed((), json.dumps({"version": "0.0"}).encode()), "the leader is forerun 0.0"),
-        (struct.pack("<I", 40) + b"half", "the leader has gone"),
-        (b"", "the leader has gone"),
+        (HEADER.pack(1 << 30), "not that of a leader of ranks"),
+        (framed((), json.dumps({"version": "0.0"}).encode()), "the leader runs forerun 0.0"),
+        (struct.pack("<I", 40) + b"half", "the leader has closed the connection"),
+        (b"", "the leader has closed the connection"),
     ],
 )
 def test_what_is_no_leader_is_refused(said: bytes, match: str) -> None:

@@ -101,7 +101,7 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
 
 
 def test_a_model_without_inner_layers_has_nothing_to_skip(draft: str) -> None:
-    with pytest.raises(ConfigError, match=r"has 1 layers: there is nothing to skip below 3"):
+    with pytest.raises(ConfigError, match=r"has 1 layers, but skipping needs at least 3"):
         find_skip_sets(EngineConfig(target=draft, num_threads=1, max_length=64), LayerSkip(), prompts, PARAMS)
 
 
@@ -131,12 +131,14 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
     cache_folder = tmp_path / "cache"
     path = kept(folder, [BEST], cache_folder=cache_folder)
     assert path == sets_in_cache(cache_folder, model_identity(folder))
-    with pytest.raises(ConfigError, match=r"no place for the sets of .*, as neither .* can be written: name a file"):
+    with pytest.raises(
+        ConfigError, match=r"the sets of .* cannot be saved, because neither .* can be written: name a file"
+    ):
         kept(folder, [BEST])
 
 
 def test_where_there_is_no_place_at_all_a_file_is_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no place for the sets of builtin, as .*: name a file"):
+    with pytest.raises(ConfigError, match=r"the sets of builtin cannot be saved, because .*: name a file"):
         kept(BUILTIN_TARGET, [BEST], num_layers=12)
     path = tmp_path / "new" / "sets.json"
     assert kept(BUILTIN_TARGET, [BEST], num_layers=12, out=path) == path

@@ -61,7 +61,7 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
 
 
 def _info(name: str, revision: str | None) -> "ModelInfo | None":
-    """What the hub says of a repository's newest files; None if it does not answer."""
+    """The hub's description of a repository's newest files; None if the hub does not answer."""
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:

@@ -194,5 +194,5 @@ def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:
     known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
     foreign = [core for core in cores if core not in known]
     if foreign:
-        raise ConfigError(f"{flag} {text}: core {foreign[0]} is not among those this process may use, {sorted(known)}")
+        raise ConfigError(f"{flag} {text}: this process may not use core {foreign[0]}: choose from {sorted(known)}")
     return cores

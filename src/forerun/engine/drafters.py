@@ -215,8 +215,8 @@ class DrafterLoader:
             return fault
         if hello.max_length < self._max_length:
             return (
-                f"it has room for {hello.max_length} tokens, the target may write {self._max_length}: start it with "
-                f"--max-length {self._max_length}, or lower the target's max_length"
+                f"it has room for {hello.max_length} tokens, but the target's texts may have {self._max_length}: start "
+                f"it with --max-length {self._max_length}, or lower the target's max_length"
             )
         return None
 

@@ -80,10 +80,15 @@ def read_opening(control: socket.socket) -> GroupOpening:
     """
     with control.makefile("rb", buffering=0) as stream:
         (num_bytes,) = HEADER.unpack(read_whole(stream, HEADER.size))
-        require(num_bytes <= MAX_OPENING_BYTES, "what was joined is no leader of ranks: name the address of one")
+        require(
+            num_bytes <= MAX_OPENING_BYTES, "this address is not that of a leader of ranks: give the leader's address"
+        )
         values = json.loads(read_whole(stream, num_bytes)[HEADER.size :])
     theirs, ours = values.get("version"), forerun.__version__
-    require(theirs == ours, f"the leader is forerun {theirs} and this rank {ours}: run the same on all hosts")
+    require(
+        theirs == ours,
+        f"the leader runs forerun {theirs}, and this rank runs {ours}: install the same version on all hosts",
+    )
     return GroupOpening(**values)
 
 
@@ -92,7 +97,7 @@ def read_whole(stream: Any, num_bytes: int) -> bytes:
     while len(found) < num_bytes:
         more = stream.read(num_bytes - len(found))
         if not more:
-            raise RankLostError("the leader has gone")
+            raise RankLostError("the leader has closed the connection")
         found += more
     return found
 
@@ -102,8 +107,8 @@ def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.s
     device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
     kind, ours = torch.device(device).type, checkpoint.source.identity()
-    require(kind == opening.device, f"the leader runs on {opening.device}: say device {opening.device}, not {device!r}")
-    require(ours == opening.model, f"model {config.target} is not the leader's: name the same one on all hosts")
+    require(kind == opening.device, f"the leader runs on {opening.device}: set device {opening.device}, not {device!r}")
+    require(ours == opening.model, f"model {config.target} is not the leader's: give the same model on all hosts")
     plan, spec = shard_plans(checkpoint, opening.num_ranks)[opening.rank], checkpoint.spec
     backend = checkpoint.choose_backend(config, opening.exactness).backend
     weights = rank_weights(checkpoint, config, plan)

