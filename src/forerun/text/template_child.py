@@ -1,8 +1,8 @@
-"""A process that runs a chat template, in bounds of memory and time: it may be killed at any moment.
+"""A process that runs a chat template within limits of memory and time, and may be killed at any moment.
 
 Jinja's immutable sandbox keeps a template from files and attributes. The environment is the one that transformers gives
-templates, so that one renders the same text in both (tests compare the two). It reads and writes lines of JSON: first
-the template, then a line for each question, which is answered; see `BoundedChild`.
+to templates, so a template renders the same text in both (tests compare the two). The process reads lines of JSON,
+first the template and then requests, and writes a line for each request; see `BoundedChild`.
 """
 
 import json
@@ -21,12 +21,12 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
-MOST_REASON: Final = 500  # letters of what a template says
+SPARE_CPU_S: Final = 1  # the limit is in whole seconds; the waiting process gives up sooner
+MOST_REASON: Final = 500  # characters of a template's error message
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     head = json.loads(sys.stdin.buffer.readline())
     source, compiled = head["source"], None
     for line in sys.stdin.buffer:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def limit(max_s: float, max_bytes: int) -> None:
-    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
+    """Let the system end this process if it exceeds these limits, even if no other process is left to kill it."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
     for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):
@@ -54,17 +54,17 @@ def limit(max_s: float, max_bytes: int) -> None:
 
 
 def compile_template(source: str) -> Template | dict[str, str]:
-    """The template, or why it is none."""
+    """The compiled template, or why it is invalid."""
     try:
         return environment().from_string(source)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - Python's own too, of what Jinja makes of it: a stranger's program
+    except Exception as error:  # noqa: BLE001 - Jinja compiles an untrusted program to Python, which can raise anything
         return {"invalid": fault_of(error)}
 
 
 def answered(source: str, template: Template, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The text of a conversation, or what the template asks for, or why there is none."""
+    """The text of a conversation, or the template's variables, or why there is no text."""
     try:
         if "given" not in asked:
             return {"names": sorted(names(source))}
@@ -72,21 +72,21 @@ def answered(source: str, template: Template, asked: Mapping[str, Any]) -> dict[
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's program raises is its answer
+    except Exception as error:  # noqa: BLE001 - whatever an untrusted program raises is its answer
         return {"refused": fault_of(error)}
 
 
 def names(source: str) -> set[str]:
-    """The variables that a template asks for."""
+    """The variables that a template uses."""
     parsed = environment()
     reader = TrackingCodeGenerator(parsed)
-    reader.optimizer = None  # which would compute what is constant
+    reader.optimizer = None  # it would compute constant expressions
     reader.visit(parsed.parse(source))
     return set(reader.undeclared_identifiers - set(parsed.globals))
 
 
 def fault_of(error: Exception) -> str:
-    """What an error of a template says; its kind too where it is no word of the template's own."""
+    """The message of a template's error, with its type if it is not one of Jinja's template errors."""
     text = str(error).partition("\n")[0][:MOST_REASON]
     if isinstance(error, TemplateError):
         return text
@@ -94,7 +94,7 @@ def fault_of(error: Exception) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates may use."""
+    """The environment that templates run in."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
         optimized=False, finalize=_as_it_is,
@@ -107,8 +107,8 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @pass_context
 def _as_it_is(_: Context, value: object) -> object:
-    """What is printed. As it asks for the context, Jinja computes nothing while it compiles, such as 7**(9**9) in a
-    branch that is never taken."""
+    """The value to print, unchanged. Because this function takes the context, Jinja does not compute constants when it
+    compiles, such as 7**(9**9) in a branch that is never taken."""
     return value
 
 
