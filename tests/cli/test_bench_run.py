@@ -40,7 +40,7 @@ def test_a_run_writes_its_folder_says_where_it_is_and_continues(run: Run, tmp_pa
     shown = run(*arguments)
     assert shown.exit_code == 0, shown.output
     assert "89 questions, part of forerun, those of the Python packages" in shown.stderr, "source and licence are told"
-    assert f"look at it with: forerun bench report {tmp_path / 'run'}" in shown.stderr
+    assert f"show it with: forerun bench report {tmp_path / 'run'}" in shown.stderr
     assert "forerun: 0 of 6 answers" in shown.stderr
     assert "forerun: 6 of 6 answers" in shown.stderr
     assert shown.stdout == ""

@@ -109,7 +109,7 @@ def test_nothing_is_fetched_where_nobody_sees_it_and_the_built_in_model_says_so(
     assert json.loads(finished.stdout)["engine"]["model"] == "builtin"
     told = [line for line in finished.stderr.splitlines() if "built-in" in line]
     assert told == [
-        "the built-in model writes, which knows nothing: smollm2 is not on this machine; "
+        "using the tiny built-in model, which knows no facts: smollm2 is not on this machine; "
         "`forerun pull smollm2` fetches it"
     ]
 

@@ -51,7 +51,7 @@ def assert_table(shown: Result, sets: list[NamedSet]) -> None:
             layer for kind in ("attention", "mlp") for layer, other in sorted(named.skipped) if other == kind
         ]
     assert re.fullmatch(
-        r"\d+ evaluations, (settled|still open: .*); the best set guesses right \d+% of the time and promises "
+        r"\d+ evaluations, (settled|not settled: .*); the best set guesses right \d+% of the time and should decode at "
         r"\d\.\d\dx the speed of plain decoding",
         summary,
     )
@@ -119,7 +119,7 @@ def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert shown.stderr == (
         "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq "
-        "packs weights in 4 bits, --target-ranks writes each rank's part, and both of these may be asked for at once\n"
+        "packs weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined\n"
     )
     assert not cache.exists()
 

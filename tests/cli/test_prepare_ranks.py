@@ -55,8 +55,8 @@ def test_what_does_not_fit_is_refused(run: Run, tmp_path: Path) -> None:
         (("prepare", "builtin", "--target-ranks", "0", *new), "must lie in [1, 64]"),
         (("prepare", "builtin", *RANKS, "--dtype", "float32", *new), "in its own dtype"),
         (("prepare", "builtin", *RANKS, "--weights", "int8", "--quantize", "awq", *new), "leave --weights out"),
-        (("prepare", str(gguf), *RANKS, *new), "GGUF file as it is"),
-        (("prepare", str(out), *RANKS, *new), "no folder of safetensors"),
+        (("prepare", str(gguf), *RANKS, *new), "GGUF file needs no preparation"),
+        (("prepare", str(out), *RANKS, *new), "not a folder of safetensors"),
     ):
         shown = run(*arguments)
         assert shown.exit_code != 0, arguments

@@ -1,4 +1,4 @@
-"""The model of a command that was given none."""
+"""The default model of commands."""
 
 import sys
 
@@ -11,7 +11,7 @@ from forerun.core.errors import CheckpointError
 
 
 def default_model() -> str:
-    """smollm2 where it is here, or where a person sees it come; else the built-in target, which is said."""
+    """smollm2 if it is on this machine, or can be fetched on a terminal; else the built-in target, with a message."""
     if find_local(named_models()[SMOLLM2]) is not None:
         return SMOLLM2
     obstacle = f"{SMOLLM2} is not on this machine; `forerun pull {SMOLLM2}` fetches it"
@@ -22,5 +22,5 @@ def default_model() -> str:
             obstacle = str(error)
         else:
             return SMOLLM2
-    say(f"the built-in model writes, which knows nothing: {obstacle}")
+    say(f"using the tiny built-in model, which knows no facts: {obstacle}")
     return BUILTIN_TARGET

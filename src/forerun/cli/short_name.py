@@ -1,4 +1,4 @@
-"""Models by short name on the command line: fetched where one sees it."""
+"""Fetches models with short names, with visible progress."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fetch_visibly(name: str) -> None:
-    """Fetch a model with a short name unless it is here, with a bar on a terminal, else with a line now and then.
+    """Fetch a model with a short name unless it is here, with a progress bar on a terminal, else with lines.
 
     Raises:
         CheckpointError: it cannot be fetched.

@@ -1,4 +1,4 @@
-"""A process that runs a chat template, in bounds of memory and time: it may be killed at any moment.
+"""A process that runs a chat template within limits of memory and time, and may be killed at any moment.
 
 Jinja's immutable sandbox keeps a template from files and attributes. The environment is the one that transformers gives
 templates, so that one renders the same text in both (tests compare the two).
@@ -35,12 +35,12 @@ def begin(head: Said) -> Answer:
 
 
 def compile_template(source: str) -> Template | dict[str, str]:
-    """The template, or why it is none."""
+    """The compiled template, or why it is invalid."""
     try:
         return environment().from_string(source)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - Python's own too, of what Jinja makes of it: a stranger's program
+    except Exception as error:  # noqa: BLE001 - Jinja compiles an untrusted program to Python, which can raise anything
         return {"invalid": fault_of(error)}
 
 
@@ -53,21 +53,21 @@ def answered(source: str, template: Template, asked: Said) -> Said:
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's program raises is its answer
+    except Exception as error:  # noqa: BLE001 - whatever an untrusted program raises is its answer
         return {"refused": fault_of(error)}
 
 
 def names(source: str) -> set[str]:
-    """The variables that a template asks for."""
+    """The variables that a template uses."""
     parsed = environment()
     reader = TrackingCodeGenerator(parsed)
-    reader.optimizer = None  # which would compute what is constant
+    reader.optimizer = None  # it would compute constant expressions
     reader.visit(parsed.parse(source))
     return set(reader.undeclared_identifiers - set(parsed.globals))
 
 
 def fault_of(error: Exception) -> str:
-    """What an error of a template says; its kind too where it is no word of the template's own."""
+    """The message of a template's error, with its type if it is not one of Jinja's template errors."""
     text = str(error).partition("\n")[0][:MOST_REASON]
     if isinstance(error, TemplateError):
         return text
@@ -75,7 +75,7 @@ def fault_of(error: Exception) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates may use."""
+    """The environment that templates run in."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
         optimized=False, finalize=_as_it_is,
@@ -88,8 +88,8 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @pass_context
 def _as_it_is(_: Context, value: object) -> object:
-    """What is printed. As it asks for the context, Jinja computes nothing while it compiles, such as 7**(9**9) in a
-    branch that is never taken."""
+    """The value to print, unchanged. Because this function takes the context, Jinja does not compute constants when it
+    compiles, such as 7**(9**9) in a branch that is never taken."""
     return value
 
 
