@@ -37,9 +37,12 @@ class Who:
     drafters: Annotated[str, option("--drafters", help="Of this engine, with commas; none is always among them.")] = (
         "none,draft_model,prompt_lookup"
     )
-    peers: Annotated[str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.")] = ""
+    peers: Annotated[str, option("--peers", help="Other engines, with commas, such as transformers,llama_server.")] = ""
     url: Annotated[list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.")] = None
-    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.")] = None
+    serve: Annotated[
+        list[str] | None, option("--serve", help="PEER=COMMAND that starts a server on this machine; repeatable.")
+    ] = None
+    binary: Annotated[Path | None, option("--llama-server", help="The binary llama-server.")] = None
     tune: Annotated[bool, option("--tune", help="First choose everybody's settings, on other questions.")] = False
 
     def find_models(self) -> None:
@@ -105,7 +108,7 @@ def run(
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),
-        llama_server=who.llama_server,
+        commands=commands_of(who),
         command=shlex.join(["forerun", *sys.argv[1:]]),
     )
     with progress_bar() as on_progress:
@@ -123,6 +126,19 @@ def read_url(text: str) -> tuple[str, str]:
     if not ADDRESS.fullmatch(url):
         raise ConfigError(f"--url {text!r} must have the form PEER=URL, such as vllm=http://127.0.0.1:8000")
     return name, url
+
+
+def commands_of(who: Who) -> dict[str, str]:
+    """The command line that starts each server; one binary serves all peers that are llama-server."""
+    found = {}
+    if who.binary is not None:
+        found = {name: shlex.quote(str(who.binary)) for name in names(who.peers) if name.startswith("llama_server")}
+    for text in who.serve or ():
+        name, _, command = text.partition("=")
+        if not command.strip():
+            raise ConfigError(f"--serve {text!r} must have the form PEER=COMMAND, such as 'vllm=vllm serve'")
+        found[name] = command
+    return found
 
 
 def say_data(dataset: "Dataset", num_too_long: int) -> None:
