@@ -86,8 +86,7 @@ class ServerWriter:
     """One stream from a server. Its times include the way through HTTP."""
 
     def __init__(self, plan: PeerPlan, kind: str) -> None:
-        self._name, self._dialect, self._stack = plan.name, DIALECTS[kind], ExitStack()
-        self._keeps_prompt = True
+        self._dialect, self._stack, self._keeps_prompt = DIALECTS[kind], ExitStack(), True
         try:
             url = plan.urls.get(plan.name) or self._stack.enter_context(started(command_of(plan, kind)))
             self._url = url.rstrip("/").removesuffix("/v1")
@@ -196,11 +195,8 @@ def started(command: Sequence[str]) -> Iterator[str]:
     with socket(AF_INET, SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
         port = int(probe.getsockname()[1])
-    words, url, give_up = (
-        [fill(word, {"port": port}) for word in command],
-        f"http://{HOST}:{port}",
-        monotonic() + START_S,
-    )
+    words, url = [fill(word, {"port": port}) for word in command], f"http://{HOST}:{port}"
+    give_up = monotonic() + START_S
     with (
         TemporaryFile() as output,
         subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT) as server,
