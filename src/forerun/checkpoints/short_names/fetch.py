@@ -118,7 +118,10 @@ def _require_hub(repository: str) -> None:
 
 
 def _logged_bar() -> Any:
-    """A progress bar for the hub's client that logs a line every few seconds in place of drawing itself."""
+    """A progress bar for the hub's client that logs a line every few seconds in place of drawing itself.
+
+    Clients before 1.0 count bytes in bars of their own only, so that this one stays silent.
+    """
     from huggingface_hub.utils.tqdm import tqdm
 
     due_s = monotonic() + LINE_S
