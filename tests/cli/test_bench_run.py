@@ -100,6 +100,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
         (("--data", "mt_bank"), "there is no data set 'mt_bank': choose from builtin, mt_bench"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl does not exist: give a file of one JSON object per line"),
         (("--url", "vllm"), "--url 'vllm' must have the form PEER=URL, such as vllm=http://127.0.0.1:8000"),
+        (("--serve", "vllm='vllm"), "must have the form PEER=COMMAND"),
         (("--serve", "vllm"), "--serve 'vllm' must have the form PEER=COMMAND, such as 'vllm=vllm serve'"),
         (("--serve", "vllm=vllm serve"), "--serve is given for 'vllm', who does not take part: name it with --peers"),
         (("--peers", "llama_cpp"), "llama_cpp is measured through its server now: name llama_server, with"),

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
@@ -135,10 +135,17 @@ def commands_of(who: Who) -> dict[str, str]:
         found = {name: shlex.quote(str(who.binary)) for name in names(who.peers) if name.startswith("llama_server")}
     for text in who.serve or ():
         name, _, command = text.partition("=")
-        if not command.strip():
+        if not is_command(command):
             raise ConfigError(f"--serve {text!r} must have the form PEER=COMMAND, such as 'vllm=vllm serve'")
         found[name] = command
     return found
+
+
+def is_command(text: str) -> bool:
+    """Whether a shell would read words in it."""
+    with suppress(ValueError):  # a quotation that does not end
+        return bool(shlex.split(text))
+    return False
 
 
 def say_data(dataset: "Dataset", num_too_long: int) -> None:

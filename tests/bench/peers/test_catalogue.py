@@ -43,6 +43,8 @@ def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
         ("vllm", {"dtype": "float64"}, "servers compute in no float64"),
         ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "vllm is not a program here: name it with --serve vllm="),
         ("sglang", {"commands": {"sglang": "/nowhere/sglang serve"}}, "/nowhere/sglang is not a program"),
+        ("sglang", {"commands": {"sglang": "A=1 sh"}}, "A=1 is not a program here"),
+        ("sglang", {"commands": {"sglang": "env A=1 nowhere"}}, "nowhere is not a program here"),
         ("sglang", {"weight_format": "int8"}, "it loads no int8 weights here"),
         ("openai_server", {}, "no address and no command: give --url openai_server=URL, or --serve 'openai_server="),
         ("openai_server", {"commands": {"openai_server": "sh"}}, "COMMAND --port {port}'"),

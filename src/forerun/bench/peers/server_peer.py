@@ -179,7 +179,9 @@ def find_program_fault(plan: PeerPlan, name: str, kind: str) -> str | None:
     command = plan.commands.get(name, DIALECTS[kind].program)
     if not command or (not DIALECTS[kind].flags and "{port}" not in command):
         return f"no address and no command: give --url {name}=URL, or --serve '{name}=COMMAND --port {{port}}'"
-    program = next(word for word in shlex.split(command) if word != "env" and "=" not in word)
+    program, *words = shlex.split(command)
+    if program == "env":  # which sets variables for the program that follows
+        program = next((word for word in words if "=" not in word), program)
     if shutil.which(program):
         return None
     return f"{program} is not a program here: name it with --serve {name}=COMMAND, or a running server with --url"
