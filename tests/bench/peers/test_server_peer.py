@@ -46,6 +46,11 @@ EVENTS: dict[str, list[dict[str, Any]]] = {
         {"choices": [{"text": "ab"}], "usage": {"completion_tokens": 2}},
         {"choices": [{"text": "c"}], "usage": {"completion_tokens": 3}},
     ],
+    "timings": [
+        {"choices": [{"text": "ab"}], "timings": {"predicted_n": 2}},
+        {"choices": [{"text": "c"}], "timings": {"predicted_n": 3}},
+        {"choices": [{"text": ""}], "timings": {"predicted_n": 3}, "usage": {"completion_tokens": 3}},
+    ],
     "one count": [
         {"choices": [{"text": "ab"}], "usage": None},
         {"choices": [{"text": "c"}]},
@@ -166,7 +171,7 @@ def test_the_request_says_what_our_engine_would_do(server: Server) -> None:
     assert (expected | flags).items() <= body.items()
 
 
-@pytest.mark.parametrize(("scenario", "emitted"), [("counts", (2, 1)), ("one count", ())])
+@pytest.mark.parametrize(("scenario", "emitted"), [("counts", (2, 1)), ("timings", (2, 1)), ("one count", ())])
 def test_a_server_without_ids_is_counted_by_its_usage(server: Server, scenario: str, emitted: tuple[int, ...]) -> None:
     server.scenario = scenario
     turn = peer_of(server, "sglang").write(REQUEST)

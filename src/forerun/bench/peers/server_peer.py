@@ -65,7 +65,10 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         path="/completion",  # the other one sends no ids
         extra={"return_tokens": True, "samplers": FILTERS, "top_k": 0},
     ),
-    "ik_llama_server": Dialect(flags=LLAMA_FLAGS, extra={"samplers": FILTERS, "top_k": 0}),
+    "ik_llama_server": Dialect(
+        flags=LLAMA_FLAGS,
+        extra={"timings_per_token": True, "samplers": FILTERS, "top_k": 0},  # no ids; the timings have a count
+    ),
     "vllm": Dialect(
         program="env VLLM_SERVER_DEV_MODE=1 vllm serve",  # only then it has /reset_prefix_cache
         flags="{target} --host {host} --port {port} --dtype {dtype} --max-model-len {max_length} --max-num-seqs 1",
@@ -109,7 +112,7 @@ class ServerWriter:
             arrivals.add(
                 [int(idx) for output in outputs for idx in output.get("token_ids") or output.get("tokens") or ()],
                 text="".join(output.get("text") or output.get("content") or "" for output in outputs),
-                num_tokens=int((event.get("usage") or {}).get("completion_tokens") or 0),
+                num_tokens=count_in(event),
                 is_output=bool(outputs),
             )
         self._keeps_prompt = True
@@ -143,6 +146,12 @@ class ServerWriter:
             **self._dialect.extra,
             **filters,
         }
+
+
+def count_in(event: Mapping[str, Any]) -> int:
+    """The server's own count of new tokens so far; 0 if it does not tell."""
+    counts = ("usage", "completion_tokens"), ("timings", "predicted_n")
+    return next((int(count) for part, name in counts if (count := (event.get(part) or {}).get(name))), 0)
 
 
 def command_of(plan: PeerPlan, kind: str) -> list[str]:
