@@ -59,10 +59,8 @@ def find_model(name: str) -> "CheckpointSource":
         ModelNotFoundError: there is none of this name.
     """
     from forerun.checkpoints.open import open_source  # not free to import
-    from forerun.cli.short_name import fetch_visibly
 
     try:
-        fetch_visibly(name)
         return open_source(name)
     except CheckpointError as error:
         raise ModelNotFoundError(str(error)) from error
