@@ -234,7 +234,7 @@ def test_cached_gguf_files_are_found_offline_by_their_type(cache: Path, offline:
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[object] = []
 
-    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str], tqdm_class: None) -> str:
         fetched.append((name, revision, allow_patterns))
         for wanted in allow_patterns:
             (tmp_path / wanted).touch()
@@ -253,7 +253,7 @@ def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pyte
     write_config(tmp_path)
     fetched: list[str] = []
 
-    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str], tqdm_class: None) -> str:
         fetched.extend(allow_patterns)
         return str(tmp_path)
 

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
@@ -40,10 +40,13 @@ class Who:
         str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
     ] = "none,draft_model,prompt_lookup"
     peers: Annotated[
-        str, option("--peers", help="Other engines, separated by commas, such as transformers,llama_cpp.")
+        str, option("--peers", help="Other engines, separated by commas, such as transformers,llama_server.")
     ] = ""
     url: Annotated[list[str] | None, option("--url", help="PEER=URL of a running server; repeatable.")] = None
-    llama_server: Annotated[Path | None, option("--llama-server", help="Path of the llama-server binary.")] = None
+    serve: Annotated[
+        list[str] | None, option("--serve", help="PEER=COMMAND that starts a server on this machine; repeatable.")
+    ] = None
+    binary: Annotated[Path | None, option("--llama-server", help="Path of the llama-server binary.")] = None
     tune: Annotated[bool, option("--tune", help="First tune all contestants' settings, on other questions.")] = False
 
     def find_models(self) -> None:
@@ -109,7 +112,7 @@ def run(
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),
-        llama_server=who.llama_server,
+        commands=commands_of(who),
         command=shlex.join(["forerun", *sys.argv[1:]]),
     )
     with progress_bar() as on_progress:
@@ -127,6 +130,26 @@ def read_url(text: str) -> tuple[str, str]:
     if not ADDRESS.fullmatch(url):
         raise ConfigError(f"--url {text!r} must have the form PEER=URL, such as vllm=http://127.0.0.1:8000")
     return name, url
+
+
+def commands_of(who: Who) -> dict[str, str]:
+    """The command line that starts each server; one binary serves all peers that are llama-server."""
+    found = {}
+    if who.binary is not None:
+        found = {name: shlex.quote(str(who.binary)) for name in names(who.peers) if name.startswith("llama_server")}
+    for text in who.serve or ():
+        name, _, command = text.partition("=")
+        if not is_command(command):
+            raise ConfigError(f"--serve {text!r} must have the form PEER=COMMAND, such as 'vllm=vllm serve'")
+        found[name] = command
+    return found
+
+
+def is_command(text: str) -> bool:
+    """Whether a shell would read words in it."""
+    with suppress(ValueError):  # a quotation that does not end
+        return bool(shlex.split(text))
+    return False
 
 
 def say_data(dataset: "Dataset", num_too_long: int) -> None:

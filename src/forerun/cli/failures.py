@@ -58,11 +58,9 @@ def find_model(name: str) -> "CheckpointSource":
     Raises:
         ModelNotFoundError: there is none of this name.
     """
-    from forerun.checkpoints.open import open_source  # slow to import
-    from forerun.cli.short_name import fetch_visibly
+    from forerun.checkpoints.open import open_source  # not free to import
 
     try:
-        fetch_visibly(name)
         return open_source(name)
     except CheckpointError as error:
         raise ModelNotFoundError(str(error)) from error
