@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from forerun.bench.peers.catalogue import open_peer
 from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
 from forerun.bench.peers.server_peer import ServerWriter, command_of, started
 from tests.bench.peers.pairs import Pair, check_end_of_text, check_greedy, check_sampling, opened
+from tests.bench.peers.test_process import wait_until_gone
 
 XLLAMACPP = shlex.join([sys.executable, str(Path(__file__).with_name("xllamacpp_server.py"))])
 LLAMA_SERVER = (
@@ -255,6 +257,20 @@ def test_any_server_can_be_started_and_is_ended() -> None:
         check_turn(peer)
     with pytest.raises(PeerError, match="is the server up"):
         peer.write(REQUEST)
+
+
+def test_a_server_ends_with_the_process_that_measures() -> None:
+    code = (
+        "import os, psutil; from tests.bench.peers.test_server_peer import *\n"
+        "command = f'{sys.executable} -m tests.bench.peers.test_server_peer {{port}}'\n"
+        "peer = open_peer('openai_server', replace(PLAN, commands={'openai_server': command}), {})\n"
+        "print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2, done.stderr
+    assert all(map(wait_until_gone, pids))
 
 
 @NEEDS_LLAMA_SERVER
