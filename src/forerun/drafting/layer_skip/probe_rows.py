@@ -4,7 +4,7 @@ Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -71,7 +71,10 @@ class ProbeLayout:
 
     def alone(self, probes: ProbeRows, first_slot: int) -> ForwardInput:
         """A pass of only probe rows, in slots after the text."""
-        return self._pass([], [], NO_ROWS, first_slot, probes)
+        inputs = self._pass([], [], NO_ROWS, first_slot, probes)
+        if len(probes.skipped) > 1:
+            return inputs
+        return replace(inputs, row_skips=None, skipped=probes.skipped[0])  # runs no skipped sublayer at all
 
     def _pass(
         self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
