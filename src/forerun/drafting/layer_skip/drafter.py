@@ -88,7 +88,7 @@ class LayerSkipDrafter(Drafter):
         """True if pass times must be measured."""
         return self._config.adaptive or self._config.search == "gated"
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self.needs_costs:
             target = measure(sorted({*PROBED_ROWS, *widths_up_to(self.verify_width + MOST_PROBE_ROWS)}))
             draft = measure_pace(self.runner, (1, 2, 4, 8)) if self.runner.has_copy else target
