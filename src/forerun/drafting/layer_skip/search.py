@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -105,20 +106,20 @@ class SkipSearch:
         self.strategy, self.early_s, self.spent_s = strategy, early_s, 0.0
         self._runner, self._target = runner, target
         self._time = None if target is None else TimeShare(share, PASSES_SAVED * target.step_s(1))
+        self._runs_alone = target is None or runner.has_copy
         self._layout = ProbeLayout(runner.spec.num_layers)
         self._num_prompt = 0
         self._probes: ProbeRows | None = None
-        self._best_numbers: dict[int, int] = {}
 
     @property
     def wants_pass(self) -> bool:
         """True if it needs a separate pass."""
-        return (self._target is None or self._runner.has_copy) and self._is_due
+        return self._runs_alone and self._is_due
 
     @property
     def wants_rows(self) -> bool:
         """True if it needs rows in the next verification."""
-        return not (self._target is None or self._runner.has_copy) and self._is_due
+        return not self._runs_alone and self._is_due
 
     @property
     def uses_every_round(self) -> bool:
@@ -144,7 +145,7 @@ class SkipSearch:
         """The verification pass with probe rows appended, if any."""
         assert self._target is not None, "rows are added within a limit"
         began, num_own = perf_counter(), len(inputs.token_ids)
-        self._probes = self._gather(draft, self._num_rows(num_own, self._target))
+        self._probes = self._gather(draft, best_num_rows(self._target, num_own))
         if self._probes is not None:
             self._spend(self._target.step_s(num_own + self._probes.num_rows) - self._target.step_s(num_own))
             inputs = self._layout.add_to(inputs, self._probes)
@@ -178,16 +179,6 @@ class SkipSearch:
         if self._time is not None:
             self._time.spend(seconds)
 
-    def _num_rows(self, num_own: int, target: Pace) -> int:
-        """The number of probe rows that scores the most rows per second, next to this many verified rows."""
-        found = self._best_numbers.get(num_own)
-        if found is None:
-            alone_s = target.step_s(num_own) - PROBE_S
-            sizes = range(2 * CHAIN, MOST_PROBE_ROWS + 1, CHAIN)
-            found = max(sizes, key=lambda rows: rows / (target.step_s(num_own + rows) - alone_s))
-            self._best_numbers[num_own] = found
-        return found
-
     def _gather(self, draft: DraftTree, num_rows: int) -> ProbeRows | None:
         """Rows of candidates over text whose next tokens are known; None if the text is still too short."""
         token_ids = draft.token_ids
@@ -205,3 +196,11 @@ class SkipSearch:
         for number, skipped in enumerate(probes.skipped):
             hits = map(int.__eq__, guesses[number * length : (number + 1) * length], truth)
             self.strategy.observe(skipped, sum(hits), length)
+
+
+@cache
+def best_num_rows(target: Pace, num_own: int) -> int:
+    """The number of probe rows that scores the most rows per second, next to this many verified rows."""
+    alone_s = target.step_s(num_own) - PROBE_S
+    sizes = range(2 * CHAIN, MOST_PROBE_ROWS + 1, CHAIN)
+    return max(sizes, key=lambda rows: rows / (target.step_s(num_own + rows) - alone_s))
