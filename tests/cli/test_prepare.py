@@ -10,8 +10,7 @@ from typer.testing import Result
 
 from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.open import open_source
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from tests.cli.conftest import Run
 
 FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")

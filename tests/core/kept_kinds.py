@@ -37,8 +37,7 @@ from forerun.distill.folder import write_draft
 from forerun.distill.run_place import RunPlace
 from forerun.distill.saved_draft import SavedDraft
 from forerun.distill.text_store import TextStore
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, write_sets
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.learnt import LearntFile
 from forerun.engine.profile import Profile

@@ -14,9 +14,8 @@ from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.drafter import search_of
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.engine import skip_finder
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.self_drafter import byte_share
@@ -66,7 +65,7 @@ def first_skipped(config: EngineConfig) -> SkipSet:
     with Engine(config) as engine:
         search = search_of(engine.drafter)
         assert search is not None
-        return search.skipped
+        return search.strategy.skipped
 
 
 def test_what_is_found_can_be_used(found: Findings) -> None:
@@ -88,12 +87,12 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
 
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, InPassSearch)
-        before = skips.search.num_evaluations
+        assert isinstance(skips.strategy, GatedStrategy)
+        before = skips.strategy.num_evaluations
         for prompt in PROMPTS[:2]:
             asked.append(prompt)
             yield engine.encode(prompt)
-        assert skips.search.num_evaluations >= before + 2 * 16 // 32
+        assert skips.strategy.num_evaluations >= before + 2 * 16 // 32
 
     drafter = LayerSkip(search="off")
     find_skip_sets(BUILTIN, drafter, listen, SamplingParams(max_new_tokens=16, ignore_eos=True), told.append)
@@ -160,11 +159,11 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
     sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
     with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, InPassSearch)
-        known = {named.skipped for named in skips.search.known()}
+        assert isinstance(skips.strategy, GatedStrategy)
+        known = {named.skipped for named in skips.strategy.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
         assert len(missing) <= 1, "one may have made room for SWIFT's first set"
-        assert skips.skipped in {named.skipped for named in found.sets}
+        assert skips.strategy.skipped in {named.skipped for named in found.sets}
     assert first_skipped(replace(BUILTIN, drafter=replace(FIXED, sets=sets))) == found.sets[0].skipped
     assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no file, no sets"
 

@@ -25,7 +25,7 @@ from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
-from forerun.drafting.layer_skip.skip_search import first_set
+from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello

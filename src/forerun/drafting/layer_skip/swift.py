@@ -1,6 +1,6 @@
-"""SWIFT's search for a skip set: random sets, and at regular intervals one from Bayesian optimisation."""
+"""SWIFT's strategy: random sets, and at regular intervals one from Bayesian optimisation; the best score seen wins."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.drafting.layer_skip.search import Strategy
 
 KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds to the mean
 NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
@@ -16,8 +17,9 @@ WINDOW: Final = 32  # tokens over which a candidate is scored
 FEWEST_ITEMS: Final = 4  # fewest skippable sublayers with which the skip ratio works
 
 
-class SwiftCandidates:
-    """Proposes one candidate at a time and keeps the best, until a limit is reached. Each search needs a new object.
+class SwiftStrategy(Strategy):
+    """Proposes one set at a time and keeps the best, until a limit is reached. It is scored by the share of the
+    answer's first tokens that it predicts (matchness).
 
     Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers. They are drawn without
     replacement, except for every `bayes_interval`-th candidate: that one maximises an upper confidence bound of a
@@ -29,10 +31,11 @@ class SwiftCandidates:
     averaged or measured again. The start set, every other layer, is never scored: the best score starts at 0, so the
     first candidate with a score above 0 replaces it.
 
-    Source: SWIFT, arXiv 2410.06916, section 4.1, with the rules of its published code. We differ once: for a Bayesian
-    candidate that code registers the point inside the cube with the Gaussian process, although the score is that of
-    the corner it was rounded to; we register the corner. A repeated corner is registered once, with its mean score,
-    since the library prints to the terminal when it gets the same point twice.
+    Source: SWIFT, arXiv 2410.06916, section 4.1, algorithm 1 and section 4.2, with the rules of its published code. We
+    differ once: for a Bayesian candidate that code registers the point inside the cube with the Gaussian process,
+    although the score is that of the corner it was rounded to; we register the corner. A repeated corner is registered
+    once, with its mean score, since the library prints to the terminal when it gets the same point twice. To score a
+    candidate, that code copies the whole cache; ours masks the text after the window, which gives the same scores.
 
     Args:
         num_layers: layers of the model.
@@ -43,6 +46,8 @@ class SwiftCandidates:
         patience: or after more than this many without gain,
         good_enough: or at a score greater than this.
     """
+
+    is_shaped = False
 
     def __init__(
         self,
@@ -60,49 +65,48 @@ class SwiftCandidates:
         assert 1 <= self._num_skipped <= len(self._items), f"{self._num_skipped} of {len(self._items)} sublayers"
         self._bayes_interval, self._max_steps, self._patience = bayes_interval, max_steps, patience
         self._good_enough, self._random = good_enough, np.random.default_rng(seed)
-        self._candidate: SkipSet | None = None
         self._scores: dict[SkipSet, list[float]] = {}
         self._num_stale = 0
-        self.is_searching = True
-        self.skipped = every_other_layer(num_layers)
+        self._is_searching, self._skipped = True, every_other_layer(num_layers)
         self.best_score, self.num_steps = 0.0, 0  # candidates scored
 
-    def propose(self) -> SkipSet:
-        """The next candidate. Its score must be recorded before the next call.
+    @property
+    def skipped(self) -> SkipSet:
+        return self._skipped
+
+    @property
+    def share(self) -> float:
+        return float(self._is_searching)
+
+    def window(self, num_prompt: int, num_tokens: int) -> range:
+        return range(num_prompt, num_prompt + WINDOW if num_tokens > num_prompt + WINDOW + 1 else num_prompt)
+
+    def propose(self, count: int, context: int) -> Sequence[SkipSet]:
+        """The next candidate.
 
         Raises:
             ConfigError: the candidate is a Bayesian one and the library for it is not installed.
         """
-        assert self.is_searching and self._candidate is None, "the search is over, or a candidate has no score yet"
-        if self._is_bayesian_next():
+        assert self._is_searching, "the search is over"
+        if (self.num_steps + 1) % self._bayes_interval == 0:
             point = self._bayesian_point()
             ties = self._random.random(len(self._items))  # more coordinates may end at 1 than are skipped
             chosen = np.lexsort((ties, -point))[: self._num_skipped]
         else:
             chosen = self._random.choice(len(self._items), self._num_skipped, replace=False)
-        self._candidate = frozenset(self._items[item] for item in chosen)
-        return self._candidate
+        return [frozenset(self._items[item] for item in chosen)]
 
-    def record(self, score: float) -> None:
-        """Record the score of the last candidate: the share of tokens that it predicted correctly, 0 to 1."""
-        assert self._candidate is not None and 0.0 <= score <= 1.0, "a score is a share, and that of a candidate"
-        self._scores.setdefault(self._candidate, []).append(score)
+    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+        if is_draft:
+            return
+        score = num_hits / num_rows
+        self._scores.setdefault(skipped, []).append(score)
+        self.num_steps, self._num_stale = self.num_steps + 1, self._num_stale + 1
         if score > self.best_score:
-            self.skipped, self.best_score, self._num_stale = self._candidate, score, 0
-        else:
-            self._num_stale += 1
-        self._candidate = None
-        self.num_steps += 1
-        self.is_searching = not (
+            self._skipped, self.best_score, self._num_stale = skipped, score, 0
+        self._is_searching = not (
             score > self._good_enough or self._num_stale > self._patience or self.num_steps > self._max_steps
         )
-
-    def withdraw(self) -> None:
-        """Drop a candidate that was not scored because its pass was interrupted."""
-        self._candidate = None
-
-    def _is_bayesian_next(self) -> bool:
-        return (self.num_steps + 1) % self._bayes_interval == 0
 
     def _bayesian_point(self) -> np.ndarray:
         """The library's estimate of the point with the highest upper confidence bound: one number per item."""
