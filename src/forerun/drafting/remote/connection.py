@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS, MAX_FAULTS, Wire
 from forerun.drafting.remote.liveness import Liveness
 from forerun.drafting.remote.messages import Hello, Message, Proposal
-from forerun.drafting.remote.worker import Wire
+from forerun.wires.frames import FrameReader
 
 HelloCheck: TypeAlias = Callable[[Hello], str | None]  # why a worker is incompatible, or None
 PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
@@ -85,7 +85,7 @@ class Connection:
     def send(self, messages: Sequence[Message]) -> None:
         if self._wire is not None:
             for message in messages:
-                self._wire.send(to_frame(message))
+                self._wire.send(KINDS.to_frame(message))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the next message, or for a worker if there is none; False on timeout."""
@@ -148,7 +148,7 @@ class Connection:
     def _attach(self, wire: Wire | None) -> None:
         self._detach()
         if wire is not None:
-            self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
+            self._wire, self._reader, self._num_proposals = wire, FrameReader(KINDS), 0
             self._liveness.connect(self._clock())
 
     def _detach(self) -> None:
