@@ -32,8 +32,9 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.admission import Admission
 from forerun.wires.channel import Channel
+from forerun.wires.children import die_with_parent
 from forerun.wires.endpoint import Address, listen
-from forerun.wires.forkserver import die_with_parent, run_forkserver
+from forerun.wires.forkserver import run_forkserver
 
 TREE_ROWS = 256  # rows of the draft cache after the committed text
 HANDSHAKE_S = 5.0

@@ -6,7 +6,6 @@ events of fixed size, the engine sends single bytes. When the engine ends for an
 forkserver and worker end too.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -21,12 +20,12 @@ from typing import Final, TypeVar
 
 from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
+from forerun.wires.children import die_with_parent
 
 RECORD: Final = struct.Struct("<BIi4000s")  # kind, pid, status, text
 KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
-PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
 
 Prepared = TypeVar("Prepared")
 
@@ -86,14 +85,6 @@ def run_forkserver(
             control.sendall(WorkerEvent(kind=EventKind.GAVE_UP).pack())
         if not _pause(control, GIVE_UP_S if num_failures >= MAX_FAILURES else delay_s(max(1, num_failures))):
             return
-
-
-def die_with_parent(parent: int) -> None:
-    """Kill this process when its parent ends, even while stopped. Linux only; elsewhere it sees its sockets close."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _fork_worker(
