@@ -16,7 +16,7 @@ import pytest
 from forerun import CheckpointError, DraftModel, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import CorePlacement
-from forerun.wires.starvation import process_state
+from forerun.wires.children import process_state
 from tests.marks import rest_slow
 from tests.varied import NO_FILLING
 

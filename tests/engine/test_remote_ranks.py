@@ -1,9 +1,7 @@
 """Ranks that come from other hosts: here from other processes of this one, over TCP and with a key."""
 
-import json
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import forerun
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter, PromptLookup
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
 from forerun.engine.follow import read_opening
 from forerun.sharding import joining, torch_group
-from forerun.sharding.messages import HEADER, framed
+from forerun.sharding.messages import Greeting, messages_from, to_frame
 from tests.cli.conftest import environment
 
 PROMPT = "def read(path):\n    return"
@@ -172,9 +171,11 @@ def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (HEADER.pack(1 << 30), "not that of a leader of ranks"),
-        (framed((), json.dumps({"version": "0.0"}).encode()), "the leader runs forerun 0.0"),
-        (struct.pack("<I", 40) + b"half", "the leader has closed the connection"),
+        (b"HTTP/1.1 400 Bad Request", "no leader of ranks"),
+        (to_frame(Greeting(version="0.0")) + b"an opening of another version", "the leader runs forerun 0.0"),
+        (to_frame(Greeting(version=forerun.__version__)) + b"another", "no leader of ranks"),
+        (to_frame(Greeting(version=forerun.__version__)), "the leader has closed the connection"),
+        (to_frame(Greeting(version="0.0"))[:-1], "the leader has closed the connection"),
         (b"", "the leader has closed the connection"),
     ],
 )
@@ -184,7 +185,7 @@ def test_what_is_no_leader_is_refused(said: bytes, match: str) -> None:
         theirs.sendall(said)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises((ConfigError, RankLostError), match=match):
-            read_opening(ours)
+            read_opening(messages_from(ours))
 
 
 def test_a_leader_without_a_key_is_for_this_host_only() -> None:

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Begin, Failure, Hello, Proposal, Verdict
 from forerun.wires.channel import Channel
 from forerun.wires.forkserver import run_forkserver
+from forerun.wires.frames import FrameReader
 
-HELLO = to_frame(Hello(pid=1, vocab_size=29, max_length=4096, vocabulary=bytes(32)))
+HELLO = KINDS.to_frame(Hello(pid=1, vocab_size=29, max_length=4096, vocabulary=bytes(32)))
 
 
 def garbage(channel: Channel) -> None:
@@ -50,13 +51,13 @@ def failing(channel: Channel) -> None:
     """Says why it ends, and ends."""
     channel.send(HELLO)
     channel.wait(None)
-    channel.send(to_frame(Failure(text="the draft model went up in smoke")))
+    channel.send(KINDS.to_frame(Failure(text="the draft model went up in smoke")))
     raise RuntimeError("up in smoke")
 
 
 def answer(channel: Channel, make: Callable[[int, int, int], Proposal], delay_s: float = 0.0) -> None:
     """Answer every begin and verdict with what `make` gives for (request, length of the text, root)."""
-    reader = FrameReader()
+    reader = FrameReader(KINDS)
     channel.send(HELLO)
     while channel.is_open:
         channel.wait(None)
@@ -68,7 +69,7 @@ def answer(channel: Channel, make: Callable[[int, int, int], Proposal], delay_s:
             else:
                 continue
             time.sleep(delay_s)
-            channel.send(to_frame(make(*place)))
+            channel.send(KINDS.to_frame(make(*place)))
 
 
 def chain(request: int, length: int, root: int, token_ids: tuple[int, ...]) -> Proposal:

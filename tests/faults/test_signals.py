@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.wires.starvation import process_state
+from forerun.wires.children import process_state
 from forerun.wires.supervisor import LocalSupply
 from tests.marks import rest_slow
 from tests.varied import NO_FILLING

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from msgspec import msgpack
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
@@ -23,10 +24,11 @@ from forerun.model.warm_texts import WarmTexts
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import Followers, is_there
-from forerun.sharding.messages import GAVE_UP, HEADER, read_message, to_message
+from forerun.sharding.messages import GAVE_UP, KINDS, ToFollower, messages_from, to_frame
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights
 from forerun.speculation.tree import ancestry_matrix
+from forerun.wires.frames import HEAD_SIZE, FrameReader
 from tests.backends.torch.ops import random_parents
 from tests.sharding.thread_group import Meeting, ThreadGroup
 from tests.tiny import CAPACITY, plain_spec, random_weights
@@ -40,11 +42,10 @@ def alone() -> ThreadGroup:
     return ThreadGroup(rank=0, num_ranks=1, meeting=Meeting(barrier=threading.Barrier(1)))
 
 
-def heard(told: Told) -> Told:
+def heard(told: Told) -> ToFollower:
     """What arrives of it."""
-    message = to_message(told)
-    assert HEADER.unpack_from(message) == (len(message) - HEADER.size,)
-    return read_message(message[HEADER.size :])
+    (message,) = FrameReader(KINDS).feed(to_frame(told))
+    return message
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -115,23 +116,23 @@ def play_round(leader: Runner, rng: random.Random, parents: list[int]) -> None:
 def test_a_rank_of_another_host_answers_while_it_is_in_a_pass() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         leaders, followers = socket.create_connection(listener.getsockname()), listener.accept()[0]
-    in_pass, may_end, done = threading.Event(), threading.Event(), list[Told]()
+    in_pass, may_end, done = threading.Event(), threading.Event(), list[ToFollower]()
 
     class Slow(Follower):
         def __init__(self) -> None:
             pass
 
-        def follow(self, told: Told) -> None:
+        def follow(self, told: ToFollower) -> None:
             in_pass.set()
             assert may_end.wait(HANG_S)
             done.append(told)
 
     with leaders, followers:
-        thread = threading.Thread(target=follow_leader, args=(followers, Slow()))
+        thread = threading.Thread(target=follow_leader, args=(followers, messages_from(followers), Slow()))
         thread.start()
         told = [CacheMove(length=number) for number in range(3)]
         for move in told:
-            leaders.sendall(to_message(move))
+            leaders.sendall(to_frame(move))
         assert in_pass.wait(HANG_S)
         assert is_there(leaders)
         assert not done
@@ -165,7 +166,7 @@ def test_a_rank_that_gave_up_because_of_another_one_is_not_to_blame(signal_name:
     assert not any(map(psutil.pid_exists, pids))
 
 
-def same(told: ForwardInput, other: Told) -> bool:
+def same(told: ForwardInput, other: ToFollower) -> bool:
     assert isinstance(other, ForwardInput)
     masks = ("ancestry", "row_skips")
     plain = dict.fromkeys(masks)
@@ -194,7 +195,26 @@ def test_messages_say_everything(seed: int) -> None:
     assert same(inputs, heard(inputs))
     for told in (
         CacheMove(length=rng.randrange(2**30), rows=tuple(range(rng.randrange(9))), num_committed=2, num_adopted=7),
-        TextMove(kind="restore", token_ids=[1, 2**31 - 1], owner=rng.choice(["", "ö\udc80"]), start=3),
+        TextMove(kind="restore", token_ids=[1, 2**31 - 1], start=3),
         TextMove(kind="forget", token_ids=[], owner=None),
     ):
         assert heard(told) == told
+
+
+def test_owners_stay_different() -> None:
+    owners = [None, "", "ö", "ö\udc80", "\\udc80", "''", "None"]
+    seen = [heard(TextMove(kind="find", owner=owner)) for owner in owners]
+    assert all(isinstance(told, TextMove) for told in seen)
+    assert len({told.owner for told in seen}) == len(owners)
+    assert seen[0].owner is None
+
+
+@pytest.mark.parametrize(
+    "mask", [[2, 3], [2, 3, b""], [2, 3, b"xx"], [2**40, 2**40, b"x"], [-2, -3, b"x"], ["2", 3, b"x"], 5]
+)
+def test_a_mask_with_another_number_of_bits_is_refused(mask: object) -> None:
+    told = ForwardInput(token_ids=[1, 2], positions=[0, 1], first_slot=1, prefix_len=0, ancestry=np.ones((2, 3), bool))
+    kind, payload = to_frame(told)[5], to_frame(told)[HEAD_SIZE:]
+    assert same(told, KINDS.read(kind, payload))
+    fields = msgpack.decode(payload)
+    assert KINDS.read(kind, msgpack.encode(fields | {"ancestry": mask})) is None

@@ -18,7 +18,7 @@ from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.remote.frames import to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
 from forerun.drafting.remote.worker import BEAT_S, LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
@@ -32,8 +32,9 @@ from forerun.speculation.economy.waiting import TREES_PER_CUT
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.admission import Admission
 from forerun.wires.channel import Channel
+from forerun.wires.children import die_with_parent
 from forerun.wires.endpoint import Address, listen
-from forerun.wires.forkserver import die_with_parent, run_forkserver
+from forerun.wires.forkserver import run_forkserver
 
 TREE_ROWS = 256  # rows of the draft cache after the committed text
 HANDSHAKE_S = 5.0
@@ -89,7 +90,7 @@ class DrafterProcess:
         try:
             draft = beating(channel, self._load)
         except RankLostError as error:
-            channel.send(to_frame(Failure(text=str(error))))
+            channel.send(KINDS.to_frame(Failure.of(str(error))))
             raise SystemExit(1) from None
         try:
             self._serve(channel, draft)
@@ -146,7 +147,7 @@ def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
 
     def beat() -> None:
         while not end.wait(BEAT_S) and monotonic() < deadline:
-            channel.send(to_frame(Beat(request=0)))
+            channel.send(KINDS.to_frame(Beat(request=0)))
 
     thread = Thread(target=beat, name="beats", daemon=True)
     thread.start()

@@ -1,13 +1,13 @@
 """The main program of a rank that follows a leader, which is on the same host or on another one."""
 
-import json
 import os
 import socket
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from time import sleep
-from typing import Any, Final
+from typing import TypeVar
 
 import torch
 
@@ -18,22 +18,22 @@ from forerun.core.errors import RankLostError, require
 from forerun.core.pace import read_device
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.rank_weights import rank_weights, shard_plans
-from forerun.engine.shared_model import GroupOpening, open_group
+from forerun.engine.shared_model import open_group
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.runtime.inference import inference
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
-from forerun.sharding.followers import END_S, call_at_end
+from forerun.sharding.followers import call_at_end
 from forerun.sharding.joining import join_leader
-from forerun.sharding.messages import GAVE_UP, GO, HEADER, READY
+from forerun.sharding.messages import GAVE_UP, READY, Greeting, GroupOpening, Signal, ToFollower, messages_from
 from forerun.sharding.torch_group import join_store
 from forerun.wires.channel import INTERNET
+from forerun.wires.children import END_S, die_with_parent
 from forerun.wires.endpoint import Address
-from forerun.wires.forkserver import die_with_parent
 
-MAX_OPENING_BYTES: Final = 1 << 16
+MessageT = TypeVar("MessageT")
 
 
 def run_started(config: EngineConfig, descriptor: int, parent: int) -> None:
@@ -52,8 +52,9 @@ def run_rank(config: EngineConfig, control: socket.socket) -> None:
     """Load a part of a model and follow the leader until it hangs up."""
     try:
         torch.set_num_threads(config.num_threads or 1)
-        opening = read_opening(control)
-        follow_leader(control, open_follower(opening.config(config), opening, control))
+        messages = messages_from(control)
+        opening = read_opening(messages)
+        follow_leader(control, messages, open_follower(opening.config(config), opening, control, messages))
     except RankLostError:
         with suppress(OSError):  # the leader itself may be lost
             control.sendall(GAVE_UP)
@@ -71,38 +72,31 @@ def end_without_leader(group: RankGroup) -> None:
     os._exit(1)
 
 
-def read_opening(control: socket.socket) -> GroupOpening:
-    """The leader's first message.
+def read_opening(messages: Iterator[ToFollower]) -> GroupOpening:
+    """The leader's first messages.
 
     Raises:
         RankLostError: the leader hung up.
-        ConfigError: the other side is not a leader, or has another version.
+        ConfigError: the leader has another version.
     """
-    with control.makefile("rb", buffering=0) as stream:
-        (num_bytes,) = HEADER.unpack(read_whole(stream, HEADER.size))
-        require(
-            num_bytes <= MAX_OPENING_BYTES, "this address is not that of a leader of ranks: give the leader's address"
-        )
-        values = json.loads(read_whole(stream, num_bytes)[HEADER.size :])
-    theirs, ours = values.get("version"), forerun.__version__
+    theirs, ours = expect(messages, Greeting).version, forerun.__version__
     require(
         theirs == ours,
         f"the leader runs forerun {theirs}, and this rank runs {ours}: install the same version on all hosts",
     )
-    return GroupOpening(**values)
+    return expect(messages, GroupOpening)
 
 
-def read_whole(stream: Any, num_bytes: int) -> bytes:
-    found = b""
-    while len(found) < num_bytes:
-        more = stream.read(num_bytes - len(found))
-        if not more:
-            raise RankLostError("the leader has closed the connection")
-        found += more
-    return found
+def expect(messages: Iterator[ToFollower], kind: type[MessageT]) -> MessageT:
+    message = next(messages, None)
+    if not isinstance(message, kind):
+        raise RankLostError("the leader has closed the connection")
+    return message
 
 
-def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.socket) -> Follower:
+def open_follower(
+    config: EngineConfig, opening: GroupOpening, control: socket.socket, messages: Iterator[ToFollower]
+) -> Follower:
     """Load this rank's part of the model, and connect with the other ranks."""
     device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
@@ -117,8 +111,7 @@ def open_follower(config: EngineConfig, opening: GroupOpening, control: socket.s
     )
     store = join_store(opening.address, opening.port, opening.num_ranks) if opening.memory is None else None
     control.sendall(READY)
-    if control.recv(len(GO), socket.MSG_WAITALL) != GO:
-        raise RankLostError("the leader has gone")
+    expect(messages, Signal)
     address = control.getsockname()[0] if control.family in INTERNET else opening.address
     group = open_group(opening, store, backend, device, address, lambda: None)
     if opening.memory is not None:

@@ -3,11 +3,10 @@
 The leader of a target is its engine, that of a draft the drafter's process.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ import torch
 import forerun
 from forerun.backends.backend import Backend
 from forerun.backends.choose import BackendChoice
-from forerun.core.config import DTypeName, EngineConfig, Exactness, InputsName, KernelsName, WeightsName
+from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
 from forerun.engine.model_loading import Checkpoint, Progress, find_device
@@ -27,50 +26,9 @@ from forerun.runtime.affinity import run_on
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.followers import Followers, SharedRole
 from forerun.sharding.joining import admit_ranks
-from forerun.sharding.messages import framed
+from forerun.sharding.messages import Greeting, GroupOpening, to_frame
 from forerun.sharding.torch_group import LOOPBACK, host_store
 from forerun.wires.endpoint import Address, read_key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOpening:
-    """A leader's first message to a follower.
-
-    Args:
-        version: of the leader's forerun.
-        model: identity of the leader's model.
-        device: kind of device, the same on all ranks.
-        memory: descriptor of the shared memory through which ranks exchange tensors, see `Backend.group_memory`.
-        address: of the leader's interface at which ranks without shared memory connect.
-        port: the port at that address.
-        capacity: slots of the cache.
-    """
-
-    version: str = forerun.__version__
-    model: str
-    device: str
-    rank: int
-    num_ranks: int
-    memory: int | None
-    address: str
-    port: int
-    capacity: int
-    exactness: Exactness
-    dtype: str
-    weights: WeightsName
-    inputs: InputsName
-    kernels: KernelsName
-    cache_bytes: int
-
-    def to_message(self) -> bytes:
-        return framed((), json.dumps(asdict(self)).encode())
-
-    def config(self, own: EngineConfig) -> EngineConfig:
-        """A follower's config: the leader's settings, on its own device."""
-        return replace(
-            own, target_ranks=self.num_ranks, dtype=cast(DTypeName, self.dtype), weights=self.weights,
-            inputs=self.inputs, kernels=self.kernels, cache_bytes=self.cache_bytes,
-        )  # fmt: skip
 
 
 def load_shared(
@@ -102,7 +60,8 @@ def load_shared(
         run_on(cores, partial(gather, followers, config, memory, num_threads))
         store = host_store(config.target_ranks, followers.own_address() or LOOPBACK) if memory is None else None
         opening = opening_of(checkpoint, config, followers, memory, store, capacity=capacity, exactness=exactness)
-        followers.tell_each(lambda rank: replace(opening, rank=rank).to_message())
+        greeting = to_frame(Greeting(version=forerun.__version__))
+        followers.tell_each(lambda rank: greeting + to_frame(replace(opening, rank=rank)))
         weights = rank_weights(checkpoint, config, plan, on_progress)
         followers.wait_until_ready()
         device = read_device(config.device).torch_device
@@ -139,7 +98,7 @@ def opening_of(
         port=0 if store is None else store.port,
         capacity=capacity,
         exactness=exactness,
-        dtype=str(checkpoint.dtype).removeprefix("torch."),
+        dtype=cast(DTypeName, str(checkpoint.dtype).removeprefix("torch.")),
         weights=config.weights,
         inputs=config.inputs,
         kernels="torch" if config.remote_ranks else config.kernels,

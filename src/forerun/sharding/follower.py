@@ -2,18 +2,16 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import BinaryIO
 
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
-from forerun.model.step import CacheMove, TextMove, Told
+from forerun.model.step import CacheMove, TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.runtime.inference import inference
-from forerun.sharding.messages import ANSWER, HEADER, read_message
+from forerun.sharding.messages import ANSWER, Signal, ToFollower
 from forerun.wires.channel import INTERNET
 
 
@@ -23,7 +21,7 @@ class Follower:
     def __init__(self, cache: TreeCache, texts: WarmTexts, executor: Executor) -> None:
         self._cache, self._texts, self._executor = cache, texts, executor
 
-    def follow(self, told: Told) -> None:
+    def follow(self, told: ToFollower) -> None:
         """Repeat an operation of the leader."""
         match told:
             case CacheMove():
@@ -34,6 +32,8 @@ class Follower:
                 if told.num_slots > self._cache.end:
                     self._cache.reserve(told.num_slots - self._cache.end)
                 self._executor.run(told)
+            case _:
+                raise AssertionError(f"{told} belongs to the opening")
 
     def _move_text(self, told: TextMove) -> None:
         owner = told.owner or ""
@@ -48,35 +48,26 @@ class Follower:
                 self._texts.forget(told.owner)
 
 
-def follow_leader(control: socket.socket, follower: Follower) -> None:
+def follow_leader(control: socket.socket, messages: Iterator[ToFollower], follower: Follower) -> None:
     """Follow the leader's messages until it hangs up."""
-    with control.makefile("rb") as stream:
-        is_remote = control.family in INTERNET
-        bodies = answering(stream, control) if is_remote else bodies_of(stream)
-        with inference():
-            for body in bodies:
-                follower.follow(read_message(body))
+    with inference():
+        for told in answering(messages, control) if control.family in INTERNET else messages:
+            follower.follow(told)
 
 
-def bodies_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The bodies of all messages."""
-    with suppress(OSError):  # the leader ended without closing the connection
-        while header := stream.read(HEADER.size):
-            yield stream.read(*HEADER.unpack(header))
-
-
-def answering(stream: BinaryIO, control: socket.socket) -> Iterator[bytes]:
-    """The bodies of all messages of a leader on another host, whose liveness checks are answered even during a pass."""
-    bodies: SimpleQueue[bytes | None] = SimpleQueue()
+def answering(messages: Iterator[ToFollower], control: socket.socket) -> Iterator[ToFollower]:
+    """The messages of a leader on another host, whose liveness checks are answered even during a pass."""
+    others: SimpleQueue[ToFollower | None] = SimpleQueue()
 
     def read() -> None:
-        with suppress(OSError):
-            for body in bodies_of(stream):
-                if body:
-                    bodies.put(body)
-                else:
+        try:
+            for message in messages:
+                if message is Signal.QUESTION:
                     control.sendall(ANSWER)
-        bodies.put(None)
+                else:
+                    others.put(message)
+        finally:
+            others.put(None)
 
     Thread(target=read, name="leader", daemon=True).start()
-    return iter(bodies.get, None)
+    return iter(others.get, None)

@@ -1,6 +1,5 @@
 """The leader's side: the processes that share its model."""
 
-import os
 import select
 import socket
 import subprocess
@@ -16,16 +15,14 @@ from forerun.core.errors import RankLostError
 from forerun.model.inputs import ForwardInput
 from forerun.model.step import Told
 from forerun.runtime.interrupts import deferred_interrupts
-from forerun.sharding.messages import ANSWER, GAVE_UP, GO, QUESTION, READY, to_message
-from forerun.wires.starvation import process_state
+from forerun.sharding.messages import ANSWER, GAVE_UP, READY, Signal, to_frame
+from forerun.wires.children import END_S, Command, is_stopped, see_off, start_child
 
 SEND_S: Final = 10.0  # a follower that has not read for this long counts as stopped
 LAST_WORDS_S: Final = 0.5  # time until a process that has ended is reported as ended
-END_S: Final = 2.0  # time for followers to end by themselves before they are killed
 ANSWER_S: Final = 1.0  # time for a rank of another host to answer a liveness check
 MAX_REASON_BYTES: Final = 4000
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # reported by Linux if the other side has closed a TCP connection
-Command: TypeAlias = Callable[[int, int], Sequence[str]]
 SharedRole: TypeAlias = Literal["target", "draft"]
 
 
@@ -63,11 +60,12 @@ class Followers:
         """Start a rank on this host.
 
         Args:
-            command: makes its command line from the descriptor of its control socket and the pid of the process with
-                which it ends, 0 for none.
+            command: makes its command line.
             inherited: descriptors that it inherits, with the same numbers.
         """
-        self._processes.append(start(rank, command, inherited))
+        process, control = start_child(command, inherited)
+        control.settimeout(SEND_S)
+        self._processes.append(RankProcess(rank=rank, place=f"pid {process.pid}", control=control, process=process))
 
     def admit(self, rank: int, control: socket.socket) -> None:
         """Add a rank of another host, which has connected and passed the handshake."""
@@ -104,7 +102,7 @@ class Followers:
                 raise RankLostError(self.blame() or self._say(follower, "cannot be made ready"))
             follower.control.recv(len(READY))
             follower.control.settimeout(SEND_S)
-        self.tell_each(lambda _: GO)
+        self.tell_each(lambda _: to_frame(Signal.GO))
 
     def watch(self, on_end: Callable[[], None]) -> None:
         """Call `on_end`, in a separate thread, once any rank has ended or `close` has ended all."""
@@ -115,7 +113,7 @@ class Followers:
         """Make all ranks repeat what this process does inside the block. Ctrl-C is delayed to its end, because the
         caches would differ if only some ranks had done it."""
         with deferred_interrupts():
-            self._kept.append(to_message(told))
+            self._kept.append(to_frame(told))
             if isinstance(told, ForwardInput):
                 message = b"".join(self._kept)
                 self.tell_each(lambda _: message)
@@ -166,21 +164,6 @@ def call_at_end(ends: Sequence[socket.socket], on_end: Callable[[], None]) -> No
     threading.Thread(target=wait, name="ranks", daemon=True).start()
 
 
-def start(rank: int, command: Command, inherited: Sequence[int]) -> RankProcess:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(SEND_S)
-    # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
-    parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-    with theirs:
-        process = subprocess.Popen(
-            command(theirs.fileno(), parent),
-            pass_fds=[theirs.fileno(), *inherited],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # only the leader handles Ctrl-C
-        )
-    return RankProcess(rank=rank, place=f"pid {process.pid}", control=ours, process=process)
-
-
 def first_words(control: socket.socket) -> bytes:
     """A follower's first message, which is left in the socket."""
     try:
@@ -202,15 +185,10 @@ def is_there(control: socket.socket) -> bool:
     """Whether a rank of another host answers a liveness check."""
     try:
         control.settimeout(ANSWER_S)
-        control.sendall(QUESTION)
+        control.sendall(to_frame(Signal.QUESTION))
         return bool(control.recv(len(ANSWER)))
     except OSError:
         return False
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process; False if the system does not report it."""
-    return process_state(pid)[0] in ("T", "t")
 
 
 def last_words(lost: RankProcess) -> str | None:
@@ -242,14 +220,3 @@ def end_all(followers: Sequence[RankProcess]) -> None:
         if follower.process is not None:
             see_off(follower.process, deadline)
         follower.control.close()
-
-
-def see_off(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Wait for a process to end until `deadline`, then kill it."""
-    if is_stopped(process.pid):
-        process.kill()
-    try:
-        process.wait(max(0.0, deadline - monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

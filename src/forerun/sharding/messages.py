@@ -1,138 +1,114 @@
-"""The encoding of a leader's messages to its followers.
+"""A leader's messages to its followers, and what they answer."""
 
-A message is the length of its body, then the body: 32-bit numbers, the first of which is the kind, then a bit mask if
-there is one. A list of numbers is preceded by its length. An empty body is a liveness check, which is answered. Both
-ends must have the same version, which the leader sends first.
-"""
-
-import struct
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from socket import socket
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.sublayers import ATTENTION, MLP
-from forerun.model.inputs import ForwardInput, TokenChoice
+from forerun.core.config import DTypeName, EngineConfig, Exactness, InputsName, KernelsName, WeightsName
+from forerun.core.errors import require
+from forerun.model.inputs import ForwardInput
 from forerun.model.step import CacheMove, TextMove, Told
+from forerun.wires.frames import FrameReader, MessageKinds
 
-HEADER: Final = struct.Struct("<I")  # number of bytes in the body
-CHOICE: Final = struct.Struct("<iQd")  # whether there is noise, its seed, and the temperature
 READY: Final = b"ready"  # a follower sends it once its part is loaded
-GO: Final = b"go"  # the leader sends it once all are ready
 GAVE_UP: Final = b"lost another"  # a follower's last message if it ends because another rank was lost
-QUESTION: Final = HEADER.pack(0)  # liveness check of a rank of another host
-ANSWER: Final = b"."
-MOVE, PASS, TEXT = range(3)
-TEXT_KINDS: Final = ("find", "save", "restore", "forget")
-SUBLAYERS: Final = (ATTENTION, MLP)
-NOT_GIVEN: Final = -1  # stands for a missing number of columns or bytes
-
-Bits = NDArray[np.bool_]
+ANSWER: Final = b"."  # to a liveness check
+MAX_RECEIVED_BYTES: Final = 1 << 16  # per call: the longest passes are some kilobytes
 
 
-def to_message(told: Told) -> bytes:
-    """Encode a message."""
-    match told:
-        case CacheMove():
-            numbers = [MOVE, told.length, told.num_committed, told.num_adopted, *counted(told.rows)]
-            return framed(numbers)
-        case TextMove():
-            owner = None if told.owner is None else told.owner.encode("utf-8", "surrogatepass")
-            kind, num_bytes = TEXT_KINDS.index(told.kind), NOT_GIVEN if owner is None else len(owner)
-            return framed([TEXT, kind, told.start, num_bytes, *counted(told.token_ids)], owner or b"")
-        case ForwardInput():
-            return pass_message(told)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """The first message; followers end unless their forerun has the same version."""
+
+    version: str
 
 
-def pass_message(inputs: ForwardInput) -> bytes:
-    skipped = [number for layer, kind in sorted(inputs.skipped) for number in (layer, SUBLAYERS.index(kind))]
-    numbers = [PASS, inputs.first_slot, inputs.prefix_len, inputs.num_logit_rows]
-    for several in (inputs.token_ids, inputs.positions, inputs.taps, skipped):
-        numbers += counted(several)
-    masks = (inputs.ancestry, inputs.row_skips)
-    numbers += [NOT_GIVEN if mask is None else mask.shape[1] for mask in masks]
-    numbers += choice_numbers(inputs.choice)
-    return framed(numbers, b"".join(np.packbits(mask).tobytes() for mask in masks if mask is not None))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOpening:
+    """The second message: what all ranks must share.
+
+    Args:
+        model: identity of the leader's model.
+        device: kind of device, the same on all ranks.
+        memory: descriptor of the shared memory through which ranks exchange tensors, see `Backend.group_memory`.
+        address: of the leader's interface at which ranks without shared memory connect.
+        port: the port at that address.
+        capacity: slots of the cache.
+    """
+
+    model: str
+    device: str
+    rank: int
+    num_ranks: int
+    memory: int | None
+    address: str
+    port: int
+    capacity: int
+    exactness: Exactness
+    dtype: DTypeName
+    weights: WeightsName
+    inputs: InputsName
+    kernels: KernelsName
+    cache_bytes: int
+
+    def config(self, own: EngineConfig) -> EngineConfig:
+        """A follower's config: the leader's settings, on its own device."""
+        return replace(
+            own, target_ranks=self.num_ranks, dtype=self.dtype, weights=self.weights, inputs=self.inputs,
+            kernels=self.kernels, cache_bytes=self.cache_bytes,
+        )  # fmt: skip
 
 
-def choice_numbers(choice: TokenChoice | None) -> list[int]:
-    if choice is None:
-        return counted(())
-    bits = CHOICE.pack(choice.seed is not None, choice.seed or 0, choice.temperature)
-    return counted(array("i", bits))
+class Signal(Enum):
+    """Messages without content."""
+
+    GO = "go"  # all ranks are ready
+    QUESTION = "question"  # a liveness check of a rank of another host
 
 
-def read_choice(numbers: Iterator[int]) -> TokenChoice | None:
-    values = several(numbers)
-    if not values:
-        return None
-    has_noise, seed, temperature = CHOICE.unpack(array("i", values).tobytes())
-    return TokenChoice(seed=seed if has_noise else None, temperature=temperature)
+ToFollower: TypeAlias = Greeting | GroupOpening | Signal | Told
 
 
-def counted(numbers: Sequence[int]) -> list[int]:
-    return [len(numbers), *numbers]
+def pack_mask(mask: NDArray[np.bool_]) -> tuple[int, int, bytes]:
+    return *mask.shape, np.packbits(mask).tobytes()
 
 
-def framed(numbers: Iterable[int], rest: bytes = b"") -> bytes:
-    values = array("i", numbers)
-    body = HEADER.pack(len(values)) + values.tobytes() + rest
-    return HEADER.pack(len(body)) + body
-
-
-def read_message(body: bytes) -> Told:
-    """Decode a message's body."""
-    (num_values,) = HEADER.unpack_from(body)
-    end = HEADER.size + num_values * array("i").itemsize
-    values = array("i")
-    values.frombytes(body[HEADER.size : end])
-    numbers, rest = iter(values), body[end:]
-    match next(numbers):
-        case kind if kind == MOVE:
-            length, num_committed, num_adopted = next(numbers), next(numbers), next(numbers)
-            return CacheMove(
-                length=length, num_committed=num_committed, num_adopted=num_adopted, rows=tuple(several(numbers))
-            )
-        case kind if kind == PASS:
-            return read_pass(numbers, rest)
-        case _:
-            kind, start, num_bytes = next(numbers), next(numbers), next(numbers)
-            owner = None if num_bytes == NOT_GIVEN else rest.decode("utf-8", "surrogatepass")
-            return TextMove(kind=TEXT_KINDS[kind], start=start, owner=owner, token_ids=several(numbers))
-
-
-def read_pass(numbers: Iterator[int], rest: bytes) -> ForwardInput:
-    first_slot, prefix_len, num_logit_rows = next(numbers), next(numbers), next(numbers)
-    token_ids, positions, taps, skipped = (several(numbers) for _ in range(4))
-    widths = next(numbers), next(numbers)
-    choice = read_choice(numbers)
-    masks: list[Bits | None] = []
-    for num_columns in widths:
-        mask, rest = (None, rest) if num_columns == NOT_GIVEN else read_bits(rest, len(token_ids), num_columns)
-        masks.append(mask)
-    return ForwardInput(
-        token_ids=token_ids,
-        positions=positions,
-        first_slot=first_slot,
-        prefix_len=prefix_len,
-        ancestry=masks[0],
-        num_logit_rows=num_logit_rows,
-        skipped=frozenset((layer, SUBLAYERS[kind]) for layer, kind in zip(skipped[::2], skipped[1::2], strict=True)),
-        row_skips=masks[1],
-        taps=tuple(taps),
-        choice=choice,
-    )
-
-
-def several(numbers: Iterator[int]) -> list[int]:
-    return [next(numbers) for _ in range(next(numbers))]
-
-
-def read_bits(rest: bytes, num_rows: int, num_columns: int) -> tuple[Bits, bytes]:
-    """A mask, and the bytes after it."""
+def unpack_mask(_: type, packed: Any) -> NDArray[np.bool_]:
+    num_rows, num_columns, data = packed
     num_bits = num_rows * num_columns
-    num_bytes = -(-num_bits // 8)
-    bits = np.unpackbits(np.frombuffer(rest[:num_bytes], np.uint8), count=num_bits)
-    return bits.astype(np.bool_).reshape(num_rows, num_columns), rest[num_bytes:]
+    require(8 * len(data) - 7 <= num_bits <= 8 * len(data), f"{len(data)} bytes for {num_rows} rows of {num_columns}")
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=num_bits).view(np.bool_).reshape(num_rows, num_columns)
+
+
+KINDS: Final = MessageKinds[ToFollower](
+    Greeting, GroupOpening, Signal, CacheMove, TextMove, ForwardInput, enc_hook=pack_mask, dec_hook=unpack_mask
+)
+
+
+def to_frame(message: ToFollower) -> bytes:
+    """The message as a frame. Owners are only compared, so they go as ASCII: MessagePack has no lone surrogates."""
+    if isinstance(message, TextMove) and message.owner is not None:
+        message = replace(message, owner=ascii(message.owner))
+    return KINDS.to_frame(message)
+
+
+def messages_from(control: socket) -> Iterator[ToFollower]:
+    """All messages of a leader, until it hangs up.
+
+    Raises:
+        ConfigError: the other side is not a leader.
+    """
+    reader = FrameReader(KINDS)
+    with suppress(OSError):  # the leader may end without closing the connection
+        while data := control.recv(MAX_RECEIVED_BYTES):
+            yield from reader.feed(data)
+            require(
+                reader.num_faults == 0,
+                "what was joined is no leader of ranks: name the address of one, and run the same forerun on all hosts",
+            )

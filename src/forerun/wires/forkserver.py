@@ -2,15 +2,13 @@
 
 A fork shares the loaded pages, so a worker that died is replaced in milliseconds, without starting Python, importing
 torch and reading the weights again. Engine and forkserver communicate over a control socket: the forkserver sends
-events of fixed size, the engine sends single bytes. When the engine ends for any reason, the socket is closed, and
+events as frames, the engine sends single bytes. When the engine ends for any reason, the socket is closed, and
 forkserver and worker end too.
 """
 
-import ctypes
 import os
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,12 +19,13 @@ from typing import Final, TypeVar
 
 from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
+from forerun.wires.children import die_with_parent
+from forerun.wires.frames import MessageKinds
 
-RECORD: Final = struct.Struct("<BIi4000s")  # kind, pid, status, text
 KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
+MAX_TEXT: Final = 4000  # characters of a traceback, of which the end says most
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
-PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
 
 Prepared = TypeVar("Prepared")
 
@@ -49,13 +48,8 @@ class WorkerEvent:
     status: int = 0
     text: str = ""
 
-    def pack(self) -> bytes:
-        return RECORD.pack(self.kind, self.pid, self.status, self.text.encode(errors="replace")[-4000:])
 
-    @classmethod
-    def unpack(cls, data: bytes) -> "WorkerEvent":
-        kind, pid, status, text = RECORD.unpack(data)
-        return cls(kind=EventKind(kind), pid=pid, status=status, text=text.rstrip(b"\0").decode(errors="replace"))
+EVENTS: Final = MessageKinds[WorkerEvent](WorkerEvent)
 
 
 def run_forkserver(
@@ -71,7 +65,8 @@ def run_forkserver(
     try:
         prepared = prepare()
     except Exception:  # noqa: BLE001 - any failure must be reported to the engine
-        control.sendall(WorkerEvent(kind=EventKind.FAILED, text=traceback.format_exc()).pack())
+        text = traceback.format_exc().encode(errors="replace").decode()
+        control.sendall(EVENTS.to_frame(WorkerEvent(kind=EventKind.FAILED, text=text[-MAX_TEXT:])))
         return
     num_failures = 0
     while True:
@@ -80,20 +75,12 @@ def run_forkserver(
         os.close(ended)
         if status is None:
             return
-        control.sendall(WorkerEvent(kind=EventKind.ENDED, pid=pid, status=status).pack())
+        control.sendall(EVENTS.to_frame(WorkerEvent(kind=EventKind.ENDED, pid=pid, status=status)))
         num_failures = 0 if was_healthy else num_failures + 1
         if num_failures >= MAX_FAILURES:
-            control.sendall(WorkerEvent(kind=EventKind.GAVE_UP).pack())
+            control.sendall(EVENTS.to_frame(WorkerEvent(kind=EventKind.GAVE_UP)))
         if not _pause(control, GIVE_UP_S if num_failures >= MAX_FAILURES else delay_s(max(1, num_failures))):
             return
-
-
-def die_with_parent(parent: int) -> None:
-    """Kill this process when its parent ends, even while stopped. Linux only; elsewhere it sees its sockets close."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _fork_worker(
@@ -122,7 +109,7 @@ def _fork_worker(
             os._exit(code)
     os.close(held_while_alive)
     workers.close()
-    socket.send_fds(control, [WorkerEvent(kind=EventKind.STARTED, pid=pid).pack()], [engines.fileno()])
+    socket.send_fds(control, [EVENTS.to_frame(WorkerEvent(kind=EventKind.STARTED, pid=pid))], [engines.fileno()])
     engines.close()
     return pid, ended
 

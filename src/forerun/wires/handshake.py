@@ -14,7 +14,7 @@ from collections.abc import Generator
 from typing import TypeAlias
 
 MAGIC = b"forerun\n"
-VERSION = 1
+VERSION = 2
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = MAGIC + bytes([VERSION])

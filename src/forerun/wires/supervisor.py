@@ -3,33 +3,32 @@
 `forkserver` restarts a crashed worker; `remote_worker` reconnects to a worker on another machine.
 """
 
-import os
 import socket
 import subprocess
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
 from forerun.runtime.affinity import own_cores, run_on
 from forerun.wires.backoff import Backoff
 from forerun.wires.channel import Channel, wait_readable
-from forerun.wires.forkserver import HEALTHY, KILL, RECORD, EventKind, WorkerEvent
-from forerun.wires.starvation import StarvationWatch
+from forerun.wires.children import END_S, Command, StarvationWatch, see_off, start_child
+from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent
+from forerun.wires.frames import FrameReader
 
-END_S: Final = 2.0  # timeout for a forkserver to exit before it is killed
+MAX_RECEIVED_BYTES: Final = 1 << 16  # per call
+MAX_DESCRIPTORS: Final = 16  # per call; a worker that started has one
 
 
 class LocalSupply:
     """Workers of a forkserver, a child process of this one that ends with it.
 
     Args:
-        command: makes the forkserver's command line from the descriptor of its control socket and the pid of the
-            process with which it ends, 0 for none.
+        command: makes the forkserver's command line.
     """
 
-    def __init__(self, command: Callable[[int, int], Sequence[str]]) -> None:
+    def __init__(self, command: Command) -> None:
         self._command, self._cores = command, own_cores()
         self._backoff, self._starvation = Backoff(), StarvationWatch()
         self.trouble = ""
@@ -44,15 +43,13 @@ class LocalSupply:
                 return None
             self._start()
         channel = None
-        while (control := self._control) is not None:
-            event, descriptor = self._read(control)
-            if event is None:
-                break
-            if descriptor is not None:  # a later worker's channel replaces an earlier one's
-                if channel is not None:
-                    channel.close()
-                channel = Channel(socket.socket(fileno=descriptor))
-            self._note(event)
+        while (control := self._control) is not None and (events := self._read(control)):
+            for event in events:
+                if event.kind is EventKind.STARTED:
+                    if channel is not None:  # a later worker's channel replaces an earlier one's
+                        channel.close()
+                    channel = Channel(socket.socket(fileno=self._descriptors.pop(0)))
+                self._note(event)
         return channel
 
     def wait(self, timeout_s: float) -> Channel | None:
@@ -80,41 +77,24 @@ class LocalSupply:
         self._backoff.give_up()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+        # not on the cores to which the calling thread is bound now
+        self._process, ours = run_on(self._cores, lambda: start_child(self._command))
         ours.setblocking(False)
-        # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
-        parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-        self._process = run_on(  # not the cores to which the calling thread is bound now
-            self._cores,
-            lambda: subprocess.Popen(
-                self._command(theirs.fileno(), parent),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # only the engine handles Ctrl-C
-            ),
-        )
-        theirs.close()
-        self._control, self._received, self._descriptors = ours, b"", list[int]()
+        self._control, self._reader, self._descriptors = ours, FrameReader(EVENTS), list[int]()
         self._finalizer = weakref.finalize(self, _end, self._process, ours)
 
-    def _read(self, control: socket.socket) -> tuple[WorkerEvent | None, int | None]:
-        """The next event and the descriptor sent with it; None if there is none now."""
+    def _read(self, control: socket.socket) -> list[WorkerEvent]:
+        """The events that have come, whose descriptors are kept; none if there are none now."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(control, RECORD.size - len(self._received), 1)
+            data, descriptors, _, _ = socket.recv_fds(control, MAX_RECEIVED_BYTES, MAX_DESCRIPTORS)
         except BlockingIOError:
-            return None, None
+            return []
         except OSError:
             data, descriptors = b"", []
         if not data:
             self._restart_later()
-            return None, None
-        self._received += data
         self._descriptors += descriptors
-        if len(self._received) < RECORD.size:
-            return None, None
-        event, descriptor = WorkerEvent.unpack(self._received), next(iter(self._descriptors), None)
-        self._received, self._descriptors = b"", []
-        return event, descriptor
+        return self._reader.feed(data)
 
     def _note(self, event: WorkerEvent) -> None:
         match event.kind:
@@ -146,8 +126,4 @@ class LocalSupply:
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
     """Hang up, and end the forkserver. It is not a method, so that it can run as a finalizer."""
     control.close()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    see_off(process, monotonic() + END_S)

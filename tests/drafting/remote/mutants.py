@@ -3,12 +3,16 @@
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 from zlib import crc32
 
-from forerun.drafting.remote.frames import HEAD, HEAD_CRC, HEAD_SIZE, MAGIC, MAX_PAYLOAD, VERSION, to_frame
+from msgspec import msgpack
+from msgspec.structs import replace
+
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Proposal
+from forerun.wires.frames import HEAD, HEAD_CRC, HEAD_SIZE, MAGIC, MAX_PAYLOAD, VERSION
 
 REQUEST: Final = 3  # the one at work: there were requests before it
 LONGEST_LIE: Final = 1 << 12  # bytes that a reader is told to wait for
@@ -73,58 +77,85 @@ def splice(rng: random.Random, frame: bytes, material: Material) -> bytes:
 
 
 def lie_about_length(rng: random.Random, frame: bytes, _: Material) -> bytes:
-    return frame[:12] + struct.pack("<I", rng.choice(NUMBERS)) + frame[16:]
+    return frame[:8] + struct.pack("<I", rng.choice(NUMBERS)) + frame[12:]
 
 
 # What an enemy does: whatever is changed, the CRCs are right.
 
 
-def sealed(kind: int, request: int, payload: bytes) -> bytes:
-    head = HEAD.pack(MAGIC, VERSION, kind, 0, request, len(payload), crc32(payload))
+def sealed(kind: int, payload: bytes) -> bytes:
+    head = HEAD.pack(MAGIC, VERSION, kind, 0, len(payload), crc32(payload))
     return head + HEAD_CRC.pack(crc32(head)) + payload
 
 
+def fields_of(frame: bytes) -> list[Any]:
+    """The message's fields, of which the first is the request."""
+    fields: list[Any] = msgpack.decode(frame[HEAD_SIZE:], strict=False)
+    return [REQUEST, *fields[1:]]
+
+
+def changed(rng: random.Random, value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with one thing changed, anywhere in it."""
+    if isinstance(value, list) and value:
+        place = rng.randrange(len(value))
+        return [*value[:place], changed(rng, value[place], change), *value[place + 1 :]]
+    if isinstance(value, dict) and value:
+        key = rng.choice(list(value))
+        return value | {key: changed(rng, value[key], change)}
+    return change(value)
+
+
 def forge_head(rng: random.Random, frame: bytes, _: Material) -> bytes:
-    request = REQUEST if rng.random() < 0.5 else rng.choice(NUMBERS)
+    fields = fields_of(frame)
+    if rng.random() < 0.5:
+        fields[0] = rng.choice(NUMBERS)
     kind = frame[5] if rng.random() < 0.5 else rng.randrange(12)
-    return sealed(kind, request, frame[HEAD_SIZE:])
+    return sealed(kind, msgpack.encode(fields))
 
 
 def forge_length(rng: random.Random, frame: bytes, _: Material) -> bytes:
     length = rng.randrange(LONGEST_LIE) if rng.random() < 0.9 else rng.randint(MAX_PAYLOAD + 1, 0xFFFFFFFF)
-    head = frame[:12] + struct.pack("<I", length) + frame[16 : HEAD.size]
+    head = frame[:8] + struct.pack("<I", length) + frame[12 : HEAD.size]
     return head + HEAD_CRC.pack(crc32(head)) + frame[HEAD_SIZE:]
 
 
 def forge_bytes(rng: random.Random, frame: bytes, material: Material) -> bytes:
-    payload = frame[HEAD_SIZE:] or bytes(rng.randrange(5))
-    changed = change_bytes(rng, payload, material) if payload else payload
-    return sealed(frame[5], REQUEST, changed)
+    return sealed(frame[5], change_bytes(rng, frame[HEAD_SIZE:], material))
 
 
 def forge_number(rng: random.Random, frame: bytes, _: Material) -> bytes:
-    payload = frame[HEAD_SIZE:]
-    number = struct.pack("<I", rng.choice(NUMBERS) if rng.random() < 0.5 else rng.randrange(16))
-    number = number[: rng.choice((1, 2, 4, 4))]
-    place = rng.randrange(len(payload) + 1)
-    return sealed(frame[5], REQUEST, payload[:place] + number + payload[place + len(number) :])
+    number = rng.choice(NUMBERS) if rng.random() < 0.5 else rng.randrange(16)
+    return sealed(frame[5], msgpack.encode(changed(rng, fields_of(frame), lambda _: number)))
 
 
 def forge_real(rng: random.Random, frame: bytes, _: Material) -> bytes:
-    payload = frame[HEAD_SIZE:]
-    is_double = rng.random() < 0.5
-    real = struct.pack("<d" if is_double else "<f", rng.choice(REALS))
-    place = max(0, len(payload) - len(real) * rng.randint(1, 9))  # where a proposal has its log-probabilities
-    if is_double:
-        place = min(len(payload), 4 * rng.randrange(4))
-    return sealed(frame[5], REQUEST, payload[:place] + real + payload[place + len(real) :])
+    real = rng.choice(REALS)
+    return sealed(frame[5], msgpack.encode(changed(rng, fields_of(frame), lambda _: real)))
+
+
+def forge_type(rng: random.Random, frame: bytes, _: Material) -> bytes:
+    other = rng.choice((None, True, -1, 1 << 63, "", "x", b"", b"x" * 40, [], [[]] * 3, {}, {"x": 1}))
+    return sealed(frame[5], msgpack.encode(changed(rng, fields_of(frame), lambda _: other)))
 
 
 def forge_size(rng: random.Random, frame: bytes, _: Material) -> bytes:
-    payload = frame[HEAD_SIZE:]
-    num_bytes = 4 * rng.randint(1, 4)
-    longer, shorter = payload + rng.randbytes(num_bytes), payload[:-num_bytes]
-    return sealed(frame[5], REQUEST, longer if rng.random() < 0.5 else shorter)
+    """Bytes or fields too many or too few, or a list or text of another length."""
+    payload, fields, number = frame[HEAD_SIZE:], fields_of(frame), rng.randint(1, 4)
+    match rng.randrange(4):
+        case 0:
+            return sealed(frame[5], payload + rng.randbytes(number) if rng.random() < 0.5 else payload[:-number])
+        case 1:
+            return sealed(
+                frame[5], msgpack.encode([*fields, rng.choice(NUMBERS)] if rng.random() < 0.5 else fields[:-1])
+            )
+        case 2:
+            place = rng.randrange(len(fields))
+            several = fields[place]
+            if isinstance(several, list | bytes | str):
+                fields[place] = several[number:] if rng.random() < 0.5 else several * number
+            return sealed(frame[5], msgpack.encode(fields))
+        case _:  # an array that says that it is as long as can be
+            return sealed(frame[5], payload[:1] + b"\xdd\xff\xff\xff\xff" + payload[1:])
 
 
 def forge_proposal(rng: random.Random, _: bytes, material: Material) -> bytes:
@@ -142,10 +173,10 @@ def forge_proposal(rng: random.Random, _: bytes, material: Material) -> bytes:
         material.sample, base_len=base_len, serial=rng.choice(NUMBERS), token_ids=tuple(token_ids),
         parents=(0, *parents), log_probs=tuple(log_probs),
     )  # fmt: skip
-    return to_frame(forged)
+    return KINDS.to_frame(forged)
 
 
 NOISE: Final[tuple[Mutate, ...]] = (flip_bit, change_bytes, truncate, repeat_part, splice, lie_about_length)
 FORGERIES: Final[tuple[Mutate, ...]] = (
-    forge_head, forge_length, forge_bytes, forge_number, forge_real, forge_size, forge_proposal,
+    forge_head, forge_length, forge_bytes, forge_number, forge_real, forge_type, forge_size, forge_proposal,
 )  # fmt: skip

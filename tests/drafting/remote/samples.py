@@ -1,12 +1,13 @@
 """Messages of every kind."""
 
 import random
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
+
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.codec import MAX_NODES
 from forerun.drafting.remote.messages import (
+    MAX_NODES,
     Beat,
     Begin,
     Failure,

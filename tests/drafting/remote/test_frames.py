@@ -2,23 +2,15 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 
-from forerun.drafting.remote.frames import (
-    HEAD,
-    HEAD_CRC,
-    HEAD_SIZE,
-    MAGIC,
-    MAX_PAYLOAD,
-    VERSION,
-    FrameReader,
-    to_frame,
-)
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Beat, Message
+from forerun.wires.frames import HEAD, HEAD_CRC, HEAD_SIZE, MAGIC, MAX_PAYLOAD, VERSION, FrameReader
 from tests.drafting.remote.mutants import sealed
 from tests.drafting.remote.samples import BEGIN, HELLO, MESSAGES, PROPOSAL, SETUP, SPANS, VERDICT, random_proposal
 
@@ -35,7 +27,7 @@ def pieces(rng: random.Random, data: bytes, longest: int) -> list[bytes]:
 
 def read_all(data: list[bytes]) -> tuple[list[Message], int]:
     """What a reader makes of pieces: the messages, and the faults it counts."""
-    reader = FrameReader()
+    reader = FrameReader(KINDS)
     return [message for piece in data for message in reader.feed(piece)], reader.num_faults
 
 
@@ -44,20 +36,20 @@ def test_messages_come_out_as_they_went_in_however_the_bytes_are_cut(longest: in
     rng = random.Random(longest)
     for _ in range(20):
         messages = rng.sample([*MESSAGES, random_proposal(rng)], k=8)
-        data = b"".join(map(to_frame, messages))
+        data = b"".join(map(KINDS.to_frame, messages))
         assert read_all(pieces(rng, data, longest)) == (messages, 0)
 
 
 def test_a_prompt_as_long_as_a_frame_may_be_is_read() -> None:
-    begin = replace(BEGIN, prompt_ids=(5,) * (MAX_PAYLOAD // 4 - 64))
-    assert read_all([to_frame(begin)]) == ([begin], 0)
+    begin = replace(BEGIN, prompt_ids=(2**32 - 1,) * (MAX_PAYLOAD // 5 - 64))
+    assert read_all([KINDS.to_frame(begin)]) == ([begin], 0)
 
 
 def test_a_garbled_bit_costs_the_frame_it_is_in_and_nothing_waits_for_a_garbled_length() -> None:
     after = [VERDICT, Beat(request=1)]
-    successors = b"".join(map(to_frame, after))
+    successors = b"".join(map(KINDS.to_frame, after))
     for message in MESSAGES[2:]:
-        frame = to_frame(message)
+        frame = KINDS.to_frame(message)
         for bit in range(8 * len(frame)):
             garbled = bytearray(frame)
             garbled[bit // 8] ^= 1 << bit % 8
@@ -76,15 +68,15 @@ LOSSES: Final[dict[str, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_frame_that_lost_bytes_is_missed_and_what_follows_is_read_once_its_length_has_come(name: str) -> None:
     for message in (HELLO, SETUP, BEGIN, VERDICT, PROPOSAL, SPANS):
-        lossy = LOSSES[name](to_frame(message))
+        lossy = LOSSES[name](KINDS.to_frame(message))
         after = [Beat(request=number) for number in range(20)]
-        data = [lossy, *(to_frame(beat) for beat in after)]
+        data = [lossy, *(KINDS.to_frame(beat) for beat in after)]
         assert read_all(data) == (after, 1)
 
 
 def test_each_stretch_of_garbage_and_each_false_head_in_it_counts_as_one_fault() -> None:
     rng = random.Random(8)
-    beat = to_frame(Beat(request=1))
+    beat = KINDS.to_frame(Beat(request=1))
     data = rng.randbytes(300) + beat + beat + b"FrRn" * 50 + beat + b"Fr" + beat
     for longest in (1, 9, 5000):
         messages, num_faults = read_all(pieces(rng, data, longest))
@@ -93,35 +85,35 @@ def test_each_stretch_of_garbage_and_each_false_head_in_it_counts_as_one_fault()
 
 def head_of(*, version: int = VERSION, length: int = 0) -> bytes:
     """The head of a stop, with its CRC, whatever it claims."""
-    head = HEAD.pack(MAGIC, version, 5, 0, 1, length, 0)
+    head = HEAD.pack(MAGIC, version, 5, 0, length, 0)
     return head + HEAD_CRC.pack(crc32(head))
 
 
 def test_a_frame_of_the_next_version_is_skipped() -> None:
-    assert read_all([head_of(version=VERSION + 1) + to_frame(VERDICT)]) == ([VERDICT], 1)
+    assert read_all([head_of(version=VERSION + 1) + KINDS.to_frame(VERDICT)]) == ([VERDICT], 1)
 
 
-def num_held(reader: FrameReader) -> int:
+def num_held(reader: FrameReader[Message]) -> int:
     return len(reader._held)  # how much memory is used is no part of what a reader offers
 
 
 def test_garbage_is_not_held() -> None:
-    rng, reader = random.Random(4), FrameReader()
-    head = to_frame(VERDICT)[:HEAD_SIZE]
+    rng, reader = random.Random(4), FrameReader(KINDS)
+    head = KINDS.to_frame(VERDICT)[:HEAD_SIZE]
     for _ in range(300):
         reader.feed(rng.choice((rng.randbytes(5000), head[:-1], b"FrR", b"FrRn" * 1000)))
         assert num_held(reader) < HEAD_SIZE
 
 
 def test_no_more_than_one_frame_is_held() -> None:
-    reader = FrameReader()
+    reader = FrameReader(KINDS)
     piece = bytes(1 << 20)
-    longest = sealed(9, 0, bytes(MAX_PAYLOAD))[:HEAD_SIZE]
+    longest = sealed(9, bytes(MAX_PAYLOAD))[:HEAD_SIZE]
     for _ in range(3):
         reader.feed(longest)
         for _ in range(MAX_PAYLOAD // len(piece) + 1):
             reader.feed(piece)
             assert num_held(reader) <= HEAD_SIZE + MAX_PAYLOAD
-    reader = FrameReader()
+    reader = FrameReader(KINDS)
     reader.feed(head_of(length=MAX_PAYLOAD + 1) + piece)
     assert num_held(reader) == 0

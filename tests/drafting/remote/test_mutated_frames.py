@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import (
     Beat,
     Begin,
@@ -30,6 +30,7 @@ from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
+from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 from tests.drafting.remote.samples import MESSAGES
@@ -71,7 +72,7 @@ class Session:
             self.target.begin([0], GREEDY, None)
         params = SamplingParams(temperature=1.0, top_k=5, logit_bias={1: -2.0, 2: 0.5})
         begin = self.target.begin(self.text, params, seed=7)
-        self.fixed = [to_frame(message) for message in (*self.bystanders(), *begin)]
+        self.fixed = [KINDS.to_frame(message) for message in (*self.bystanders(), *begin)]
         self.recent: list[bytes] = []
         messages: list[Message] = [*begin]
         for _ in range(3):
@@ -108,10 +109,10 @@ class Session:
             self.drafter.receive(message)
         for proposal in self.drafted():
             self.sample = proposal
-            self.recent.append(to_frame(proposal))
+            self.recent.append(KINDS.to_frame(proposal))
             self.target.receive(proposal)
         verdict = self.commit()
-        self.recent.append(to_frame(verdict))
+        self.recent.append(KINDS.to_frame(verdict))
         return [verdict]
 
     def drafted(self) -> list[Proposal]:
@@ -155,7 +156,7 @@ class Session:
             case Begin() | Verdict() | Stop():
                 self.drafter.receive(message)
                 for proposal in self.drafted():
-                    to_frame(proposal)
+                    KINDS.to_frame(proposal)
             case _:
                 pass
 
@@ -168,8 +169,8 @@ class Session:
         """Send one mutant and an honest frame, which must arrive whatever the mutant is."""
         name, mutant = random_mutant(self.rng, self.material())
         marker = Beat(request=self.rng.randrange(1 << 32))
-        reader = FrameReader()
-        messages = reader.feed(mutant + to_frame(marker))
+        reader = FrameReader(KINDS)
+        messages = reader.feed(mutant + KINDS.to_frame(marker))
         if not messages or messages[-1] != marker:
             messages += reader.feed(PADDING)
             assert messages, f"{name} swallows the next frame: {mutant.hex()}"
@@ -228,7 +229,7 @@ class HostileWire:
     is_open = True
 
     def __init__(self, session: Session) -> None:
-        self._session, self._greeting = session, to_frame(HELLO)
+        self._session, self._greeting = session, KINDS.to_frame(HELLO)
 
     def receive(self) -> bytes:
         rng, text = self._session.rng, self._session.text
@@ -282,7 +283,7 @@ class EarlyWire(HostileWire):
     """Brings every kind of message before a request has begun."""
 
     def receive(self) -> bytes:
-        data, self._greeting = self._greeting + b"".join(map(to_frame, MESSAGES)), b""
+        data, self._greeting = self._greeting + b"".join(map(KINDS.to_frame, MESSAGES)), b""
         return data
 
     def take(self) -> "EarlyWire":

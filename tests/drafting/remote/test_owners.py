@@ -2,13 +2,14 @@
 
 import torch
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import OWNER_BYTES, Begin, Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import TREE_ROWS, grow_with
 from forerun.model.runner import LEAST_ROWS, Runner
+from forerun.wires.frames import FrameReader
 from tests.drafting.remote.samples import GREEDY
 from tests.tiny import CAPACITY, plain_spec, random_weights, tiny_runner
 
@@ -23,7 +24,7 @@ TEXTS = [[(start + place) % SPEC.vocab_size for place in range(3 * LEAST_ROWS)] 
 def told(end: TargetEnd, text: list[int], owner: str) -> Begin:
     """How a request of this owner reaches the drafter."""
     end.owner = owner
-    (message,) = FrameReader().feed(b"".join(map(to_frame, end.begin(text, GREEDY, None))))
+    (message,) = FrameReader(KINDS).feed(b"".join(map(KINDS.to_frame, end.begin(text, GREEDY, None))))
     assert isinstance(message, Begin)
     return message
 

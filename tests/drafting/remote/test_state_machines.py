@@ -1,18 +1,19 @@
 """Each end takes what is news to it and ignores the rest, however often and in whatever order it comes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
+from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
@@ -117,7 +118,7 @@ def sent(tree: TokenTree, setup: Setup = SETUP) -> Proposal:
     """The proposal in which a drafter sends the tree, as it arrives."""
     end = DrafterEnd(StubGrower(tree), setup, make_noise=lambda _: None, clock=Clock())
     end.receive(BEGIN)
-    (message,) = FrameReader().feed(to_frame(answer(end)))
+    (message,) = FrameReader(KINDS).feed(KINDS.to_frame(answer(end)))
     assert isinstance(message, Proposal)
     return message
 

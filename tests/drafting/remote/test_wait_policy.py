@@ -7,8 +7,8 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
+from forerun.drafting.remote.connection import LIVENESS, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.drafting.remote.liveness import LIVENESS, Liveness
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.speculation.economy.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy

@@ -4,12 +4,13 @@ import socket
 
 import pytest
 
-from forerun.drafting.remote.frames import FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Failure, Hello, Setup
 from forerun.drafting.remote.state_machines import Grower
 from forerun.drafting.remote.worker import LoadedDraft, serve
 from forerun.sampling.noise import KeyedNoise
 from forerun.wires.channel import Channel
+from forerun.wires.frames import FrameReader
 from tests.drafting.remote.samples import HELLO, SETUP
 
 
@@ -20,11 +21,11 @@ def no_grower(setup: Setup) -> Grower:
 def test_a_worker_that_fails_tells_the_target_why_before_it_ends() -> None:
     theirs, ours = socket.socketpair()
     target, worker = Channel(theirs), Channel(ours)
-    target.send(to_frame(SETUP))
+    target.send(KINDS.to_frame(SETUP))
     with pytest.raises(MemoryError):
         serve(worker, LoadedDraft(hello=HELLO, grower=no_grower, noise=KeyedNoise))
     worker.close()
-    hello, failure = FrameReader().feed(target.receive())
+    hello, failure = FrameReader(KINDS).feed(target.receive())
     assert isinstance(hello, Hello)
     assert isinstance(failure, Failure)
     assert "MemoryError: no room for the tree" in failure.text

@@ -2,17 +2,73 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
-from forerun.drafting.remote.liveness import Liveness
+from forerun.drafting.remote.frames import KINDS, MAX_FAULTS, Wire
 from forerun.drafting.remote.messages import Hello, Message, Proposal
-from forerun.drafting.remote.worker import Wire
+from forerun.wires.frames import FrameReader
 
 HelloCheck: TypeAlias = Callable[[Hello], str | None]  # why a worker is incompatible, or None
 PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessSettings:
+    """All in seconds except `gap_factor`; chosen by hand, so that a busy machine is not mistaken for a hung process.
+
+    Args:
+        silence_s: a needed drafter that is silent for longer counts as hung; ten times the heartbeat interval.
+        gap_factor: after a longer gap that ended, silences up to this multiple of that gap are allowed.
+        max_silence_s: the longest silence that `gap_factor` can allow.
+        max_unheard_s: if the target has not polled for longer, that time does not count as silence.
+    """
+
+    silence_s: float = 2.0
+    gap_factor: float = 5.0
+    max_silence_s: float = 10.0
+    max_unheard_s: float = 1.0
+
+
+LIVENESS = LivenessSettings()
+
+
+class Liveness:
+    """Detects a hanging drafter by how long it has been silent during requests that need it. Times are passed in."""
+
+    def __init__(self, settings: LivenessSettings = LIVENESS) -> None:
+        self._settings = settings
+        self._last_heard = self._last_listened = self._silent_s = self._longest_gap_s = 0.0
+
+    def connect(self, now: float) -> None:
+        """Note that another process has connected."""
+        self._last_heard = self._last_listened = now
+        self._silent_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """Note that the drafter is needed from now on; an earlier silence continues."""
+        self._last_listened, self._last_heard = now, now - self._silent_s
+
+    def end(self, now: float) -> None:
+        """Note that the drafter is no longer needed."""
+        self._silent_s = now - self._last_heard
+
+    def listen(self, now: float, *, has_spoken: bool) -> None:
+        """Note that the target has polled for messages."""
+        if now - self._last_listened > self._settings.max_unheard_s:
+            self._last_heard += now - self._last_listened  # time without polling is not the drafter's silence
+        self._last_listened = now
+        if has_spoken:
+            self._longest_gap_s = max(self._longest_gap_s, now - self._last_heard)
+            self._last_heard = now
+
+    def is_hung(self, now: float) -> bool:
+        """True if a needed drafter has been silent for too long."""
+        settings = self._settings
+        allowed_s = min(settings.gap_factor * self._longest_gap_s, settings.max_silence_s)
+        return now - self._last_heard > max(settings.silence_s, allowed_s)
 
 
 class WorkerSupply(Protocol):
@@ -85,7 +141,7 @@ class Connection:
     def send(self, messages: Sequence[Message]) -> None:
         if self._wire is not None:
             for message in messages:
-                self._wire.send(to_frame(message))
+                self._wire.send(KINDS.to_frame(message))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the next message, or for a worker if there is none; False on timeout."""
@@ -148,7 +204,7 @@ class Connection:
     def _attach(self, wire: Wire | None) -> None:
         self._detach()
         if wire is not None:
-            self._wire, self._reader, self._num_proposals = wire, FrameReader(), 0
+            self._wire, self._reader, self._num_proposals = wire, FrameReader(KINDS), 0
             self._liveness.connect(self._clock())
 
     def _detach(self) -> None:

@@ -13,7 +13,7 @@ from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
-from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans
+from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import TargetEnd
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
@@ -107,7 +107,7 @@ class ParallelDrafter(Drafter):
             self._lookup.begin(prompt_ids)
         self._began_at = self._clock()
         self._connection.begin()
-        messages = self._end.begin(prompt_ids, params, None if noise is None else noise.seed)
+        messages = self._end.begin(prompt_ids, shaping(params), None if noise is None else noise.seed)
         was_ready = self._connection.is_ready
         self._poll()
         if was_ready and self._connection.is_ready:

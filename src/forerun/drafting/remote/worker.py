@@ -5,33 +5,19 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from forerun.core.errors import RankLostError
-from forerun.drafting.remote.frames import MAX_FAULTS, FrameReader, to_frame
+from forerun.drafting.remote.frames import KINDS, MAX_FAULTS, Wire
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Message, Setup, Spans
 from forerun.drafting.remote.state_machines import DrafterEnd, Grower
 from forerun.sampling.noise import KeyedNoise
+from forerun.wires.frames import FrameReader
 
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.2  # heartbeat interval of a drafter that has a request and is not in a pass
 SPANS_PER_MESSAGE: Final = 64
-
-
-class Wire(Protocol):
-    """A byte connection to one peer; `wires.channel` implements it."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def send(self, data: bytes) -> bool: ...
-
-    def receive(self) -> bytes: ...
-
-    def wait(self, timeout_s: float | None) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +49,7 @@ def serve(wire: Wire, draft: LoadedDraft) -> None:
                 wire.wait(rest_s)
     except Exception as error:
         is_known = isinstance(error, RankLostError)
-        wire.send(to_frame(Failure(text=str(error) if is_known else traceback.format_exc())))
+        wire.send(KINDS.to_frame(Failure.of(str(error) if is_known else traceback.format_exc())))
         raise
 
 
@@ -77,7 +63,7 @@ class WorkerSession:
 
     def __init__(self, draft: LoadedDraft, send: Callable[[bytes], bool], clock: Callable[[], float]) -> None:
         self._draft, self._send_frame, self._clock = draft, send, clock
-        self._reader = FrameReader()
+        self._reader = FrameReader(KINDS)
         self._end: DrafterEnd | None = None
         self._is_traced = False
         self._spans: list[tuple[float, float]] = []
@@ -129,5 +115,5 @@ class WorkerSession:
             self._spans.clear()
 
     def _send(self, message: Message) -> None:
-        if self._send_frame(to_frame(message)):
+        if self._send_frame(KINDS.to_frame(message)):
             self._last_sent = self._clock()

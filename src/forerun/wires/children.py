@@ -1,0 +1,92 @@
+"""Child processes: their start, their end, and whether they get CPU time."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Final, TypeAlias
+
+# Makes a command line from the descriptor of the child's socket and the pid of the process with which it ends, 0: none.
+Command: TypeAlias = Callable[[int, int], Sequence[str]]
+END_S: Final = 2.0  # time for a process to end by itself before it is killed
+PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
+MIN_WATCH_S: Final = 0.3  # shortest interval for an estimate of the CPU share
+MAX_WATCH_S: Final = 10.0  # longest interval that reflects the process's present state
+STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
+
+
+def start_child(command: Command, inherited: Sequence[int] = ()) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """Start a process that inherits one end of a socket pair, and these descriptors with the same numbers.
+
+    Returns:
+        the process, and the other end.
+    """
+    ours, theirs = socket.socketpair()
+    # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
+    parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+    with theirs:
+        process = subprocess.Popen(
+            command(theirs.fileno(), parent),
+            pass_fds=[theirs.fileno(), *inherited],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # only this process handles Ctrl-C
+        )
+    return process, ours
+
+
+def die_with_parent(parent: int) -> None:
+    """Kill this process when its parent ends, even while stopped. Linux only; elsewhere it sees its sockets close."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def see_off(process: "subprocess.Popen[bytes]", deadline: float) -> None:
+    """Wait for a process to end until `deadline`, then kill it."""
+    if is_stopped(process.pid):
+        process.kill()
+    try:
+        process.wait(max(0.0, deadline - monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class StarvationWatch:
+    """Distinguishes a hanging process from one that is silent because it gets no CPU time."""
+
+    def __init__(self) -> None:
+        self._used_s, self._judged_at = 0.0, monotonic()
+
+    def is_starved(self, pid: int | None) -> bool:
+        """True if the process is runnable but gets no CPU time, or was not watched for long enough yet."""
+        state, used_s = process_state(pid) if pid else ("", 0.0)
+        watched_s = monotonic() - self._judged_at
+        if state != "R":
+            return False
+        if watched_s < MIN_WATCH_S:
+            return True
+        share = (used_s - self._used_s) / watched_s
+        self._used_s, self._judged_at = used_s, monotonic()
+        return watched_s > MAX_WATCH_S or share < STARVED_SHARE
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process; False if the system does not report it."""
+    return process_state(pid)[0] in ("T", "t")
+
+
+def process_state(pid: int) -> tuple[str, float]:
+    """The state letter of a process and its CPU seconds; ("", 0.0) if the system does not report them."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0.0
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
