@@ -38,7 +38,7 @@ class AutomaticDrafter(Drafter):
         self, drafters: Mapping[str, Drafter], known: Speeds | None = None,
         saved_s: Mapping[str, float] = NOTHING_SAVED,
     ) -> None:  # fmt: skip
-        self._drafters, self._known, self._saved_s = drafters, known, saved_s
+        self.drafters, self._known, self._saved_s = drafters, known, saved_s
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
         self._num_rounds = 0
@@ -48,44 +48,39 @@ class AutomaticDrafter(Drafter):
         self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
 
     @property
-    def drafters(self) -> Mapping[str, Drafter]:
-        """The drafters by name."""
-        return self._drafters
-
-    @property
     def round_plan(self) -> RoundPlan | None:
-        return next(iter(self._drafters.values())).round_plan if len(self._drafters) == 1 else None
+        return next(iter(self.drafters.values())).round_plan if len(self.drafters) == 1 else None
 
     def each_alone(self) -> Mapping[str, "AutomaticDrafter"]:
         """A drafter for each of several, by name, which uses only that one; it keeps the measured speeds and costs."""
-        return {name: self._alone(name) for name in self._drafters} if len(self._drafters) > 1 else {}
+        return {name: self._alone(name) for name in self.drafters} if len(self.drafters) > 1 else {}
 
     def _alone(self, name: str) -> "AutomaticDrafter":
-        single = AutomaticDrafter({name: self._drafters[name]})
+        single = AutomaticDrafter({name: self.drafters[name]})
         known = {kind: {name: speeds[name]} for kind, speeds in self.chooser.speeds().items() if name in speeds}
         single._choose_by(self.chooser.costs, known)
         return single
 
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         costs = costs or RoundCosts(measure(widths_up_to(self.verify_width)))
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.adapt(measure, costs)
         self._choose_by(costs, self._known)  # warm-up times are not representative, so they are discarded
 
     def change_owner(self, owner: str) -> None:
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.change_owner(owner)
 
     def forget(self) -> None:
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._root, self._untold, self._untold_s = prompt_ids[-1], [], 0.0
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
-        self._readers = [drafter for name, drafter in self._drafters.items() if self.chooser.may_read(name)]
+        self._readers = [drafter for name, drafter in self.drafters.items() if self.chooser.may_read(name)]
 
     def prefill(self) -> bool:
         return any(reader.prefill() for reader in self._readers)
@@ -94,17 +89,17 @@ class AutomaticDrafter(Drafter):
         turn, costs = self.chooser.turn, self.chooser.costs
         if turn.watched is not None and not self._untold:
             began, costs.allowed_rows = perf_counter(), len(costs.pass_s)
-            guess = caught_up(self._drafters[turn.watched]).propose()
+            guess = caught_up(self.drafters[turn.watched]).propose()
             self.chooser.watch(guess, perf_counter() - began)
         self._began, costs.allowed_rows = perf_counter(), turn.most_rows
-        self._current = None if turn.drafter is None else self._drafters[turn.drafter]
+        self._current = None if turn.drafter is None else self.drafters[turn.drafter]
         tree = TokenTree(self._root) if self._current is None else caught_up(self._current).propose()
         if len(tree) > (most_rows := self.chooser.rows_of(tree)):
             tree = tree.select(tree.best(most_rows))
         self._num_rounds += 1
         self.num_successors = 0 if self._current is None else self._current.num_successors
         if not self.num_successors and self._num_rounds % LEARNING == 0:
-            self.num_successors = max(drafter.num_successors for drafter in self._drafters.values())
+            self.num_successors = max(drafter.num_successors for drafter in self.drafters.values())
         self._num_rows, self._proposed = len(tree), perf_counter()
         return tree
 
@@ -116,16 +111,16 @@ class AutomaticDrafter(Drafter):
         self._current.observe(logits_EV)
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.observe_successors(tree, successors)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root, name = acceptance.bonus_token, self.chooser.turn.drafter
         if self._current is None:
             self._accept_plain(acceptance)
-            return DraftReport() if len(self._drafters) == 1 else PLAIN_REPORT
+            return DraftReport() if len(self.drafters) == 1 else PLAIN_REPORT
         report = self._current.accept(acceptance)
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             if drafter is not self._current:
                 drafter.note(acceptance)
         self.chooser.measure(
@@ -134,7 +129,7 @@ class AutomaticDrafter(Drafter):
             proposal_s=self._proposed - self._began,
             round_s=perf_counter() - self._proposed,
         )
-        if len(self._drafters) == 1:
+        if len(self.drafters) == 1:
             return report
         return replace(report, drafted_by=PLAIN if name is None or self._num_rows == 1 else name)
 
@@ -149,7 +144,7 @@ class AutomaticDrafter(Drafter):
         if not self._untold:
             return
         token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], 0.0
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.note(Acceptance(path=(), bonus_token=token_ids[-1], tokens=token_ids))
         num_rounds = len(token_ids)
         self.chooser.measure(
@@ -159,33 +154,33 @@ class AutomaticDrafter(Drafter):
     def note(self, acceptance: Acceptance) -> None:
         self._tell()
         self._root = acceptance.bonus_token
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.note(acceptance)
         self.chooser.follow(acceptance.tokens)
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
-        return max(drafter.num_unknown(token_ids) for drafter in self._drafters.values())
+        return max(drafter.num_unknown(token_ids) for drafter in self.drafters.values())
 
     def state(self) -> bytes:
-        return next((state for drafter in self._drafters.values() if (state := drafter.state())), b"")
+        return next((state for drafter in self.drafters.values() if (state := drafter.state())), b"")
 
     def restore(self, state: bytes) -> bool:
-        return any(drafter.restore(state) for drafter in self._drafters.values())
+        return any(drafter.restore(state) for drafter in self.drafters.values())
 
     def end(self) -> None:
         self._tell()
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.end()
 
     def close(self) -> None:
-        for drafter in self._drafters.values():
+        for drafter in self.drafters.values():
             drafter.close()
 
     def _choose_by(self, costs: RoundCosts, known: Speeds | None) -> None:
-        self.chooser = Chooser(tuple(self._drafters), costs, known, self._reading_s, self._saved_s)
+        self.chooser = Chooser(tuple(self.drafters), costs, known, self._reading_s, self._saved_s)
 
     def _reading_s(self, name: str) -> float:
-        return self._drafters[name].reading_s
+        return self.drafters[name].reading_s
 
 
 def caught_up(drafter: Drafter) -> Drafter:

@@ -36,7 +36,6 @@ class DraftModelDrafter(Drafter):
             policy,
             verify_width=config.verify_width,
             draft_width=config.draft_width,
-            horizon=config.verify_width,
             calibrates=config.adaptive,
         )
         rows = OwnRows(runner, serial_rows(config))

@@ -24,6 +24,10 @@ class DraftTree:
         rows: the draft's cache rows.
         target_vocab_size: all guesses are token ids below it.
         vocabulary: maps the draft's token ids to the target's; None: the ids are equal.
+
+    Attributes:
+        token_ids: the committed text up to and including the tree's root, in the draft's token ids.
+        first_guess: the draft's likeliest token after the root; None until the root is expanded.
     """
 
     def __init__(
@@ -42,19 +46,9 @@ class DraftTree:
         return self._guessed.tree
 
     @property
-    def token_ids(self) -> Sequence[int]:
-        """The committed text up to and including the tree's root, in the draft's token ids."""
-        return self._token_ids
-
-    @property
     def num_tokens(self) -> int:
         """Length of the committed text, including noted tokens that are not yet applied to the tree."""
-        return len(self._token_ids) + len(self._pending)
-
-    @property
-    def first_guess(self) -> int | None:
-        """The draft's likeliest token after the root; None until the root is expanded."""
-        return self._first_guess
+        return len(self.token_ids) + len(self._pending)
 
     @property
     def is_rooted(self) -> bool:
@@ -66,11 +60,11 @@ class DraftTree:
     ) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
         self._pending: list[int] = []
-        self._token_ids = self._vocabulary.read(prompt_ids)
-        self._first_guess: int | None = None
+        self.token_ids = self._vocabulary.read(prompt_ids)
+        self.first_guess: int | None = None
         self._shaper = self._shaper_of(params, prompt_ids)
         self._noise = noise if self._guessed.policy.knows_noise else None
-        self._rows.begin(self._token_ids, owner)
+        self._rows.begin(self.token_ids, owner)
         self._guessed.begin(prompt_ids, self._noise, (owner, params.temperature))
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
@@ -79,7 +73,7 @@ class DraftTree:
 
     def prefill(self) -> bool:
         """Run one wide pass over missing text if the cache lacks much of it; False if it does not."""
-        return self._rows.prefill(self._token_ids)
+        return self._rows.prefill(self.token_ids)
 
     def expand(self) -> bool:
         """Run one draft pass over the likeliest unexpanded nodes; False if it would not pay or there is no room."""
@@ -88,7 +82,7 @@ class DraftTree:
             return False
         began, tree, rule = perf_counter(), self.tree, self._guessed.rule
         token_ids = self._vocabulary.read([tree.token_ids[node] for node in batch])
-        self._add_children(batch, self._rows.expand(tree, batch, token_ids, self._token_ids, self.skipped))
+        self._add_children(batch, self._rows.expand(tree, batch, token_ids, self.token_ids, self.skipped))
         if rule is not None:
             rule.measure_expansion(len(batch), perf_counter() - began)
         return True
@@ -110,12 +104,12 @@ class DraftTree:
 
     def advance(self, token_ids: Sequence[int]) -> bool:
         """Commit tokens below the root; the last one becomes the root. True if it was a node of the tree (a hit)."""
-        self._token_ids.extend(self._vocabulary.read(token_ids))
+        self.token_ids.extend(self._vocabulary.read(token_ids))
         self._shaper.commit(self._vocabulary.columns(token_ids))
         done = self._guessed.advance(token_ids)
-        self._rows.follow(self.tree, done.path, done.places, self._token_ids)
+        self._rows.follow(self.tree, done.path, done.places, self.token_ids)
         if not done.places:
-            self._first_guess = None
+            self.first_guess = None
         return done.is_hit
 
     def forget(self) -> None:
@@ -139,13 +133,13 @@ class DraftTree:
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
         """Add the draft's guesses of the next token after each node of `batch`."""
-        tree, next_position = self.tree, len(self._token_ids)
+        tree, next_position = self.tree, len(self.token_ids)
         columns = self._vocabulary.columns
         paths = [columns(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         places = [next_position + tree.depths[node] for node in batch]
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
-            self._first_guess = token_ids[0][0]
+            self.first_guess = token_ids[0][0]
         self._guessed.add_children(batch, token_ids, log_probs)
 
     def _rank(

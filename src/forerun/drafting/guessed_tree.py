@@ -36,20 +36,20 @@ class GuessedTree:
     """A tree that grows best-first and includes looked-up text. It is replaced or re-rooted when text is committed.
 
     Args:
-        horizon: nodes to grow: the rows of one proposal, or of several if the subtree is kept.
+        horizon: nodes to grow, for several proposals if the subtree is kept; None: the rows of one proposal.
         keeps_subtree: keep the subtree below the new root.
         calibrates: use hit rates of similar earlier guesses as probabilities, not the draft's own probabilities.
         foresees: a pass also expands children that are guessed from the draft's earlier predictions (see `foresight`).
     """
 
     def __init__(
-        self, policy: TreePolicy, *, verify_width: int, draft_width: int, horizon: int, keeps_subtree: bool = False,
-        calibrates: bool = False, foresees: bool = False,
+        self, policy: TreePolicy, *, verify_width: int, draft_width: int, horizon: int | None = None,
+        keeps_subtree: bool = False, calibrates: bool = False, foresees: bool = False,
     ) -> None:  # fmt: skip
         self.rule: WidthRule | None = None  # None: fixed widths
         self.policy, self.verify_width, self.draft_width = policy, verify_width, draft_width
-        self._horizon, self._keeps_subtree = horizon, keeps_subtree
-        self._lookup = LookupChain(num_tokens=min(2 * verify_width, horizon) - 1) if policy.looks_up else None
+        self._horizon, self._keeps_subtree = horizon or verify_width, keeps_subtree
+        self._lookup = LookupChain(num_tokens=min(2 * verify_width, self._horizon) - 1) if policy.looks_up else None
         self._guesses = CalibratedGuesses() if calibrates else None
         self._foresees = foresees
         self._foresight: Foresight | None = None

@@ -55,7 +55,6 @@ class TokenRecyclingDrafter(Drafter):
             replace(policy, min_mass=0.0),  # an expansion costs next to nothing
             verify_width=config.verify_width,
             draft_width=BATCH,
-            horizon=config.verify_width,
             calibrates=config.adaptive,
         )
 

@@ -118,7 +118,6 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
         TreePolicy(looks_up=False),
         verify_width=config.verify_width,
         draft_width=config.draft_width,
-        horizon=config.verify_width,
         calibrates=config.adaptive,
     )
     guessed.rule = WidthRule(target_pace, draft_pace) if config.adaptive else None

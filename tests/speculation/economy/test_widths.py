@@ -172,9 +172,9 @@ def test_what_expansions_take_beyond_their_passes_outlives_a_change_of_the_draft
         rule.begin_round()
         rule.measure_expansion(1, 1.5e-3)
     rule.change_draft(flat(2e-3))
-    assert rule.expansion_overhead_s == pytest.approx(0.5e-3, rel=1e-3)
+    assert rule.beyond_expansion_s == pytest.approx(0.5e-3, rel=1e-3)
     rule.measure_expansion(1, 2.5e-3)
-    assert rule.expansion_overhead_s == pytest.approx(0.5e-3, rel=1e-3), "measured against the new passes"
+    assert rule.beyond_expansion_s == pytest.approx(0.5e-3, rel=1e-3), "measured against the new passes"
 
 
 def test_overheads_that_are_given_count_from_the_first_round() -> None:
@@ -184,7 +184,7 @@ def test_overheads_that_are_given_count_from_the_first_round() -> None:
     chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
     slow = WidthRule(RoundCosts(STEEP, 0.5), None)
     assert slow.num_rows(chances, 16) > WidthRule(STEEP, None).num_rows(chances, 16)
-    assert (slow.round_overhead_s, slow.expansion_overhead_s, late.expansion_overhead_s) == (0.5, 0.0, 5e-3)
+    assert (slow.costs.beyond_s, slow.beyond_expansion_s, late.beyond_expansion_s) == (0.5, 0.0, 5e-3)
 
 
 def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
@@ -193,8 +193,8 @@ def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
         rule.begin_round()
         rule.measure_expansion(1, 1.25e-3)
         rule.end_round(0, 1.25e-3 + 10e-3 + 0.5e-3)
-    assert 0.5e-3 < rule.round_overhead_s < 1.3e-3
-    assert rule.expansion_overhead_s == pytest.approx(0.25e-3, rel=0.01)
+    assert 0.5e-3 < rule.costs.beyond_s < 1.3e-3
+    assert rule.beyond_expansion_s == pytest.approx(0.25e-3, rel=0.01)
 
 
 def test_a_running_mean_takes_the_first_value_whole_and_then_follows_slowly() -> None:

@@ -60,28 +60,22 @@ class LayerSkipDrafter(Drafter):
             tree,
             verify_width=config.verify_width,
             draft_width=policy.draft_width,
-            horizon=config.verify_width,
             calibrates=config.adaptive,
         )
         rows = DraftRows(runner, policy.draft_width * config.depth + MAX_CATCH_UP)
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
         self._policy, self._known = policy, list(known)
-        self._search = SkipSearch(self._first_strategy(), runner)
+        self.search = SkipSearch(self._first_strategy(), runner)
         self._schedule = Alone(tree.looks_up)
         self._costs: SkipCosts | None = None
         self._began, self._num_rounds = 0.0, 0
 
     @property
-    def search(self) -> SkipSearch:
-        """The search, which also gives the set in use."""
-        return self._search
-
-    @property
     def early_search_s(self) -> float:
-        return self._search.early_s
+        return self.search.early_s
 
     def search_early(self, seconds: float) -> None:
-        self._search.allow(seconds)
+        self.search.allow(seconds)
 
     @property
     def needs_costs(self) -> bool:
@@ -106,21 +100,21 @@ class LayerSkipDrafter(Drafter):
                 self.runner.spec.num_layers, speed_model, seed=self._policy.seed, known=self._known
             )
             early_s = 0.0 if self._known else EARLY_S
-            self._search = SkipSearch(strategy, self.runner, target, self._policy.search_share, early_s=early_s)
+            self.search = SkipSearch(strategy, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            shared, draft = RoundCosts(target, ROUND_S), costs.draft(self._search.strategy.skipped, costs.context)
+            shared, draft = RoundCosts(target, ROUND_S), costs.draft(self.search.strategy.skipped, costs.context)
             self._guessed.rule = WidthRule(shared, draft, expansion_s=EXPANSION_S)
             self._schedule.choose_by(shared)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
-        self._search.begin(len(prompt_ids))
+        self.search.begin(len(prompt_ids))
         self._schedule.begin(params.temperature)
         self._root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
-        self._began, self._searched_s = perf_counter(), self._search.spent_s
-        schedule, search, num_tokens = self._schedule, self._search, self._draft.num_tokens
+        self._began, self._searched_s = perf_counter(), self.search.spent_s
+        schedule, search, num_tokens = self._schedule, self.search, self._draft.num_tokens
         schedule.next(lambda: search.strategy.may_pay(num_tokens), may_rest=not search.uses_every_round)
         if schedule.is_checked and search.wants_pass:
             self._draft.tell()
@@ -138,13 +132,13 @@ class LayerSkipDrafter(Drafter):
         return self._guessed.proposal()
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        if not (self._schedule.may_carry_rows and self._search.wants_rows):
+        if not (self._schedule.may_carry_rows and self.search.wants_rows):
             return inputs
         self._draft.tell()
-        return self._search.extend(inputs, self._draft)
+        return self.search.extend(inputs, self._draft)
 
     def observe(self, logits_EV: Tensor) -> None:
-        self._search.observe(logits_EV, self._draft)
+        self.search.observe(logits_EV, self._draft)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._draft.note(acceptance.tokens)
@@ -152,9 +146,9 @@ class LayerSkipDrafter(Drafter):
         if self._schedule.drafts:
             return self._end_round(acceptance)
         if self._schedule.is_timed:
-            self._search.take_time(self._schedule.measure_rest(perf_counter() - self._began))
-        elif self._search.uses_every_round:
-            self._search.take_time(self._elapsed_s())
+            self.search.take_time(self._schedule.measure_rest(perf_counter() - self._began))
+        elif self.search.uses_every_round:
+            self.search.take_time(self._elapsed_s())
         return NO_NEWS
 
     def note(self, acceptance: Acceptance) -> None:
@@ -166,18 +160,18 @@ class LayerSkipDrafter(Drafter):
         draft, rule = self._draft, self._guessed.rule
         if draft.first_guess is not None:
             is_hit = draft.first_guess == acceptance.tokens[0]
-            self._search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
+            self.search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
         was_hit = draft.tell()
         elapsed_s = self._elapsed_s()
         if rule is not None:
             rule.end_round(len(acceptance.path), elapsed_s)
         self._schedule.measure(len(acceptance.tokens), elapsed_s)
-        self._search.take_time(elapsed_s)
+        self.search.take_time(elapsed_s)
         return DraftReport(was_hit=was_hit)
 
     def _elapsed_s(self) -> float:
         """Seconds of this round without those of the search, which must not count as drafting time."""
-        return perf_counter() - self._began - (self._search.spent_s - self._searched_s)
+        return perf_counter() - self._began - (self.search.spent_s - self._searched_s)
 
     def _first_strategy(self) -> Strategy:
         config, num_layers = self._config, self.runner.spec.num_layers
@@ -194,7 +188,7 @@ class LayerSkipDrafter(Drafter):
 
     def _follow_search(self) -> None:
         """Draft with the search's set from now on, at its cost for the current context length."""
-        draft, strategy = self._draft, self._search.strategy
+        draft, strategy = self._draft, self.search.strategy
         skipped = strategy.skipped
         self._num_rounds += 1
         is_due = self._num_rounds % COSTS_EVERY == 0
@@ -207,7 +201,7 @@ class LayerSkipDrafter(Drafter):
         if is_due:
             plain_round_s = self._schedule.plain_round_s
             plain_s = 0.0 if plain_round_s is None else max(0.0, plain_round_s - self._pass_s)
-            strategy.take_overheads(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
+            strategy.take_overheads(rule.costs.beyond_s, rule.beyond_expansion_s, plain_s)
 
 
 def search_of(drafter: Drafter) -> SkipSearch | None:

@@ -76,13 +76,9 @@ class GatedStrategy(Strategy):
         self._opened_at = self._gained_at = 0  # in evaluations
         self._num_changes = 0  # changes of any input of `is_worth_it`
         self._answer: tuple[int, int, bool] = (-1, -1, False)
-        self._watch_set_in_use()
+        self._follow_pool()
         for member in self._pool:
             member.num_due = max(0.0, COMPARABLE_ROWS - member.num_rows)
-
-    @property
-    def skipped(self) -> SkipSet:
-        return self._pool.in_use.skipped
 
     @property
     def speed_model(self) -> SpeedModel:
@@ -233,16 +229,17 @@ class GatedStrategy(Strategy):
             pool.in_use = challenger
             if pool.speed(challenger, context) / speed >= GAIN:
                 self._gained_at = num_evaluations
-            self._watch_set_in_use()
+            self._follow_pool()
         if self.is_open and (
             num_evaluations - self._gained_at >= STABLE or num_evaluations - self._opened_at >= LONGEST
         ):
             self.is_open = False
             pool.keep()
 
-    def _watch_set_in_use(self) -> None:
-        """From now on compare the hit rate of the set in use with its rate when it was scored."""
-        chance, num_rows = self._pool.in_use.chance(), self._pool.in_use.num_rows
+    def _follow_pool(self) -> None:
+        """Use the pool's set from now on, and compare its hit rate with its rate when it was scored."""
+        in_use = self._pool.in_use
+        self.skipped, chance, num_rows = in_use.skipped, in_use.chance(), in_use.num_rows
         recent_rows, draft_rows = min(num_rows, RECENT_ROWS), min(num_rows, DRAFT_ROWS)
         self._recent = HitShare(RECENT_ROWS, chance * recent_rows, recent_rows)
         self._of_scores = FallDetector(chance * num_rows, num_rows)
@@ -257,7 +254,7 @@ class GatedStrategy(Strategy):
         self._model.forget(FORGOTTEN)
         for member in self._pool:
             member.num_due = COMPARABLE_ROWS
-        self._watch_set_in_use()
+        self._follow_pool()
 
 
 def limited(named: NamedSet) -> NamedSet:

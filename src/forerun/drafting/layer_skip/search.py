@@ -1,6 +1,5 @@
 """The search for sublayers to skip: a strategy proposes sets, which are scored on text whose next tokens are known."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from time import perf_counter
@@ -26,15 +25,12 @@ class Strategy(Protocol):
     """Decides which sets are scored and which one is in use.
 
     Args:
+        skipped: the set in use, which is the sublayers that draft passes skip now.
         is_shaped: a guess is scored after the request's penalties, filters and noise, like that of a draft.
     """
 
+    skipped: SkipSet
     is_shaped: bool = True
-
-    @property
-    @abstractmethod
-    def skipped(self) -> SkipSet:
-        """The set in use: the sublayers that draft passes skip now."""
 
     @property
     def share(self) -> float:
@@ -80,11 +76,7 @@ class FixedSet(Strategy):
     """A fixed set; nothing is scored."""
 
     def __init__(self, skipped: SkipSet) -> None:
-        self._skipped = skipped
-
-    @property
-    def skipped(self) -> SkipSet:
-        return self._skipped
+        self.skipped = skipped
 
 
 class SkipSearch:

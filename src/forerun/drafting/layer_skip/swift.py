@@ -67,12 +67,8 @@ class SwiftStrategy(Strategy):
         self._good_enough, self._random = good_enough, np.random.default_rng(seed)
         self._scores: dict[SkipSet, list[float]] = {}
         self._num_stale = 0
-        self._is_searching, self._skipped = True, every_other_layer(num_layers)
+        self._is_searching, self.skipped = True, every_other_layer(num_layers)
         self.best_score, self.num_steps = 0.0, 0  # candidates scored
-
-    @property
-    def skipped(self) -> SkipSet:
-        return self._skipped
 
     @property
     def share(self) -> float:
@@ -103,7 +99,7 @@ class SwiftStrategy(Strategy):
         self._scores.setdefault(skipped, []).append(score)
         self.num_steps, self._num_stale = self.num_steps + 1, self._num_stale + 1
         if score > self.best_score:
-            self._skipped, self.best_score, self._num_stale = skipped, score, 0
+            self.skipped, self.best_score, self._num_stale = skipped, score, 0
         self._is_searching = not (
             score > self._good_enough or self._num_stale > self._patience or self.num_steps > self._max_steps
         )

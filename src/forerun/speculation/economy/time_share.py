@@ -13,32 +13,27 @@ class TimeShare:
 
     def __init__(self, share: float, most_saved_s: float) -> None:
         self._share, self._most_saved_s = share, most_saved_s
-        self._saved_s = 0.0
+        self.saved_s = 0.0  # what is left of the budget
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:
         """Add the share of elapsed time, times `wanted`."""
-        if self._saved_s < self._most_saved_s:
-            self._saved_s = min(self._saved_s + self._share * wanted * seconds, self._most_saved_s)
+        if self.saved_s < self._most_saved_s:
+            self.saved_s = min(self.saved_s + self._share * wanted * seconds, self._most_saved_s)
 
     def hurry(self, seconds: float) -> None:
         """Permit this much at once, beyond the share; 0 withdraws what is left of it."""
-        self._saved_s = min(self._saved_s, self._most_saved_s) + seconds
+        self.saved_s = min(self.saved_s, self._most_saved_s) + seconds
 
     def spend(self, seconds: float) -> None:
         """Subtract the time used."""
-        self._saved_s -= seconds
-
-    @property
-    def saved_s(self) -> float:
-        """What is left of the budget, in seconds."""
-        return self._saved_s
+        self.saved_s -= seconds
 
     @property
     def is_eager(self) -> bool:
         """True while the budget exceeds the saving limit, or most of all time may be used."""
-        return self._saved_s > self._most_saved_s or self._share >= 0.5
+        return self.saved_s > self._most_saved_s or self._share >= 0.5
 
     @property
     def is_open(self) -> bool:
         """True while there is budget left."""
-        return self._saved_s > 0.0
+        return self.saved_s > 0.0

@@ -36,23 +36,13 @@ class WidthRule:
     def __init__(self, target: RoundCosts | Pace, draft: Pace | None, *, expansion_s: float = 0.0) -> None:
         self.costs = RoundCosts(target) if isinstance(target, Pace) else target
         self.change_draft(draft)
-        self._beyond_expansion_s, self._spent_s = expansion_s, 0.0
+        self.beyond_expansion_s, self._spent_s = expansion_s, 0.0  # recent mean time of expansions beyond their passes
         self._children, self._trust = list(FIRST_CHILDREN), Trust()
         self._num_rows, self._num_expected = 1, 0.0
 
     def change_draft(self, draft: Pace | None) -> None:
         """Replace the times of draft passes."""
         self._expansion_s = None if draft is None else cache(draft.step_s)
-
-    @property
-    def round_overhead_s(self) -> float:
-        """Recent mean time of rounds beyond their passes."""
-        return self.costs.beyond_s
-
-    @property
-    def expansion_overhead_s(self) -> float:
-        """Recent mean time of expansions beyond their passes."""
-        return self._beyond_expansion_s
 
     def begin_round(self) -> None:
         self._spent_s, self._num_expected = 0.0, 0.0
@@ -68,7 +58,7 @@ class WidthRule:
         self._spent_s += seconds
         if self._expansion_s is not None:
             pass_s = self._expansion_s(num_nodes)
-            self._beyond_expansion_s = blend_time(self._beyond_expansion_s, seconds - pass_s, pass_s)
+            self.beyond_expansion_s = blend_time(self.beyond_expansion_s, seconds - pass_s, pass_s)
 
     def measure_children(self, chances: Sequence[float]) -> None:
         """Record the chances, likeliest first, of an expanded node's children given the node."""
@@ -114,7 +104,7 @@ class WidthRule:
             num_nodes += 1
         children = [node * child for node in frontier[:num_nodes] for child in self._children]
         grown = sorted([*tree, *children], reverse=True)[:most]
-        faster = max(self._speeds(grown, nodes_s[num_nodes - 1] + self._beyond_expansion_s))
+        faster = max(self._speeds(grown, nodes_s[num_nodes - 1] + self.beyond_expansion_s))
         return num_nodes if faster > speed else 0
 
     def _believed(self, chances: Sequence[float]) -> list[float]:
