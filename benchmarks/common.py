@@ -1,86 +1,25 @@
-"""Helpers of all benchmarks: let engines answer in turn, describe the machine, write results."""
+"""Helpers of all benchmarks: read questions, describe the machine, write results."""
 
 import argparse
-import gc
 import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from forerun import Engine, EngineConfig, GenerationStream, SamplingParams
+from forerun import EngineConfig
 from forerun.bench.data.datasets import load_dataset
 from forerun.bench.data.prompts import Reader
 from forerun.bench.data.questions import Question
 from forerun.bench.run.machine import describe_machine
 from forerun.checkpoints.open import open_source
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DrafterConfig
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.places import cache_folder
-from forerun.core.steps import Generation
-from forerun.drafting.policies import Policies
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "src" / "forerun" / "assets"
 MAX_LENGTH = 2048  # tokens of a question and its answer
-
-WITHOUT_LOOKUP = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False))
-Prompt = str | list[int]
-Choice = tuple[DrafterConfig, Policies | None]  # None: the policies that suit the drafter
-
-
-def policies_with(lookup: bool) -> Policies:
-    """Policies with or without prompt lookup."""
-    return Policies() if lookup else WITHOUT_LOOKUP
-
-
-@dataclass(kw_only=True)
-class Run:
-    """One drafter over all prompts."""
-
-    name: str
-    engine: Engine
-    num_threads: int
-    results: list[Generation] = field(default_factory=list)
-
-    def start(self, prompt: Prompt, params: SamplingParams) -> GenerationStream:
-        torch.set_num_threads(self.num_threads)  # the number is per process, so every turn sets its own
-        return self.engine.stream(prompt, params)
-
-    def write(self, prompt: Prompt, params: SamplingParams) -> None:
-        self.results.append(self.start(prompt, params).result())
-
-    def total(self, statistic: str, first: int | None = None) -> float:
-        """The sum of a field of `GenerationStats` over all answers, or over the first ones."""
-        return float(sum(getattr(result.stats, statistic) for result in self.results[:first]))
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens/s of decoding, without the prefill."""
-        return self.total("num_new_tokens") / self.total("decode_s")
-
-    @property
-    def tokens_per_round(self) -> float:
-        return self.total("num_new_tokens") / self.total("num_rounds")
-
-    def same_texts(self, other: "Run") -> str:
-        pairs = zip(self.results, other.results, strict=True)
-        return f"{sum(mine.token_ids == theirs.token_ids for mine, theirs in pairs)}/{len(self.results)}"
-
-
-def answer_in_turn(runs: Sequence[Run], prompts: Iterable[Prompt], params: SamplingParams) -> None:
-    """A B C A B C ...: every run answers a prompt before the next one is used; then all engines are closed."""
-    gc.collect()  # engines of earlier runs
-    for prompt in prompts:
-        for run in runs:
-            run.write(prompt, params)
-    for run in runs:
-        run.engine.close()
 
 
 def numbers(name: str) -> dict[str, Any]:

@@ -9,21 +9,18 @@ request to the event of the first tokens, and from there to the event of the las
 
 import argparse
 import shlex
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from common import questions_of, standard_arguments, write_results
 
-from forerun.bench.peers.event_stream import get_json, post_events
-from forerun.bench.peers.llama_server_peer import free_port
-from forerun.bench.peers.messages import PeerError
+from forerun.bench.peers.event_stream import post_events
+from forerun.bench.peers.server_peer import started
 
-START_S = 300.0
 SECOND_QUESTION = "Say it again in one short sentence."
 Message = dict[str, str]
 
@@ -37,35 +34,6 @@ class Answers:
     second_s: list[float] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
-
-
-@contextmanager
-def started(command: str) -> Iterator[str]:
-    """Start a server with this command; yields its address, and ends it afterwards."""
-    port = free_port()
-    url, give_up = f"http://127.0.0.1:{port}", monotonic() + START_S
-    with subprocess.Popen(shlex.split(command.format(port=port))) as server:
-        try:
-            while not is_up(url):
-                if server.poll() is not None or monotonic() > give_up:
-                    raise SystemExit(f"the server did not come up: {command}")
-                sleep(0.1)
-            yield url
-        finally:
-            server.terminate()
-
-
-def is_up(url: str) -> bool:
-    try:
-        return bool(get_json(f"{url}/v1/models", timeout_s=5.0).get("data")) and is_ready(url)
-    except PeerError:
-        return False
-
-
-def is_ready(url: str) -> bool:
-    """llama-server answers /v1/models while it loads a model, and /health with an error."""
-    answer = get_json(f"{url}/health", timeout_s=5.0)
-    return answer.get("status") in ("ok", "ready")
 
 
 def ask(url: str, messages: Sequence[Message], num_new: int) -> tuple[str, float, float, dict[str, Any]]:
@@ -116,7 +84,7 @@ def main() -> None:
     found = {name: Answers() for name in commands}
     questions = [question.turns[0] for _, question in questions_of(arguments, arguments.num_prompts)]
     with ExitStack() as stack:
-        urls = {name: stack.enter_context(started(command)) for name, command in commands.items()}
+        urls = {name: stack.enter_context(started(shlex.split(command))) for name, command in commands.items()}
         for question in questions:
             for name, url in urls.items():
                 measure(url, question, arguments.num_new, found[name])

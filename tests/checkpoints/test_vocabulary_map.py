@@ -59,7 +59,7 @@ def test_what_lies_there_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
         ({"target_ids": changed(TARGET_IDS, 15, 19)}, "target_ids are 0 to 19, but must be 0 to 18"),
         ({"draft_ids": changed(DRAFT_IDS, 3, 0).long() + 2**32}, "draft_ids are 4294967296 to"),
         ({"target_ids": changed(TARGET_IDS, 0, -(2**31))}, "target_ids are -2147483648 to"),
-        ({"target_ids": changed(TARGET_IDS, 3, 2)}, "target_ids do not rise"),
+        ({"target_ids": changed(TARGET_IDS, 3, 2)}, "target_ids are not in ascending order"),
         ({"draft_ids": changed(DRAFT_IDS, 16, 3)}, "id 14 of the draft stands for 16, which is read as another id"),
     ],
 )

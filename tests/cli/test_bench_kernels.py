@@ -45,8 +45,8 @@ def test_markdown_and_json_say_the_same(run: Run) -> None:
 @pytest.mark.parametrize(
     ("flags", "said", "code"),
     [
-        (("--rows", "1,x"), "--rows '1,x' must be whole numbers with commas between them", 2),
-        (("--json", "--markdown"), "--json and --markdown exclude each other", 2),
+        (("--rows", "1,x"), "--rows '1,x' must be whole numbers separated by commas", 2),
+        (("--json", "--markdown"), "--json and --markdown cannot be used together", 2),
         (("--rows", "", "--prompt", ""), "there is nothing to measure", 2),
     ],
 )

@@ -60,7 +60,7 @@ def test_parallel_drafting_is_compared_with_the_bound_of_a_plan(bench: Bench, fo
     for content, needed in (
         (
             {"temperatures": [0.3], "plans": plans},
-            "is of answers at temperature 0.3, the run has parallel drafting at 0",
+            "is for answers at temperature 0.3, the run has parallel drafting at 0",
         ),
         ({"temperatures": [0.0], "plans": plans[:1]}, "holds no plan with a bound"),
         ([], "holds no plan with a bound"),

@@ -40,7 +40,7 @@ def test_a_run_writes_its_folder_says_where_it_is_and_continues(run: Run, tmp_pa
     shown = run(*arguments)
     assert shown.exit_code == 0, shown.output
     assert "89 questions, part of forerun, those of the Python packages" in shown.stderr, "source and licence are told"
-    assert f"look at it with: forerun bench report {tmp_path / 'run'}" in shown.stderr
+    assert f"show it with: forerun bench report {tmp_path / 'run'}" in shown.stderr
     assert "forerun: 0 of 6 answers" in shown.stderr
     assert "forerun: 6 of 6 answers" in shown.stderr
     assert shown.stdout == ""
@@ -86,7 +86,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
     assert shown.exit_code == 0, shown.output
     about = read_run(tmp_path / "run" / "run.json")["contestants"]
     assert "leaves the target none of 1" in about["parallel"]["skipped"]
-    assert "llama_server" in about["llama_server"]["skipped"]
+    assert "reads GGUF files only" in about["llama_server"]["skipped"]
     assert about["none"]["skipped"] is None
 
 
@@ -100,6 +100,10 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
         (("--data", "mt_bank"), "there is no data set 'mt_bank': choose from builtin, mt_bench"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl does not exist: give a file of one JSON object per line"),
         (("--url", "vllm"), "--url 'vllm' must have the form PEER=URL, such as vllm=http://127.0.0.1:8000"),
+        (("--serve", "vllm='vllm"), "must have the form PEER=COMMAND"),
+        (("--serve", "vllm"), "--serve 'vllm' must have the form PEER=COMMAND, such as 'vllm=vllm serve'"),
+        (("--serve", "vllm=vllm serve"), "--serve is given for 'vllm', who does not take part: name it with --peers"),
+        (("--peers", "llama_cpp"), "llama_cpp is measured through its server now: name llama_server, with"),
         (("--url", "vllm=http://h:1"), "--url is given for 'vllm', who does not take part: name it with --peers"),
         (("--temperature", "-1"), "temperature -1.0 must be 0 (greedy)"),
         (("--num-prompts", "0"), "at least one data set, prompt, temperature, repeat and new token"),

@@ -75,11 +75,11 @@ def test_undo_takes_back_the_last_question_with_its_answer(converse: Chat) -> No
 def test_a_greedy_answer_is_not_written_again_unless_something_has_changed(converse: Chat) -> None:
     session, shown, told = converse("one", "/regenerate")
     assert len(shown.splitlines()) == 1
-    assert "the same, as sampling is greedy" in told
+    assert "the same, as decoding is greedy" in told
     _, shown, told = converse("/system Be brief.", "/regen", session=session)
     assert len(shown.splitlines()) == 1
     assert said(session) == ["one"]
-    assert "the same, as sampling is greedy" in converse("/regen", session=session)[2]
+    assert "the same, as decoding is greedy" in converse("/regen", session=session)[2]
     assert "nothing was answered yet" in converse("/regenerate")[2]
 
 
@@ -113,7 +113,7 @@ def test_an_answer_goes_on_where_it_was_cut(engine: Engine, converse: Chat, opti
     whole, _, _ = converse("/set max_new_tokens 6", "one", options=options)
     assert shown.replace("\n", "") == whole.conversation.turns[0].answer.replace("\n", "")
     assert session.conversation.turns == whole.conversation.turns
-    assert told.count("there is no answer to go on with") == 1
+    assert told.count("there is no answer to continue") == 1
     assert "there is no answer" in converse("/shift 1", "/continue", session=session)[2]
 
 
@@ -159,7 +159,7 @@ def test_settings_are_set_by_the_names_of_their_flags(converse: Chat) -> None:
         ("ignore_eos perhaps", "--ignore-eos 'perhaps' must be 1 for yes or 0 for no"),
         ("logit_bias x", "--logit-bias 'x' must have the form ID=VALUE, such as 42=-1.5"),
         ("temprature 1", "there is no setting temprature: /set alone lists them"),
-        ("temperature", "/set temperature needs a value; default is the one it had at the start"),
+        ("temperature", "/set temperature needs a value; default stands for the one it had at the start"),
     ],
 )
 def test_a_setting_is_refused_as_its_flag_refuses_it(converse: Chat, typed: str, error: str) -> None:
@@ -212,11 +212,11 @@ def test_a_file_of_others_is_not_replaced_and_ones_own_is(converse: Chat, tmp_pa
     others, own = tmp_path / "notes.txt", tmp_path / "talk.json"
     others.write_text("mine")
     _, _, told = converse("one", f"/save {others}", f"/save {own}", "two", f"/save {own}")
-    assert "was there already and stays as it is" in told
+    assert "exists already and was not changed" in told
     assert others.read_text() == "mine"
     assert len(json.loads(own.read_text())["messages"]) == 4
     own.write_text("another's")
-    assert "was there already" in converse(f"/save {tmp_path / 'new.json'}", f"/save {own}")[2]
+    assert "exists already" in converse(f"/save {tmp_path / 'new.json'}", f"/save {own}")[2]
     assert own.read_text() == "another's"
     assert "/save needs the name of a file" in converse("/save")[2]
     assert "cannot be read (No such file" in converse(f"/load {tmp_path / 'none'}")[2]
@@ -227,7 +227,7 @@ def test_a_conversation_of_another_model_says_so_and_goes_on(converse: Chat, tmp
     converse("one", f"/save {file}")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "someone/else\x1b[2J", "identity": "another"}))
     session, _, told = converse(f"/load {file}")
-    assert f"held with someone/else·[2J; {BUILTIN_TARGET} goes on with it" in told
+    assert f"held with someone/else·[2J; {BUILTIN_TARGET} continues it" in told
     assert said(session) == ["one"]
 
 
@@ -260,7 +260,7 @@ def test_a_kept_file_that_another_program_changed_stays_and_the_conversation_goe
     monkeypatch.setattr("forerun.cli.chat.files.transcript_of", change_once)
     session, _, told = converse("one", "two", "three", options=ChatOptions(resume=file))
     assert told.count("was changed by another program") == 1
-    assert f"{file} was changed by another program and stays as it is: this conversation is in {beside}" in told
+    assert f"{file} was changed by another program and is not overwritten: this conversation is now in {beside}" in told
     assert (file.read_text(), (tmp_path / "talk-2.json").read_text()) == ("another's", "others too")
     assert len(json.loads(beside.read_text())["messages"]) == 6
     assert said(session) == ["one", "two", "three"]

@@ -37,7 +37,7 @@ def test_the_answer_comes_plain_and_drafted_with_both_times_and_their_ratio(run:
     assert re.fullmatch(of_plain, rows[0])
     assert rows[1].startswith("prompt_lookup")
     assert re.fullmatch(
-        r"the same 24 tokens, [0-9.]+ times as fast \([0-9]+ times each, in turn slice by slice\)", rows[2]
+        r"the same 24 tokens, [0-9.]+ times as fast \([0-9]+ times each, alternating slice by slice\)", rows[2]
     )
     plain_speed, drafted_speed = (float(row.partition(" s, ")[2].split()[0]) for row in rows[:2])
     assert float(rows[2].split()[4]) <= 1.1 * drafted_speed / plain_speed + 0.01
@@ -63,7 +63,7 @@ def test_where_nothing_gains_it_says_so_and_why(
     shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
     assert shown.exit_code == 0, shown.output
     assert "--- with the drafter" not in shown.stdout
-    assert "drafting does not pay on this machine, decoded plainly: verifying 4 tokens" in shown.stdout
+    assert "drafting does not pay on this machine, so the answer is decoded plainly: verifying 4 tokens" in shown.stdout
     assert "times as fast" not in shown.stdout
     assert said in shown.stdout
 
@@ -105,6 +105,8 @@ def test_no_gain_exceeds_the_tokens_of_a_round() -> None:
 def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:
     finished = run_process("demo", "-n", "12")
     assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.startswith("the built-in model writes, which knows nothing: smollm2 is not on this machine")
+    assert finished.stderr.startswith(
+        "using the tiny built-in model, which knows no facts: smollm2 is not on this machine"
+    )
     assert "--- the prompt ---\ndef read_lines(path):" in finished.stdout
     assert "the same 12 tokens" in finished.stdout or "decoded plainly" in finished.stdout  # as the machine is now

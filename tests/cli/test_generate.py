@@ -67,12 +67,12 @@ def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
     numbers = [line for line in shown.stderr.splitlines() if "tokens/s" in line]
     assert len(numbers) == 1
     assert all(part in numbers[0] for part in ("24 tokens", "first token after"))
-    assert all((part in numbers[0]) == ("--stats" in flags) for part in ("guessed tokens right", "seed 1"))
+    assert all((part in numbers[0]) == ("--stats" in flags) for part in ("drafted tokens accepted", "seed 1"))
 
 
 def test_show_tree_writes_no_marks_into_a_pipe_and_says_why(run: Run, target: str) -> None:
     shown = run("generate", target, "--show-tree", *SAMPLED)
-    assert "warning: --show-tree draws on a terminal, and the output is none: only the text is printed" in shown.stderr
+    assert "warning: --show-tree needs a terminal, which stdout is not: only the text is printed" in shown.stderr
     assert shown.stdout == run("generate", target, *SAMPLED).stdout
     assert "drafted and accepted" not in shown.stderr
     assert "\x1b" not in shown.output
@@ -137,13 +137,13 @@ def test_a_model_that_is_named_goes_before_its_environment_variable(
         (("--drafter", "draft_model"), 2, "--draft"),
         (("--drafter", "none", "--depth", "3"), 2, "--depth has no effect"),
         (("--drafter", "layer_skip", "--skip-sets", "no/sets.json"), 2, "no/sets.json cannot be read"),
-        (("--json", "--show-tree"), 2, "exclude each other"),
+        (("--json", "--show-tree"), 2, "cannot be used together"),
         (("--max-length", "100000"), 2, "--max-length 100000 exceeds"),
         (("--max-new-tokens", "600"), 2, "ask for at most 511 new tokens; the model has no more positions than that"),
         (("--max-length", "20", "-n", "20"), 2, "or raise --max-length (the model itself has 512 positions)"),
         (("-n", "-5"), 2, "--max-new-tokens -5 must be >= 1, or -1 for as many as fit"),
         (("--drafter", "parallel", "--drafter-address", "nowhere"), 2, "address 'nowhere' is not host:port"),
-        (("--profile", "p.json"), 2, "there is no flag --profile: what passes cost is measured"),
+        (("--profile", "p.json"), 2, "there is no flag --profile: the times of passes are measured"),
         (("--draft-min", "3"), 2, "there is no flag --draft-min: how much is drafted"),
         (("--prompt", ""), 2, "the prompt is empty"),
         (("--model", "x"), 2, "the model is named twice"),
@@ -243,7 +243,7 @@ def test_the_model_s_own_sampling_is_the_default_of_a_command(
     rest = (*flags, "The fox", "-n", "20", "--ignore-eos", "--seed", "3")
     shown = run(name, str(folder), *rest)
     assert shown.stdout == run(name, target, "--temperature", "1.5", "--repetition-penalty", "1.3", *rest).stdout
-    assert "as the model says: temperature 1.5, repetition_penalty 1.3; --temperature 0 is greedy" in shown.stderr
+    assert "as set by the model: temperature 1.5, repetition_penalty 1.3; --temperature 0 is greedy" in shown.stderr
     greedy = run(name, str(folder), "--temperature", "0", *rest)
     assert greedy.stdout == run(name, target, *rest).stdout != shown.stdout
     assert "is greedy" not in greedy.stderr

@@ -77,15 +77,15 @@ def test_a_value_from_the_environment_is_blamed_on_its_variable(run: Run, monkey
 def test_a_variable_that_nothing_reads_is_told_with_the_nearest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_TEMPRATURE", "1")
     monkeypatch.setenv("FORERUN_CACHE", "x")
-    line = "forerun: warning: the variable FORERUN_TEMPRATURE means nothing to forerun: is FORERUN_TEMPERATURE meant?"
+    line = "forerun: warning: unknown environment variable FORERUN_TEMPRATURE: did you mean FORERUN_TEMPERATURE?"
     assert run("version").stderr == f"{line}\n"
 
 
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("FORERUN_QUANTIZATION", "is FORERUN_WEIGHTS meant?"),
-        ("FORERUN_MAX_TOKENS", "is FORERUN_MAX_NEW_TOKENS meant?"),
+        ("FORERUN_QUANTIZATION", "did you mean FORERUN_WEIGHTS?"),
+        ("FORERUN_MAX_TOKENS", "did you mean FORERUN_MAX_NEW_TOKENS?"),
         ("FORERUN_CHILDREN", "four continuations of a token are tried"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_variable_after_another_name_of_a_flag_or_after_one_that_is_gone_is_to
     run: Run, monkeypatch: pytest.MonkeyPatch, name: str, advice: str
 ) -> None:
     monkeypatch.setenv(name, "int8")
-    line = f"forerun: warning: the variable {name} means nothing to forerun: {advice}"
+    line = f"forerun: warning: unknown environment variable {name}: {advice}"
     assert run("version").stderr.startswith(line)
 
 

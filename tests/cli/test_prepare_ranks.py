@@ -47,16 +47,16 @@ def test_what_does_not_fit_is_refused(run: Run, tmp_path: Path) -> None:
     assert run("prepare", "builtin", *RANKS, "--weights", "int8", "--out", str(out)).exit_code == 0
     gguf = write_model(tmp_path / "x.gguf")
     for arguments, words in (
-        (("generate", str(out), "-p", "x"), "was prepared for 2 ranks, and 1 are asked for"),
-        (("generate", str(out), "-p", "x", "--target-ranks", "3"), "say --target-ranks 2"),
+        (("generate", str(out), "-p", "x"), "was prepared for 2 ranks, but 1 were requested"),
+        (("generate", str(out), "-p", "x", "--target-ranks", "3"), "use --target-ranks 2"),
         (("generate", str(out), "-p", "x", *RANKS, "--weights", "int4"), "prepared with int8 weights"),
-        (("prepare", "builtin", *RANKS, "--out", str(out)), "is there already"),
+        (("prepare", "builtin", *RANKS, "--out", str(out)), "exists already"),
         (("prepare", "builtin", *RANKS), "--out FOLDER"),
         (("prepare", "builtin", "--target-ranks", "0", *new), "must lie in [1, 64]"),
         (("prepare", "builtin", *RANKS, "--dtype", "float32", *new), "in its own dtype"),
         (("prepare", "builtin", *RANKS, "--weights", "int8", "--quantize", "awq", *new), "leave --weights out"),
-        (("prepare", str(gguf), *RANKS, *new), "GGUF file as it is"),
-        (("prepare", str(out), *RANKS, *new), "no folder of safetensors"),
+        (("prepare", str(gguf), *RANKS, *new), "GGUF file needs no preparation"),
+        (("prepare", str(out), *RANKS, *new), "not a folder of safetensors"),
     ):
         shown = run(*arguments)
         assert shown.exit_code != 0, arguments

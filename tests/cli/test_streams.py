@@ -21,7 +21,7 @@ def run_bytes(*arguments: str | bytes, typed: bytes = b"", **changes: str) -> su
 def test_bytes_that_are_no_text_are_replaced_with_one_word_about_it(target: str) -> None:
     finished = run_bytes("chat", target, *SHORT, typed=b"caf\xe9 \xff\nHi\n")
     assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.count(b"the input is not UTF-8 throughout: a byte such as 0xe9") == 1
+    assert finished.stderr.count(b"the input is not valid UTF-8: bytes such as 0xe9") == 1
     assert b"Traceback" not in finished.stderr
     assert len(finished.stdout.splitlines()) >= 2
 

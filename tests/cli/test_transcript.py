@@ -45,14 +45,14 @@ def test_what_was_written_is_read(file: Path) -> None:
         ("more", 1, "not 'format', 'identity', 'messages', 'model', 'more'"),
         ("model", 3, "model is 3, but must be a text"),
         ("settings", [], "settings is [], but must be an object"),
-        ("settings", {"temprature": 1}, "settings holds 'temprature', which is none"),
+        ("settings", {"temprature": 1}, "settings holds 'temprature', which is not a setting"),
         ("settings", {"temperature": -1}, "settings: temperature -1.0 must be 0 (greedy)"),
         ("settings", {"logit_bias": {"x": 1}}, "settings: invalid literal for int() with base 10: 'x'"),
         ("template_variables", None, "template_variables is None, but must be an object"),
         ("num_dropped_turns", 3, "num_dropped_turns is 3, but must be a number of turns, of 2"),
         ("num_dropped_turns", True, "num_dropped_turns is True"),
         ("messages", {}, "messages is {}, but must be a list"),
-        ("messages", [1], "message 0 is 1, but must hold just a role and a content"),
+        ("messages", [1], "message 0 is 1, but must hold only a role and a content"),
         ("messages", [{"role": "user", "content": "x"}], "the roles of its messages are ['user']"),
         ("messages", [{"role": "user", "content": "x", "name": "y"}], "message 0 is {'content': 'x'"),
         ("messages", [{"role": "user", "content": "x", "stopped": True}], "message 0 is {'content': 'x'"),
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_named(file: Path, key: str, value: Any, fault: str) ->
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ConfigError) as refused:
         read(file)
-    assert str(refused.value).startswith(f"{file} is no conversation that can go on: ")
+    assert str(refused.value).startswith(f"{file} cannot be continued as a conversation: ")
     assert fault in str(refused.value)
 
 
@@ -79,5 +79,5 @@ def test_damaged_files_are_refused_or_read_and_nothing_else(file: Path) -> None:
             assert isinstance(read(file), Transcript)
     for text in ("[" * 100_000, whole.decode().replace("brief", "\\ud800"), ""):
         file.write_text(text)
-        with pytest.raises(ConfigError, match="it is no JSON"):
+        with pytest.raises(ConfigError, match="it is not valid JSON"):
             read(file)

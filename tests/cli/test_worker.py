@@ -114,11 +114,11 @@ def test_a_worker_without_an_address_or_open_to_strangers_is_refused(
         (("builtin", "--listen", "127.0.0.1:0", "--skip", "layers 3 to 5"), 2, "must look like attention:3,5;mlp:4"),
         (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:four"), 2, "skipped sublayers 'mlp:four' must look"),
         (("builtin", "--listen", "no host", "--skip", "mlp:12"), 2, "12 layers"),
-        (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:4", "--ranks", "2"), 2, "take --ranks 1"),
+        (("builtin", "--listen", "127.0.0.1:0", "--skip", "mlp:4", "--ranks", "2"), 2, "use --ranks 1"),
         (("--listen", "127.0.0.1:0", "--ranks", "65"), 2, "65 must lie in [1, 64]"),
-        (("--role", "target"), 2, "say --join HOST:PORT"),
+        (("--role", "target"), 2, "use --join HOST:PORT"),
         (("--role", "target", "--join", "7070"), 2, "is not host:port"),
-        (("--listen", "127.0.0.1:0", "--join", "127.0.0.1:1"), 2, "say --role target"),
+        (("--listen", "127.0.0.1:0", "--join", "127.0.0.1:1"), 2, "use --role target"),
     ],
 )
 def test_a_worker_that_cannot_serve_says_why(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import patch
 
 import torch
@@ -19,7 +19,6 @@ from forerun import EngineConfig, SamplingParams
 from forerun.awq.folder import write_folder
 from forerun.backends.cpu import packed_file
 from forerun.bench.data import download
-from forerun.bench.peers.gguf_cache import cached_gguf
 from forerun.bench.records.answers import Record, Turn
 from forerun.bench.records.run_folder import RunFolder
 from forerun.checkpoints.open import open_source
@@ -38,8 +37,7 @@ from forerun.distill.folder import write_draft
 from forerun.distill.run_place import RunPlace
 from forerun.distill.saved_draft import SavedDraft
 from forerun.distill.text_store import TextStore
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, write_sets
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.learnt import LearntFile
 from forerun.engine.profile import Profile
@@ -86,7 +84,6 @@ def filler(number: int) -> str:
 def build(folder: Path) -> None:
     BUILT["wheel"] = write_wheel(folder)
     BUILT["model"] = write_model(folder / "m.gguf", architecture="qwen2", default_type="Q4_K")
-    BUILT["gguf"] = cached_gguf(open_source(DRAFT).path, "bfloat16", folder)
 
 
 def begin_conversation(folder: Path, name: str) -> Write:
@@ -301,18 +298,6 @@ def folder_numbers(folder: Path) -> set[int]:
     return found
 
 
-def begin_gguf(folder: Path, name: str) -> Write:
-    source = open_source(DRAFT).path
-    return lambda number: said_as_error(lambda: cached_gguf(source, "bfloat16", folder / f"{number}"))
-
-
-def gguf_numbers(folder: Path) -> set[int]:
-    found = {int(path.parent.name): path for path in folder.glob("*/*.gguf")}
-    for path in found.values():
-        assert path.read_bytes() == BUILT["gguf"].read_bytes()
-    return set(found)
-
-
 def begin_data(folder: Path, name: str) -> Write:
     def write(number: int) -> None:
         download.download = lambda url: rows_of(number)
@@ -338,15 +323,6 @@ def report_numbers(folder: Path) -> set[int]:
     text = (folder / "r.md").read_text()
     assert text == filler(int(text.split()[0]))
     return {int(text.split()[0])}
-
-
-def said_as_error(act: Callable[[], Any]) -> None:
-    from forerun.core.errors import ConfigError
-
-    try:
-        act()
-    except OSError as error:  # which a peer's process reports as it is
-        raise ConfigError(str(error)) from error
 
 
 KINDS = (
@@ -383,6 +359,5 @@ KINDS = (
     Kind(name="packed weights", begin=begin_packed, numbers=packed_numbers, keeps_all=True, has_items=True),
     Kind(name="short name", begin=begin_short_name, numbers=short_name_numbers, keeps_all=True, has_items=True),
     Kind(name="folder", begin=begin_folder, numbers=folder_numbers, keeps_all=True, has_items=True),
-    Kind(name="gguf", begin=begin_gguf, numbers=gguf_numbers, keeps_all=True, has_items=True),
     Kind(name="data", begin=begin_data, numbers=data_numbers, keeps_all=True, has_items=True),
 )

@@ -79,7 +79,7 @@ def write_all(kind: Kind, folder: Path, numbers: Iterable[int], name: str, tell:
         tell("begun")
         for number in numbers:
             write(number)
-            if any("kept" in line for line in said):
+            if any("not kept" in line or "not saved" in line for line in said):
                 tell(said[-1])
                 return
             tell(number)

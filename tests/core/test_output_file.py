@@ -34,7 +34,7 @@ def test_a_full_disk_is_seen_before_the_work(tmp_path: Path, monkeypatch: pytest
     ("name", "obstacle"),
     [
         (".", "it is a folder"),
-        ("file/below", ".*is no folder"),
+        ("file/below", ".*is not a folder"),
         ("gone/below", "there is no folder .*gone"),
         ("n" * 300, "File name too long"),
     ],
@@ -115,6 +115,6 @@ def test_a_file_that_may_not_be_written_to_is_not_replaced(tmp_path: Path, monke
     path.write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for a user without the rights of root
     for refused in (lambda: require_writable(path), lambda: write_whole(path, "new")):
-        with pytest.raises(ConfigError, match="it may not be written to"):
+        with pytest.raises(ConfigError, match="it is read-only"):
             refused()
     assert path.read_text() == "old"

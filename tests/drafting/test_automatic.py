@@ -15,9 +15,10 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from forerun.drafting.token_recycling import LEARNING, TokenRecyclingDrafter
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
+from forerun.speculation.economy.choice import LEARNING
 from forerun.speculation.walk import Acceptance
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import rest_slow

@@ -3,7 +3,7 @@
 import random
 
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.drafting.predicted_text import PredictedText
+from forerun.drafting.predicted import PredictedText
 
 PREDICTION = list(range(100, 140))
 

@@ -68,7 +68,7 @@ BROKEN = Gpu(name="old", free_bytes=0, fault="no kernel image is available")
         ([SMALL], 7, "cuda:0", None),
         ([SMALL, LARGE, LARGE], 7, "cuda:1", None),
         ([BROKEN, SMALL], 7, "cuda:1", None),
-        ([SMALL, LARGE], 81, "cpu", "large has 80.0 GiB free, and model and caches need 81.0"),
+        ([SMALL, LARGE], 81, "cpu", "large has 80.0 GiB free, but model and caches need 81.0"),
         ([BROKEN], 1, "cpu", r"old fails at its first operation \(no kernel image is available\)"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_gpu_that_torch_was_made_without_is_told_of() -> None:
     device, obstacle = choose_device([], needed_bytes=1, is_unseen=True)
     assert device == "cpu"
     assert obstacle is not None
-    assert "made without CUDA" in obstacle
+    assert "built without CUDA" in obstacle
 
 
 def test_auto_opens_an_engine_on_what_is_there() -> None:

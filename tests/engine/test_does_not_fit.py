@@ -17,8 +17,9 @@ def test_a_device_without_memory_is_named_with_what_needs_less(target: str) -> N
     with full, pytest.raises(ConfigError) as caught:
         Engine(EngineConfig(target=target, device="cpu"))
     assert str(caught.value) == (
-        f"{target} and its drafter do not fit the memory of cpu: CUDA out of memory. Tried to allocate 1.00 GiB. "
-        'Smaller weights (int8, int4), a smaller max_length or a smaller draft need less; device "cpu" has other memory'
+        f"{target} and its drafter do not fit into the memory of cpu: CUDA out of memory. Tried to allocate 1.00 GiB. "
+        "Smaller weights (int8, int4), a smaller max_length or a smaller draft need less memory; "
+        'device "cpu" uses the main memory'
     )
 
 

@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_with_numbers(plain_engine: Engine, num_pro
 
 @pytest.mark.parametrize("prompt", ["", []])
 def test_an_empty_prompt_is_refused(plain_engine: Engine, prompt: object) -> None:
-    with pytest.raises(ConfigError, match="holds no token"):
+    with pytest.raises(ConfigError, match="the prompt is empty"):
         plain_engine.generate(prompt)  # type: ignore[arg-type]
 
 

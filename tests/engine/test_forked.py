@@ -6,12 +6,15 @@ from dataclasses import replace
 from time import monotonic, sleep
 
 import pytest
+import torch
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams, TokenRecycling
+from forerun.core.config import KernelsName
 from forerun.core.drafter_config import DrafterConfig
+from forerun.runtime.threads import kernel_threads, on_threads
 
 LIMIT_S = 30  # a child that waits for threads that it does not have waits for ever
-PROMPT = list(range(5, 205))
+PROMPT = list(range(5, 905))
 ANSWER = SamplingParams(max_new_tokens=24, seed=1, ignore_eos=True)
 ASKED = (
     ANSWER,
@@ -20,13 +23,20 @@ ASKED = (
 )
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("drafter", [NoDrafter(), TokenRecycling(adaptive=False)])
-def test_a_forked_process_writes_the_same_texts(drafter: DrafterConfig) -> None:
-    with Engine(EngineConfig(drafter=drafter, max_length=512, num_threads=2)) as engine:
+def test_a_forked_process_writes_the_same_texts(drafter: DrafterConfig, kernels: KernelsName) -> None:
+    with Engine(EngineConfig(drafter=drafter, max_length=2048, num_threads=2, kernels=kernels)) as engine:
         expected = [engine.generate(PROMPT, params).token_ids for params in ASKED]
         pid = os.fork()
         if pid == 0:
-            os._exit([engine.generate(PROMPT, params).token_ids for params in ASKED] != expected)
+            status = 1
+            try:
+                texts = [engine.generate(PROMPT, params).token_ids for params in ASKED]
+                used = [on_threads(2, count) for count in (kernel_threads, torch.get_num_threads)]
+                status = int(texts != expected or used != [2, 1])
+            finally:
+                os._exit(status)
         until = monotonic() + LIMIT_S
         while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
             if monotonic() > until:

@@ -96,7 +96,7 @@ def test_a_folder_that_takes_no_file_is_said_and_nothing_else(
         learnt = LearntFile(str(tmp_path / name), ABOUT)
         learnt.restore(NoneDrafter())
         learnt.keep(NoneDrafter())
-    assert "is not kept" in caplog.text
+    assert "are not saved" in caplog.text
 
 
 def test_the_next_start_measures_nothing_and_writes_the_same_text(

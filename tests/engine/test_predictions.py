@@ -91,7 +91,9 @@ def test_auto_can_be_told_which_of_its_drafters_drafts(plain: Generation) -> Non
 
 def test_a_drafter_or_a_prediction_that_cannot_be_is_refused() -> None:
     with engine_with(DRAFTERS["prompt_lookup"], **SETTINGS) as engine:
-        with pytest.raises(ConfigError, match=r"drafter 'prompt_lookup' cannot be had .*: name none, or leave it out"):
+        with pytest.raises(
+            ConfigError, match=r"drafter 'prompt_lookup' is not available .*: name none, or leave it out"
+        ):
             engine.generate(PROMPT, drafter="prompt_lookup")
         with pytest.raises(ConfigError, match="the prediction holds token id -1"):
             engine.generate(PROMPT, prediction=[5, -1])

@@ -59,7 +59,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_profile_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"profile\.json is no profile .*: make one with forerun plan --calibrate"):
+    with pytest.raises(ConfigError, match=r"profile\.json is not a profile .*: make one with forerun plan --calibrate"):
         Profile.read(path)
 
 
@@ -68,7 +68,7 @@ def test_a_missing_key_is_damage(tmp_path: Path, key: str) -> None:
     path, values = written(tmp_path)
     del values[key]
     path.write_text(json.dumps(values))
-    with pytest.raises(ConfigError, match=rf"profile\.json is no profile .*{key}"):
+    with pytest.raises(ConfigError, match=rf"profile\.json is not a profile .*{key}"):
         Profile.read(path)
 
 
@@ -109,7 +109,7 @@ def test_a_missing_key_is_damage(tmp_path: Path, key: str) -> None:
 def test_a_damaged_value_is_refused_with_the_files_name(tmp_path: Path, key: str, value: object) -> None:
     path, values = written(tmp_path)
     path.write_text(json.dumps(values | {key: value}))
-    with pytest.raises(ConfigError, match=r"profile\.json is no profile .*: make one with forerun plan --calibrate"):
+    with pytest.raises(ConfigError, match=r"profile\.json is not a profile .*: make one with forerun plan --calibrate"):
         Profile.read(path)
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, share: float) -> Non
     path, _ = written(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ConfigError, match=r"profile\.json is no profile"):
+    with pytest.raises(ConfigError, match=r"profile\.json is not a profile"):
         Profile.read(path)
 
 

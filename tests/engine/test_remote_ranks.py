@@ -172,11 +172,11 @@ def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.Monkey
     ("said", "match"),
     [
         (b"HTTP/1.1 400 Bad Request", "no leader of ranks"),
-        (to_frame(Greeting(version="0.0")) + b"an opening of another version", "the leader is forerun 0.0"),
+        (to_frame(Greeting(version="0.0")) + b"an opening of another version", "the leader runs forerun 0.0"),
         (to_frame(Greeting(version=forerun.__version__)) + b"another", "no leader of ranks"),
-        (to_frame(Greeting(version=forerun.__version__)), "the leader has gone"),
-        (to_frame(Greeting(version="0.0"))[:-1], "the leader has gone"),
-        (b"", "the leader has gone"),
+        (to_frame(Greeting(version=forerun.__version__)), "the leader has closed the connection"),
+        (to_frame(Greeting(version="0.0"))[:-1], "the leader has closed the connection"),
+        (b"", "the leader has closed the connection"),
     ],
     ids=[
         "another program",

@@ -14,7 +14,7 @@ def engine(target: str) -> Iterator[Engine]:
 
 
 def test_a_models_name_is_no_config() -> None:
-    with pytest.raises(ConfigError, match=r"'builtin' is no EngineConfig: write forerun.load\('builtin'\)"):
+    with pytest.raises(ConfigError, match=r"'builtin' is not an EngineConfig: write forerun.load\('builtin'\)"):
         Engine("builtin")  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def test_a_template_that_is_none_is_refused_before_the_weights_are_read(target: 
 
 @pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc")])
 def test_bytes_are_not_taken_for_token_ids(engine: Engine, prompt: bytes) -> None:
-    with pytest.raises(ConfigError, match="a prompt of bytes is no text: decode it first"):
+    with pytest.raises(ConfigError, match="a prompt of bytes is not a text: decode it first"):
         engine.generate(prompt)
 
 

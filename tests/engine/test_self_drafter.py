@@ -19,8 +19,8 @@ from forerun import (
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.swift_search import SwiftSearch
+from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.swift import SwiftStrategy
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
@@ -178,12 +178,12 @@ def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> 
         with engine_of(DRAFTERS[name]) as engine:
             params = replace(GREEDY, max_new_tokens=100)
             assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
-            search = self_drafter_of(engine).search
-            match search:
-                case InPassSearch():
-                    assert search.search.num_evaluations > 0, name
-                case SwiftSearch():
-                    assert search._candidates.num_steps > 0, name
+            strategy = self_drafter_of(engine).search.strategy
+            match strategy:
+                case GatedStrategy():
+                    assert strategy.num_evaluations > 0, name
+                case SwiftStrategy():
+                    assert strategy.num_steps > 0, name
 
 
 @cache

@@ -14,9 +14,8 @@ from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.drafter import search_of
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache, write_sets
 from forerun.engine import skip_finder
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.self_drafter import byte_share
@@ -66,7 +65,7 @@ def first_skipped(config: EngineConfig) -> SkipSet:
     with Engine(config) as engine:
         search = search_of(engine.drafter)
         assert search is not None
-        return search.skipped
+        return search.strategy.skipped
 
 
 def test_what_is_found_can_be_used(found: Findings) -> None:
@@ -88,12 +87,12 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
 
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, InPassSearch)
-        before = skips.search.num_evaluations
+        assert isinstance(skips.strategy, GatedStrategy)
+        before = skips.strategy.num_evaluations
         for prompt in PROMPTS[:2]:
             asked.append(prompt)
             yield engine.encode(prompt)
-        assert skips.search.num_evaluations >= before + 2 * 16 // 32
+        assert skips.strategy.num_evaluations >= before + 2 * 16 // 32
 
     drafter = LayerSkip(search="off")
     find_skip_sets(BUILTIN, drafter, listen, SamplingParams(max_new_tokens=16, ignore_eos=True), told.append)
@@ -101,7 +100,7 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
 
 
 def test_a_model_without_inner_layers_has_nothing_to_skip(draft: str) -> None:
-    with pytest.raises(ConfigError, match=r"has 1 layers: there is nothing to skip below 3"):
+    with pytest.raises(ConfigError, match=r"has 1 layers, but skipping needs at least 3"):
         find_skip_sets(EngineConfig(target=draft, num_threads=1, max_length=64), LayerSkip(), prompts, PARAMS)
 
 
@@ -131,12 +130,14 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
     cache_folder = tmp_path / "cache"
     path = kept(folder, [BEST], cache_folder=cache_folder)
     assert path == sets_in_cache(cache_folder, model_identity(folder))
-    with pytest.raises(ConfigError, match=r"no place for the sets of .*, as neither .* can be written: name a file"):
+    with pytest.raises(
+        ConfigError, match=r"the sets of .* cannot be saved, because neither .* can be written: name a file"
+    ):
         kept(folder, [BEST])
 
 
 def test_where_there_is_no_place_at_all_a_file_is_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no place for the sets of builtin, as .*: name a file"):
+    with pytest.raises(ConfigError, match=r"the sets of builtin cannot be saved, because .*: name a file"):
         kept(BUILTIN_TARGET, [BEST], num_layers=12)
     path = tmp_path / "new" / "sets.json"
     assert kept(BUILTIN_TARGET, [BEST], num_layers=12, out=path) == path
@@ -158,11 +159,11 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
     sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
     with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
         skips = search_of(engine.drafter)
-        assert isinstance(skips, InPassSearch)
-        known = {named.skipped for named in skips.search.known()}
+        assert isinstance(skips.strategy, GatedStrategy)
+        known = {named.skipped for named in skips.strategy.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
         assert len(missing) <= 1, "one may have made room for SWIFT's first set"
-        assert skips.skipped in {named.skipped for named in found.sets}
+        assert skips.strategy.skipped in {named.skipped for named in found.sets}
     assert first_skipped(replace(BUILTIN, drafter=replace(FIXED, sets=sets))) == found.sets[0].skipped
     assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no file, no sets"
 

@@ -20,7 +20,7 @@ from forerun import (
     SamplingParams,
 )
 from forerun.runtime.affinity import own_cores
-from forerun.speculation import plain_times
+from forerun.speculation.economy import plain_times
 
 PROMPT = "the cat sat on the mat and the cat "
 MIXED = [

@@ -62,7 +62,7 @@ def test_a_trace_that_fits_no_answer_is_refused(changes: dict[str, object]) -> N
 def test_a_line_that_is_no_trace_is_named_with_its_file(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(f"{TRACE.to_json()}\n{line}\n")
-    with pytest.raises(ConfigError, match=r"trace\.jsonl, line 2, is no trace") as caught:
+    with pytest.raises(ConfigError, match=r"trace\.jsonl, line 2, is not a trace") as caught:
         read_traces(path)
     assert said in str(caught.value)
 

@@ -1,8 +1,6 @@
 """Checkpoint folders by strangers: the built-in model with one file, or two, that a hostile hand changed.
 
-The model has one layer, so that thousands of engines can be opened. Left out are chains of Replace in tokenizer.json
-that multiply a text, and patterns that backtrack: the tokenizers library runs them in this process, for minutes, and
-nothing can interrupt that. SECURITY.md tells users.
+The model has one layer, so that thousands of engines can be opened.
 """
 
 import json
@@ -181,6 +179,9 @@ PARTS: Final[dict[str, tuple[Any, ...]]] = {
         {"type": "Replace", "pattern": {"Regex": ""}, "content": "xx"},
         {"type": "Replace", "pattern": {"String": "h"}, "content": "i" * 10_000},
         {"type": "Prepend", "prepend": ""},
+        {"type": "Replace", "pattern": {"Regex": "(.+)+$"}, "content": "xx"},
+        {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "i"}, "content": "iii"}] * 40},
+        {"type": ["Replace"]},
         {"type": "NFKC"},
         {"type": "Nonsense"},
         {"type": "Strip"},
@@ -201,6 +202,7 @@ PARTS: Final[dict[str, tuple[Any, ...]]] = {
         {"type": "Split", "pattern": {"Regex": "(?<=a*)b"}, "behavior": "Isolated", "invert": False},
         {"type": "FixedLength", "length": 0},
         {"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"},
+        {"type": "Split", "pattern": {"Regex": "(?:(.|h|i)+)+$"}, "behavior": "Isolated", "invert": False},
         {"type": "CharDelimiterSplit", "delimiter": ""},
         {"type": "Sequence", "pretokenizers": []},
         {"type": "UnicodeScripts"},

@@ -4,12 +4,14 @@ import logging
 import subprocess
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
+from forerun.text import encoder
 from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import NO_VARIABLES, ChatTemplate
 from tests.cli.conftest import command, environment
@@ -31,6 +33,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileFolders:
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ChatTemplate.render, "__defaults__", (NO_VARIABLES, SHORT))
     monkeypatch.setattr(ChatTemplate.variables, "__defaults__", (SHORT,))
+    monkeypatch.setattr(encoder, "LIMITS", replace(encoder.LIMITS, max_s=SHORT.max_s))
     return HostileFolders(tmp_path / "model")
 
 

@@ -122,7 +122,7 @@ def run_two(out: Path, expected: Contents, seconds: float, rng: random.Random) -
         os.waitpid(pid, 0)
     assert lines.count(WRITTEN) == 1, lines
     (other,) = [line for line in lines if line != WRITTEN]
-    assert any(words in other for words in ("another process writes", "is there already", "cannot be written")), other
+    assert any(words in other for words in ("another process writes", "exists already", "cannot be written")), other
     require_whole_or_nothing(out, expected)
 
 

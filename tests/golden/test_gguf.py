@@ -1,6 +1,6 @@
 """A model of every family as a GGUF file gives the logits of the folder it was made from.
 
-The writer is the benchmark's own, whose files llama.cpp reads: it orders rows as llama.cpp's converter does.
+The writer orders rows as llama.cpp's converter does; llama-server reads its files in tests/bench/peers.
 """
 
 from pathlib import Path
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from forerun.backends.torch.backend import REFERENCE
-from forerun.bench.peers.gguf_file import write_gguf
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
@@ -18,6 +17,7 @@ from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES
 
 pytest.importorskip("gguf")
+from tests.golden.gguf_writer import write_gguf
 
 NUM_TOKENS: Final = 64  # twice the context that the families' rotary scalings stretch
 MAX_ERROR: Final = 1e-5
@@ -40,7 +40,7 @@ def logits_of(source: CheckpointSource, token_ids: list[int]) -> torch.Tensor:
 def test_logits_equal_those_of_the_folder(family: str, tmp_path: Path) -> None:
     golden = FAMILIES[family].save(tmp_path)
     path = tmp_path / "model.gguf"
-    write_gguf(tmp_path, path, weights="float32")
+    write_gguf(tmp_path, path)
     folder, file = open_source(str(tmp_path)), GgufCheckpoint(name="x", path=path)
     assert file.spec().tied_embeddings == folder.spec().tied_embeddings
     assert file.spec().num_parameters == folder.spec().num_parameters
@@ -53,7 +53,7 @@ def test_logits_equal_those_of_the_folder(family: str, tmp_path: Path) -> None:
 
 def test_llama3_frequencies_are_told_by_divisors(tmp_path: Path) -> None:
     FAMILIES["llama3"].save(tmp_path)
-    write_gguf(tmp_path, tmp_path / "model.gguf", weights="float32")
+    write_gguf(tmp_path, tmp_path / "model.gguf")
     rope = GgufCheckpoint(name="x", path=tmp_path / "model.gguf").spec().rope
     assert rope.kind == "default"
     assert len(set(rope.divisors)) > 1

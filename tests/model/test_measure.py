@@ -5,7 +5,7 @@ import torch
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION
-from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
+from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, rising, stand_in

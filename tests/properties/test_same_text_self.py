@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from tests.dense_reference import reference_text

@@ -15,7 +15,7 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
-from forerun.drafting.layer_skip.swift_candidates import load_library
+from forerun.drafting.layer_skip.swift import load_library
 from forerun.drafting.none import NoneDrafter
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing
@@ -195,7 +195,7 @@ def test_the_text_of_a_seed_is_the_same_with_any_search_and_any_seed_of_it(param
             drafter = drafter_on(playing.target_for(config, weights), config)
             rounds = play(drafter.runner._owner, drafter, params=params, num_tokens=50)
             assert ids_of(rounds, 50) == expected
-            found.add(drafter.search.skipped)
+            found.add(drafter.search.strategy.skipped)
     assert len(found) > 3, "the searches found nothing of their own"
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])

@@ -274,7 +274,7 @@ def test_the_command_serves_several_and_ends_at_a_signal() -> None:
     [
         (("builtin", "builtin-draft", "--replicas", "2"), "--replicas 2 serve one model: name one, not 2"),
         (("builtin", "builtin-draft", "--served-model-name", "x"), "--served-model-name names one model, and 2 are"),
-        (("builtin", "builtin-draft", "builtin"), "clients would call two models builtin"),
+        (("builtin", "builtin-draft", "builtin"), "two models would have the name builtin for clients"),
         (("builtin", "builtin-draft", "--model", "builtin"), "the model is named twice"),
         (("builtin", "--max-loaded", "0"), "--max-loaded 0 must be >= 1"),
     ],

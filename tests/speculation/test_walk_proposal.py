@@ -31,6 +31,11 @@ FAULTS: dict[str, Callable[[TokenTree], object]] = {
     "an id too large": lambda tree: tree.token_ids.__setitem__(2, 10),
     "a negative id": lambda tree: tree.token_ids.__setitem__(3, -1),
     "a parent behind its child": lambda tree: tree.parents.__setitem__(1, 3),
+    "a later parent of the right depth": lambda tree: [
+        tree.parents.__setitem__(1, 2),
+        tree.depths.__setitem__(1, 2),
+        tree.depths.__setitem__(3, 3),
+    ],
     "a node as its own parent": lambda tree: tree.parents.__setitem__(2, 2),
     "a second root": lambda tree: tree.parents.__setitem__(2, -1),
     "a wrong depth": lambda tree: tree.depths.__setitem__(3, 1),

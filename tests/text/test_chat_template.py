@@ -57,7 +57,7 @@ def test_a_template_in_place_of_the_models_own_has_its_special_tokens(tmp_path: 
     expected = own.encode("Be brief.<|im_end|>", add_special_tokens=False)
     assert other.apply_chat_template(CHAT) == expected
     assert not own.has_chat_template
-    with pytest.raises(ConfigError, match=r"no Jinja template.*correct it"):
+    with pytest.raises(ConfigError, match=r"not a valid Jinja template.*correct it"):
         own.with_chat_template("{% for %}")
 
 

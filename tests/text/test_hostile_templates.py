@@ -177,5 +177,5 @@ def test_the_time_of_day_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch
 def test_its_variables_are_asked_of_the_child() -> None:
     asked = "{{ bos }}{% if enable_thinking %}{{ 7**(9**9) }}{% endif %}{{ messages }}{{ tools }}{{ reasoning }}"
     assert template_of(asked).variables() == {"enable_thinking", "reasoning"}
-    with pytest.raises(ConfigError, match="no Jinja template"):
+    with pytest.raises(ConfigError, match="not a valid Jinja template"):
         template_of("{% if messages %}x{% endfo %}").variables()

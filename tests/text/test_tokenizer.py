@@ -12,7 +12,8 @@ from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.text.tokenizer import LONG_TEXT, Tokenizer
+from forerun.text.encoder import LONG_TEXT
+from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
 TEXTS = (
@@ -186,7 +187,7 @@ def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
 )
 def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path: Path, template: str) -> None:
     tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=template))
-    with pytest.raises(ConfigError, match=r"chat template (refused|.* is no Jinja template)"):
+    with pytest.raises(ConfigError, match=r"chat template (refused|.* is not a valid Jinja template)"):
         tokenizer.apply_chat_template(CHATS[0])
 
 

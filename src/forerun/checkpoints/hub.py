@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.checksums import require_sum, sha256_of
 from forerun.core.disk_room import is_full, no_room, require_room
@@ -26,10 +26,15 @@ ROOM_VARIABLE: Final = "HF_HUB_CACHE"  # names the hub's own cache
 ANSWERS_S: Final = 3.0  # a reachable hub answers in a tenth of that
 
 
-def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] = HUB_FILES) -> Path:
+def fetch_snapshot(
+    name: str, revision: str | None = None, files: Sequence[str] = HUB_FILES, *, tqdm_class: Any = None
+) -> Path:
     """The folder of a repository's files in the hub's own cache; missing files are downloaded.
 
     Downloaded files are checked against the sha256 that the hub gives.
+
+    Args:
+        tqdm_class: of the progress bars; None for the hub's own.
 
     Raises:
         NoRoomError: the disk has too little space for them, or filled up during the download.
@@ -45,14 +50,14 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
     try:
         if info is not None and not missing:  # so the hub need not be asked again
             return Path(snapshot_download(name, revision=info.sha, local_files_only=True))
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
-    except _hub_errors() as error:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files), tqdm_class=tqdm_class))
+    except hub_errors() as error:
         if is_full(error):
             raise no_room(place, num_bytes, variable=ROOM_VARIABLE) from error
         wanted = name if revision is None else f"{name} at revision {revision}"
         raise CheckpointError(
             f"there is no folder {name!r}, and {wanted} could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {_first_line(error)}): check the name and the network, log in if the model is "
+            f"({type(error).__name__}: {first_line(error)}): check the name and the network, log in if the model is "
             "gated, or download it elsewhere and give its folder"
         ) from error
     for item in missing:
@@ -61,14 +66,14 @@ def fetch_snapshot(name: str, revision: str | None = None, files: Sequence[str] 
 
 
 def _info(name: str, revision: str | None) -> "ModelInfo | None":
-    """What the hub says of a repository's newest files; None if it does not answer."""
+    """The hub's description of a repository's newest files; None if the hub does not answer."""
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
         return None
     try:
         return HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
-    except _hub_errors():  # `snapshot_download` then reports the error or uses the cache
+    except hub_errors():  # `snapshot_download` then reports the error or uses the cache
         return None
 
 
@@ -106,17 +111,17 @@ def list_files(name: str, revision: str | None = None) -> list[str]:
 
     try:
         return sorted(HfApi().list_repo_files(name, revision=revision))
-    except _hub_errors():
+    except hub_errors():
         folder = fetch_snapshot(name, revision)
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def _hub_errors() -> tuple[type[Exception], ...]:
+def hub_errors() -> tuple[type[Exception], ...]:
     """The exceptions of the hub's client; RuntimeError comes from its download library (hf-xet)."""
     from huggingface_hub import errors
 
     return (OSError, RuntimeError, *(getattr(errors, error) for error in HUB_ERRORS if hasattr(errors, error)))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "no details")

@@ -21,7 +21,7 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_D
 from forerun.core.errors import CheckpointError
 
 BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft"}
-OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # no name of a model
+OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # a path, not a model's name
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
@@ -50,10 +50,10 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
         if is_gguf(path):
             return GgufCheckpoint(name=name, path=path)
         raise CheckpointError(
-            f"{name!r} is a file: give a GGUF file, or the folder that holds {CONFIG_NAME} and the weights"
+            f"{name!r} is not a GGUF file: give one, or the folder that holds {CONFIG_NAME} and the weights"
         )
     if OF_A_FILE.search(name):
-        raise CheckpointError(f"there is no such file or folder: {name}; check the path, as seen from {Path.cwd()}")
+        raise CheckpointError(f"there is no such file or folder: {name}; check the path (relative to {Path.cwd()})")
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2], revision)
@@ -61,8 +61,8 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     if nearest := get_close_matches(name.lower(), short_names, n=1):
         raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
     raise CheckpointError(
-        f"there is no file or folder {name!r}, and it is no full hub name: give a folder that holds {CONFIG_NAME}, a "
-        f'GGUF file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
+        f"there is no file or folder {name!r}, and it is not a full hub name: give a folder with {CONFIG_NAME}, a GGUF "
+        'file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
         f"{' or '.join(map(repr, BUILTIN_FOLDERS))}, or a name that `forerun models` lists"
     )
 

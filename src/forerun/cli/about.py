@@ -1,4 +1,4 @@
-"""What runs, in a line and for JSON."""
+"""A description of an engine, as a line of text and for JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """An engine in words and numbers. draft: the model that drafts, where there is one here."""
+    """What an engine runs. draft: the draft model, the address of its worker, or "self"; None if there is no draft."""
 
     model: str
     num_parameters: int

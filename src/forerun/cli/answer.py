@@ -1,4 +1,4 @@
-"""An answer on stdout as it is written."""
+"""Prints an answer to stdout while it is generated."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ End = Callable[[Generation, str], None]  # given the text that was shown so far
 GREEN_UNDERLINED: Final = "\x1b[32;4m"
 UNDERLINED: Final = "\x1b[4m"
 RESET: Final = "\x1b[0m"
-SOON_S: Final = 0.5  # a prompt that is read by then needs no line that says so
+SOON_S: Final = 0.5  # the progress line appears only if reading the prompt takes longer
 
 
 def write_answer(
@@ -31,16 +31,16 @@ def write_answer(
 ) -> tuple[Generation, bool]:
     """Start a stream, show every step, and end the line.
 
-    Ctrl-C stops the answer behind the round under way, and at once while the prompt is read; a second one, always at
-    once.
+    Ctrl-C stops the answer after the current round, or at once while the prompt is read. A second Ctrl-C always stops
+    it at once.
 
     Returns:
-        The text so far or in full, and whether it was interrupted.
+        The answer, complete or up to the interruption, and whether it was interrupted.
     """
     with unechoed(), StopOnInterrupt() as interrupt:
         shown, stream = "", start()
         with suppress(KeyboardInterrupt):
-            interrupt.lose_patience()  # while the prompt is read: a pass can take long, and nothing is lost
+            interrupt.lose_patience()  # until the prompt is read: a pass can take long, and no text is lost
             read_prompt(stream)
             interrupt.patience = 1
             for step in stream:
@@ -59,7 +59,7 @@ def write_answer(
 
 
 def read_prompt(stream: "GenerationStream") -> None:
-    """Let the prompt be read; on a terminal a line that goes away again says how far that is, where it takes long."""
+    """Read the prompt. On a terminal, a temporary line shows the progress if it takes long."""
     began, is_shown = perf_counter(), False
     try:
         for part in stream.prefill():
@@ -72,7 +72,7 @@ def read_prompt(stream: "GenerationStream") -> None:
 
 
 def end_text(result: Generation, shown: str) -> None:
-    """What a cancelled answer had held back, and the end of the line."""
+    """Print the text that a cancelled answer had held back, and end the line."""
     print(result.text[len(shown) :], end="" if result.text.endswith("\n") else "\n", flush=True)
 
 
@@ -81,36 +81,36 @@ def show_plainly(step: DecodeStep) -> None:
 
 
 def origin_shower(tokenizer: "Tokenizer") -> Show:
-    """A `Show` that marks the text of drafted and accepted tokens, where a terminal shows marks."""
+    """A `Show` that marks the text of accepted draft tokens if stdout is a terminal."""
     origins = TokenOrigins(tokenizer)
     return lambda step: print(mark_origins(origins.of(step)), end="", flush=True)
 
 
 def mark_origins(pieces: Sequence[tuple[str, bool]]) -> str:
-    """A text in pieces as `TokenOrigins` gives them, drafted ones marked as stdout can show it."""
+    """Join the pieces that `TokenOrigins` gives; drafted ones are marked if stdout is a terminal."""
     begin, end = _marks(sys.stdout)
     return "".join([f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in pieces])
 
 
 def explain_marks() -> None:
-    """What the marks on stdout mean, on stderr; nothing where there are none."""
+    """Explain the marks on stdout in a line on stderr, if there are marks."""
     if any(_marks(sys.stdout)):
         begin, end = _marks(sys.stderr)
         say(f"{begin}drafted and accepted{end} · chosen by the target itself\n")
 
 
 def _marks(stream: TextIO) -> tuple[str, str]:
-    """What to write around drafted text: green and underlined on a terminal, under NO_COLOR underlined alone."""
+    """Escape codes before and after drafted text: green and underlined on a terminal, only underlined with NO_COLOR."""
     if not takes_colours("stdout" if stream is sys.stdout else "stderr"):
         return "", ""
     return UNDERLINED if os.environ.get("NO_COLOR") else GREEN_UNDERLINED, RESET
 
 
 class TokenOrigins:
-    """Who wrote which characters of a streamed answer.
+    """Tells which characters of a streamed answer were drafted.
 
-    A step's text may lag behind its tokens, so the tokens are decoded here a second time, each with its origin, and
-    the step's text takes as many characters as it has.
+    A step's text may lag behind its tokens. So the tokens are decoded here a second time, each with its origin, and
+    the step's text is matched with these characters in order.
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
@@ -120,7 +120,7 @@ class TokenOrigins:
         self._was_drafted: deque[bool] = deque()
 
     def of(self, step: DecodeStep) -> list[tuple[str, bool]]:
-        """The step's text in pieces, each with whether the drafter wrote it."""
+        """The step's text in pieces, each with whether it was drafted."""
         for place, token_id in enumerate(step.token_ids):
             was_drafted = place < step.stats.num_accepted
             self._was_drafted.extend([was_drafted] * len(self._decoder.feed((token_id,))))
@@ -135,5 +135,5 @@ class TokenOrigins:
 
 
 def is_terminal() -> bool:
-    """Whether a person types the input."""
+    """Whether stdin is a terminal."""
     return sys.stdin.isatty()

@@ -11,7 +11,7 @@ from forerun.cli.plain import PlainGroup, add_command
 bench = typer.Typer(
     name="bench",
     cls=PlainGroup,
-    help="Measure drafters and other engines side by side, and report what was found.",
+    help="Measure drafters and other engines side by side, and report the results.",
     no_args_is_help=True,
 )
 for command in (run, report, compare, trace, kernels):

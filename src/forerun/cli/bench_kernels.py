@@ -1,4 +1,4 @@
-"""forerun bench kernels: where the time of a model's passes goes, op by op."""
+"""forerun bench kernels: the time of each op in a model's passes."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from forerun.bench.records.kernel_costs import KernelCosts
     from forerun.bench.report.kernel_tables import KernelTable
 
-WIDTH: Final = 110  # of tables where the output is no terminal
+WIDTH: Final = 110  # columns of a table if stdout is not a terminal
 
 
 @with_flags_of(EngineConfig, panel=None, only=("dtype", "weights", "num_threads"), shown=SHOWN)
 class KernelOptions:
-    """What the model computes in, and with how many threads."""
+    """The model's dtype, weight format and number of threads."""
 
 
 @shows_errors
@@ -29,16 +29,18 @@ class KernelOptions:
 def kernels(
     options: KernelOptions,
     model: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
-    rows: Annotated[str, option("--rows", help="Rows of the passes that are measured, with commas.")] = "1,2,4,8,16,32",
-    # Without a variable: FORERUN_PROMPT is a text to continue.
-    prompt: Annotated[str, typer.Option("--prompt", help="Tokens of the prompts that are read, with commas.")] = "128",
+    rows: Annotated[str, option("--rows", help="Rows of the measured passes, separated by commas.")] = "1,2,4,8,16,32",
+    # It has no environment variable: FORERUN_PROMPT is a text to continue.
+    prompt: Annotated[
+        str, typer.Option("--prompt", help="Lengths of the measured prompts in tokens, separated by commas.")
+    ] = "128",
     tier: Annotated[str | None, option("--tier", help="Instruction set, such as avx2 [the best one].")] = None,
-    budget_s: Annotated[float, option("--budget", help="No further repeat begins after so many seconds.")] = 20.0,
+    budget_s: Annotated[float, option("--budget", help="Start no further repeat after this many seconds.")] = 20.0,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
     as_markdown: Annotated[bool, option("--markdown", help="Print the tables as Markdown.")] = False,
 ) -> None:
-    """Measure each op of a model's passes on the CPU: its time, what it reads, and how near it is to both limits."""
-    require(not (as_json and as_markdown), "--json and --markdown exclude each other: leave out one")
+    """Measure each op of a model's passes on the CPU: time, bytes read, and distance to memory and compute limits."""
+    require(not (as_json and as_markdown), "--json and --markdown cannot be used together: leave out one")
     row_counts, prompts = read_numbers(rows, "--rows"), read_numbers(prompt, "--prompt")
     config = EngineConfig(target=model, **engine_settings(options))
     find_model(model)
@@ -54,11 +56,11 @@ def kernels(
 
 
 def read_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them, each once, rising."""
+    """Whole numbers separated by commas, sorted and without duplicates."""
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} must be whole numbers with commas between them, such as 1,8") from None
+        raise ConfigError(f"{flag} {text!r} must be whole numbers separated by commas, such as 1,8") from None
 
 
 def _show(costs: "KernelCosts", *, as_markdown: bool) -> None:

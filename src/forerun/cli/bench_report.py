@@ -1,4 +1,4 @@
-"""forerun bench report and compare: what a run's answers say, and whether a later run is slower."""
+"""forerun bench report and compare: the results of a run, and whether a later run is slower."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -28,10 +28,10 @@ def report(
     markdown: Annotated[Path | None, output("--markdown", help="Write the tables as Markdown.")] = None,
     html: Annotated[Path | None, output("--html", help="Write the page with all plots.")] = None,
     baseline: Annotated[
-        str | None, option("--baseline", help="Contestant or record file that others are compared with.")
+        str | None, option("--baseline", help="Contestant or record file to compare the others with.")
     ] = None,
     plan: Annotated[
-        Path | None, option("--plan", help="What forerun plan --json wrote: compare parallel drafting with its bound.")
+        Path | None, option("--plan", help="File of forerun plan --json: compare parallel drafting with its bound.")
     ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
@@ -60,12 +60,10 @@ def report(
 @shows_errors
 def compare(
     before: Annotated[Path, typer.Argument(help="report.json, run folder or record file of the first run.")],
-    after: Annotated[Path, typer.Argument(help="The same of the second run.")],
-    tolerance: Annotated[
-        float, option("--tolerance", help="A slowdown that is let pass, as a share: 0.03 for 3 %.")
-    ] = 0.0,
+    after: Annotated[Path, typer.Argument(help="The same for the second run.")],
+    tolerance: Annotated[float, option("--tolerance", help="Slowdown to tolerate, as a fraction: 0.03 for 3 %.")] = 0.0,
 ) -> None:
-    """Say whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
+    """Tell whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
     from rich.console import Console
 
     from forerun.bench.report.compare import RunSpeeds
@@ -75,14 +73,14 @@ def compare(
     found = compare_speeds(RunSpeeds.read(before), RunSpeeds.read(after), tolerance=tolerance)
     _console(Console()).print(draw_comparison(found))
     if found.num_unpaired:
-        say(f"forerun: {found.num_unpaired} rows are in one of the reports only and were left out")
+        say(f"forerun: {found.num_unpaired} rows are in only one of the reports and were left out")
     if found.is_slower:
         print(f"slower: {sum(row.is_slower for row in found.rows)} of {len(found.rows)} rows")
         raise typer.Exit(SLOWER)
     num_known = len(found.rows) - found.num_unknown
     if not num_known:
-        raise ConfigError("not enough prompts in common to say anything: measure at least five in both runs")
-    unknown = f"; {found.num_unknown} have not enough prompts in common" if found.num_unknown else ""
+        raise ConfigError("the runs have too few prompts in common: measure at least five in both")
+    unknown = f"; {found.num_unknown} have too few prompts in common" if found.num_unknown else ""
     print(f"not slower beyond noise: {num_known} rows{unknown}")
 
 
@@ -107,7 +105,7 @@ def _show(summary: "Summary") -> None:
 
 
 def _console(console: "Console") -> "Console":
-    """The console, or a wide one where the output is no terminal, which has no width."""
+    """The console, widened if the output is not a terminal and so has no width."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     return console

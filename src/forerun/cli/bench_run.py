@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
@@ -29,21 +29,28 @@ ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Who:
-    """Who answers."""
+    """The contestants."""
 
     PANEL: ClassVar = WHO
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known one].")] = None
-    drafters: Annotated[str, option("--drafters", help="Of this engine, with commas; none is always among them.")] = (
-        "none,draft_model,prompt_lookup"
+    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known draft].")] = (
+        None
     )
-    peers: Annotated[str, option("--peers", help="Other engines, with commas, such as transformers,llama_cpp.")] = ""
-    url: Annotated[list[str] | None, option("--url", help="PEER=URL of a server that is up; repeatable.")] = None
-    llama_server: Annotated[Path | None, option("--llama-server", help="The binary llama-server.")] = None
-    tune: Annotated[bool, option("--tune", help="First choose everybody's settings, on other questions.")] = False
+    drafters: Annotated[
+        str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
+    ] = "none,draft_model,prompt_lookup"
+    peers: Annotated[
+        str, option("--peers", help="Other engines, separated by commas, such as transformers,llama_server.")
+    ] = ""
+    url: Annotated[list[str] | None, option("--url", help="PEER=URL of a running server; repeatable.")] = None
+    serve: Annotated[
+        list[str] | None, option("--serve", help="PEER=COMMAND that starts a server on this machine; repeatable.")
+    ] = None
+    binary: Annotated[Path | None, option("--llama-server", help="Path of the llama-server binary.")] = None
+    tune: Annotated[bool, option("--tune", help="First tune all contestants' settings, on other questions.")] = False
 
     def find_models(self) -> None:
-        """Complain of a name that leads nowhere before anything slow is imported."""
+        """Raise an error for a model that does not exist before anything slow is imported."""
         find_model(self.target)
         if self.draft is not None:
             find_model(self.draft)
@@ -54,25 +61,25 @@ class What:
     """What is measured."""
 
     PANEL: ClassVar = WHAT
-    data: Annotated[str, option("--data", help="Data sets or .jsonl files, with commas, such as mt_bench,gsm8k.")] = (
-        "builtin"
-    )
-    data_folder: Annotated[Path | None, option("--data-folder", help="Has NAME/question.jsonl of the data sets.")] = (
+    data: Annotated[
+        str, option("--data", help="Data sets or .jsonl files, separated by commas, such as mt_bench,gsm8k.")
+    ] = "builtin"
+    data_folder: Annotated[Path | None, option("--data-folder", help="Holds NAME/question.jsonl of each data set.")] = (
         None
     )
-    num_prompts: Annotated[int, option("--num-prompts", help="Questions of each data set.")] = 20
-    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens of an answer.")] = 128
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions from each data set.")] = 20
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens per answer.")] = 128
     temperature: Annotated[
         list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].")
     ] = None
-    repeats: Annotated[int, option("--repeats", help="How often each question is put.")] = 1
-    seed: Annotated[int, option("--seed", help="Of the first question; the next ones count on.")] = 0
-    ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the model's own end of text.")] = False
+    repeats: Annotated[int, option("--repeats", help="How often each question is asked.")] = 1
+    seed: Annotated[int, option("--seed", help="Seed of the first question; it grows by 1 with each question.")] = 0
+    ignore_eos: Annotated[bool, option("--ignore-eos", help="Continue past the model's end of text.")] = False
 
 
 @with_flags_of(EngineConfig, panel="Machine", only=MACHINE, shown=SHOWN)
 class Where:
-    """What to compute in, and on what."""
+    """Number formats, device and threads."""
 
 
 @shows_errors
@@ -81,9 +88,9 @@ def run(
     who: Who,
     what: What,
     where: Where,
-    out: Annotated[Path, output("--out", "-o", help="Folder of the run; one that was cut short is continued.")],
+    out: Annotated[Path, output("--out", "-o", help="Folder of the run; an interrupted run is continued.")],
 ) -> None:
-    """Put the same questions to drafters and peers in turn; write down times, and whether the texts are the same."""
+    """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
     who.find_models()
     from forerun.bench.run.session import RunRequest, play  # imports torch
     from forerun.engine.known_draft import known_draft
@@ -105,16 +112,16 @@ def run(
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),
-        llama_server=who.llama_server,
+        commands=commands_of(who),
         command=shlex.join(["forerun", *sys.argv[1:]]),
     )
     with progress_bar() as on_progress:
         play(request, on_data=say_data, on_progress=on_progress)
-    say(f"forerun: the run is in {out}; look at it with: forerun bench report {out}")
+    say(f"forerun: the run is in {out}; show it with: forerun bench report {out}")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names written with commas between them."""
+    """Names separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -125,15 +132,35 @@ def read_url(text: str) -> tuple[str, str]:
     return name, url
 
 
+def commands_of(who: Who) -> dict[str, str]:
+    """The command line that starts each server; one binary serves all peers that are llama-server."""
+    found = {}
+    if who.binary is not None:
+        found = {name: shlex.quote(str(who.binary)) for name in names(who.peers) if name.startswith("llama_server")}
+    for text in who.serve or ():
+        name, _, command = text.partition("=")
+        if not is_command(command):
+            raise ConfigError(f"--serve {text!r} must have the form PEER=COMMAND, such as 'vllm=vllm serve'")
+        found[name] = command
+    return found
+
+
+def is_command(text: str) -> bool:
+    """Whether a shell would read words in it."""
+    with suppress(ValueError):  # a quotation that does not end
+        return bool(shlex.split(text))
+    return False
+
+
 def say_data(dataset: "Dataset", num_too_long: int) -> None:
-    """Whose questions these are, and under which licence."""
+    """Print a data set's source and licence."""
     too_long = f"; {num_too_long} too long for the context are left out" if num_too_long else ""
     say(f"forerun: {dataset.name}: {len(dataset.questions)} questions, {dataset.source}, {dataset.licence}{too_long}")
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int], "Progress"]]:
-    """A bar with the time left on a terminal; without one, a line for every tenth part."""
+    """A bar with the remaining time on a terminal; without one, a line for every tenth of the answers."""
     if not sys.stderr.isatty():
         yield lines_of_progress
         return

@@ -20,13 +20,13 @@ from forerun.engine.trace import write_traces
 def trace(
     machine: MachineOptions,
     out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
-    target: Annotated[str, option("--target", help="Model that writes: folder, file or hub name.")] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="The same of the smaller model [the known one].")] = None,
+    target: Annotated[str, option("--target", help="Target model: folder, file or hub name.")] = BUILTIN_TARGET,
+    draft: Annotated[str | None, option("--draft", help="The same for the draft model [the known draft].")] = None,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer, spread over the file.")] = 16,
-    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
+    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Maximum tokens per answer.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, option("--seed", help="Of the sampling.")] = 1,
+    seed: Annotated[int, option("--seed", help="Seed for sampling.")] = 1,
 ) -> None:
     """Let the target answer questions and record what the draft would have guessed at every token."""
     require_writable(out)
@@ -49,4 +49,4 @@ def trace(
         chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
         prompts = [reader.prompt_after(question, ()) for question in chosen]
         num_written = write_traces(out, recorder.record(prompts, params, lambda done: show(done, num_answers)))
-    say(f"{num_written} answers in {out}: forerun plan --trace {out}")
+    say(f"wrote {num_written} answers to {out}; use them with: forerun plan --trace {out}")

@@ -18,11 +18,11 @@ MAX_LISTED: Final = 5
 
 @shows_errors
 def check(
-    target: Annotated[str, typer.Argument(help="The model whose text is wanted.")],
+    target: Annotated[str, typer.Argument(help="The target model.")],
     draft: Annotated[str, typer.Argument(help="The smaller model that drafts.")],
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two models token by token. Exit code 3 when they do not fit."""
+    """Compare two models token by token. Exit code 3 if they do not fit together."""
     from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
 
     sources = [find_model(name) for name in (target, draft)]
@@ -40,7 +40,7 @@ def check(
 
 
 def _map_fault(sheets: list[ModelSheet]) -> str | None:
-    """Why a draft with a part of its target's tokens was made for another target, or None."""
+    """The reason if a draft with a part of its target's tokens was made for another target, else None."""
     from forerun.text.vocabulary import find_map_fault
 
     target, draft = sheets

@@ -1,6 +1,6 @@
-"""What drafting gains on this machine: the same answer by two engines, a few tokens of each in turn.
+"""Measures what drafting gains on this machine: two engines write the same answer, a few tokens each in turn.
 
-What else the machine does then meets both, and a text is compared with itself: its easy stretches are easy for both.
+So other load on the machine affects both in the same way, and both write the same easy and difficult parts of the text.
 """
 
 import math
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from forerun.engine.stream import GenerationStream
     from forerun.text.prompt import Prompt
 
-SLICE: Final = 16  # tokens: a tenth of a second or two, shorter than most other load lasts
-FEWEST, MOST = 3, 9  # comparisons that count, the first one left out
-ENOUGH_S: Final = 6.0  # after which no comparison starts
-LEAST_GAIN: Final = 1.02  # what is less cannot be told from noise
-SHOWN_ROWS: Final = 4  # in reasons: of a small tree
-DEAR: Final = 2.5  # times a plain pass at which a pass of so many rows is the reason that nothing gains
+SLICE: Final = 16  # tokens: they take 0.1 to 0.2 s, less than most bursts of other load
+FEWEST, MOST = 3, 9  # counted comparisons; the first one is discarded
+ENOUGH_S: Final = 6.0  # no comparison starts after this time
+LEAST_GAIN: Final = 1.02  # a smaller gain cannot be distinguished from noise
+SHOWN_ROWS: Final = 4  # rows of a small tree, whose cost `reason` names
+DEAR: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes is reason enough for no gain
 
 
 @dataclass(slots=True)
 class Written:
-    """One side."""
+    """The answers and times of one engine."""
 
     engine: "Engine"
     results: list[Generation] = field(default_factory=list)
@@ -37,26 +37,26 @@ class Written:
 
     @property
     def seconds(self) -> float:
-        """Of an answer, each slice at the median of its times: a stall of the machine is in few slices."""
+        """Seconds of an answer: the sum of each slice's median time, as a stall of the machine affects few slices."""
         return math.fsum(median(times) for times in zip(*self.slices_s, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedComparison:
-    """Both sides of all comparisons."""
+    """The answers and times of both engines in all comparisons."""
 
     plain: Written
     drafted: Written
 
     @property
     def num_tokens(self) -> int | None:
-        """Of the text; None where the two sides did not write the same one."""
+        """Tokens of the text; None if the two engines did not write the same text."""
         texts = {result.token_ids for side in (self.plain, self.drafted) for result in side.results}
         return len(texts.pop()) if len(texts) == 1 else None
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as fast the drafted side was, comparison by comparison."""
+        """How many times as fast drafting was, in each comparison."""
         return [
             sum(plain) / sum(drafted)
             for plain, drafted in zip(self.plain.slices_s, self.drafted.slices_s, strict=True)
@@ -64,14 +64,17 @@ class SpeedComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the drafted side is; no round is shorter than a plain one, so that what exceeds the
-        tokens of a round is other load on the machine."""
+        """How many times as fast drafting is.
+
+        A round takes at least as long as a plain pass, so the ratio cannot exceed the tokens per round: more than that
+        is caused by other load on the machine, and is cut off.
+        """
         per_round = median(result.stats.tokens_per_round for result in self.drafted.results)
         return min(self.plain.seconds / self.drafted.seconds, per_round)
 
     @property
     def gains(self) -> bool:
-        """Whether drafting is faster, beyond what the scatter of the comparisons may bring."""
+        """Whether drafting is faster by more than the comparisons scatter."""
         ratios = self.ratios
         scatter = 0.5 * (max(ratios) - min(ratios)) / math.sqrt(len(ratios))
         return self.ratio >= LEAST_GAIN and self.ratio - scatter > 1.0
@@ -80,9 +83,10 @@ class SpeedComparison:
 def compare(
     plain: "Engine", drafting: "Engine", asked: "Prompt", params: SamplingParams, report: Callable[[int, int], None]
 ) -> SpeedComparison:
-    """Write the answer by both until enough is known.
+    """Let both engines write the answer until there are enough comparisons.
 
-    A first comparison is left out: in its answer the drafters are tried. No answer is drafted from the one before it.
+    The first comparison is discarded, because the automatic drafter tries its drafters in it. Texts are forgotten
+    between answers, so that no answer is drafted from an earlier one.
     """
     sides = Written(plain), Written(drafting)
     began, number = perf_counter(), 0
@@ -93,7 +97,7 @@ def compare(
         times: tuple[list[float], list[float]] = [], []
         for num_tokens in _ends(both[0], params):
             for place in order:
-                sides[place].engine.cores.place_pool()  # which both share, and may have on other cores
+                sides[place].engine.cores.place_pool()  # both engines share it, and may use other cores
                 times[place].append(_slice_s(both[place], num_tokens))
         for side, stream, slices_s in zip(sides, both, times, strict=True):
             result = stream.result()
@@ -105,13 +109,13 @@ def compare(
 
 
 def let_forget(engine: "Engine") -> None:
-    """Drop all texts, also what the drafter has of them, but not which drafter is the fastest."""
+    """Drop all texts from the engine and its drafter, but keep the measured speeds of the drafters."""
     engine.forget()
     engine.drafter.restore(b"")
 
 
 def winner_of(found: SpeedComparison, name: str) -> str:
-    """The name of the drafter, with the one of several that drafted most."""
+    """The name of the drafter, and of the one that drafted most if it chooses among several."""
     rounds = Counter[str]()
     for result in found.drafted.results:
         rounds += Counter(result.stats.rounds_by)
@@ -121,7 +125,7 @@ def winner_of(found: SpeedComparison, name: str) -> str:
 
 def reason(drafting: "Engine", found: SpeedComparison) -> str:
     """Why drafting gains nothing here."""
-    from forerun.drafting.automatic import AutomaticDrafter  # brings torch along
+    from forerun.drafting.automatic import AutomaticDrafter  # imports torch
 
     drafter = drafting.drafter
     if isinstance(drafter, AutomaticDrafter):
@@ -131,13 +135,13 @@ def reason(drafting: "Engine", found: SpeedComparison) -> str:
         verifying = f"verifying {rows} tokens takes {dear:.1f} times as long as writing one"
         if dear >= DEAR:
             return verifying
-        return f"{verifying}, and of this text too few tokens can be guessed"
+        return f"{verifying}, and too few tokens of this text can be guessed"
     per_round = median(result.stats.tokens_per_round for result in found.drafted.results)
-    return f"a round with drafts brought {per_round:.1f} tokens, and takes longer than so many without"
+    return f"a round with drafts gave {per_round:.1f} tokens, and takes longer than that many plain passes"
 
 
 def _begun(engine: "Engine", asked: "Prompt", params: SamplingParams) -> "GenerationStream":
-    """An answer whose prompt is read."""
+    """The stream of an answer, after its prompt was read."""
     let_forget(engine)
     stream = engine.stream(asked, params)
     for _ in stream.prefill():
@@ -146,14 +150,14 @@ def _begun(engine: "Engine", asked: "Prompt", params: SamplingParams) -> "Genera
 
 
 def _ends(stream: "GenerationStream", params: SamplingParams) -> Iterator[int]:
-    """Tokens at which slices end, of prompt and answer, until the text ends."""
+    """Numbers of tokens, of prompt and answer together, at which slices end."""
     first, most = stream.num_tokens, params.max_new_tokens
     assert most is not None, "a length is set"
     yield from range(first + SLICE, first + most + SLICE, SLICE)
 
 
 def _slice_s(stream: "GenerationStream", num_tokens: int) -> float:
-    """Seconds until the text has so many tokens, or ends."""
+    """Seconds until the text has this many tokens, or ends."""
     began = perf_counter()
     while stream.num_tokens < num_tokens and next(stream, None) is not None:
         pass

@@ -1,4 +1,4 @@
-"""How commands declare their flags: one dataclass of options may serve several commands."""
+"""How commands declare their flags: several commands can share one dataclass of options."""
 
 import inspect
 from collections.abc import Callable, Container
@@ -17,17 +17,17 @@ ENVIRONMENT_PREFIX: Final = "FORERUN_"
 
 
 def option(*names: str, help: str) -> Any:
-    """A flag with its aliases. The environment variable FORERUN_<FLAG>, after the first name, gives its default."""
+    """A flag with its aliases. The environment variable FORERUN_<FLAG>, named after the first, sets its default."""
     return typer.Option(*names, help=help, envvar=variable_of(names[0]), show_envvar=False)
 
 
 def variable_of(flag: str) -> str:
-    """FORERUN_MAX_LENGTH for --max-length; of a switch the name that turns it on counts."""
+    """FORERUN_MAX_LENGTH for --max-length; for a switch, the name that turns it on is used."""
     return ENVIRONMENT_PREFIX + flag.partition("/")[0].lstrip("-").replace("-", "_").upper()
 
 
 def output(*names: str, help: str) -> Any:
-    """A flag for what is written. No variable gives its default: that file would be every command's."""
+    """A flag for an output. It has no environment variable, or every command would write to the same file."""
     return typer.Option(*names, help=help)
 
 
@@ -37,14 +37,14 @@ def flagged(config: type[Any]) -> list[Field[Any]]:
 
 
 def option_name(field: Field[Any]) -> str:
-    """What a field's flag is called in a group of options: draft_device for --draft-device."""
+    """The name of a field's flag in a group of options: draft_device for --draft-device."""
     return str(field.metadata["flags"][0]).partition("/")[0].lstrip("-").replace("-", "_")
 
 
 def with_flags_of(
     *configs: type[Any], panel: str | None, only: Container[str] | None = None, shown: Container[str] = ()
 ) -> Callable[[type[T]], type[T]]:
-    """Make a class a group of options: its own fields, and the flags of these configs, None where they are not given.
+    """Make a class a group of options: its own fields, and the flags of these configs, which are None if not given.
 
     Args:
         only: the fields whose flags are wanted; None: all.
@@ -72,7 +72,7 @@ def with_flags_of(
 
 
 def given_settings(config: type[Any], options: Any) -> dict[str, Any]:
-    """Those fields of a config whose flags were given."""
+    """The fields of a config whose flags were given, with their values."""
     names = {field.name: option_name(field) for field in flagged(config)}
     return {name: value for name, option in names.items() if (value := getattr(options, option, None)) is not None}
 
@@ -101,7 +101,7 @@ def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
 
 
 def with_readers(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command, whose flags read their values by their types as `values` does."""
+    """The same command, with flags whose values are parsed by type, as `values` does."""
 
     @wraps(command)
     def call(**given: Any) -> None:

@@ -1,4 +1,4 @@
-"""forerun demo: an answer plain and drafted, once it is known what drafting gains here, with both times."""
+"""forerun demo: writes an answer without and with drafting, and compares the times."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
     from forerun.text.prompt import Prompt
 
-# Its answer repeats parts of the question: what drafters that look things up are good at.
+# Its answer repeats parts of the question, which suits drafters that look up earlier text.
 QUESTION: Final = (
     "Summarise this text in a few sentences:\n\n"
     "The Amazon rainforest is the largest tropical rainforest in the world. It covers most of the Amazon basin of "
@@ -53,10 +53,10 @@ def demo(
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     prompt: Annotated[str | None, option("--prompt", "-p", help="Another question, or text to continue.")] = None,
 ) -> None:
-    """Write an answer plain and drafted, and compare the speeds."""
+    """Write an answer without and with drafting, and compare the speeds."""
     target = model_options.choose(model)
     config = replace(engine_options.config(target, drafter_options.config(target)), measures_speedup=False)
-    sampling.params()  # complains before the model is loaded
+    sampling.params()  # checks the values before the model is loaded
     with logs.speaking(), ExitStack() as opened:
         is_chat = find_model(target).tokenizer().has_chat_template
         text = prompt or (QUESTION if is_chat else TEXT)
@@ -67,7 +67,7 @@ def demo(
         params = _params(sampling, OF_TEXT if text is TEXT else SamplingParams())
         _show_answer(plain, asked, params, "plain decoding", show_plainly)
         drafting = opened.enter_context(open_engine(replace(config, drafter=fresh)))
-        with progress("finding what drafting gains on this machine") as report:
+        with progress("measuring what drafting gains on this machine") as report:
             found = compare(plain, drafting, asked, params, report)
         winner = winner_of(found, About.of(drafting).drafter)
         if not isinstance(fresh, Automatic) or found.gains:
@@ -79,19 +79,19 @@ def demo(
 
 
 def _with_nothing_learnt(drafter: DrafterConfig, folder: str) -> DrafterConfig:
-    """The drafter as at its very first start: at the next one it would have this very answer from the last demo."""
+    """The drafter without what it has learnt, which may contain this same answer from an earlier demo."""
     return replace(drafter, learnt=folder) if isinstance(drafter, Automatic) else drafter
 
 
 def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
-    """With a seed: the two texts have to be drawn alike."""
+    """Sampling parameters with a seed, so that both texts are sampled alike."""
     params = sampling.params(default)
     seed = OF_TEXT.seed if params.seed is None else params.seed
     return replace(params, seed=seed, max_new_tokens=params.max_new_tokens or NUM_TOKENS)
 
 
 def _introduce(target: str, text: str) -> None:
-    """What is asked, and of whom: shown at once, as loading takes a moment."""
+    """Print the model's licence and the prompt before the model is loaded, which takes a moment."""
     named = find_named(target)
     if named is not None:
         note(f"{named.full_name}: {named.licence}, {named.licence_source}")
@@ -100,7 +100,7 @@ def _introduce(target: str, text: str) -> None:
 
 
 def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, title: str, show: Show) -> None:
-    """The answer on stdout as it is written."""
+    """Print the answer to stdout while it is generated."""
     print(f"\n--- {title} ---", flush=True)
     note(str(About.of(engine)))
     with wrapped("stdout"):
@@ -110,21 +110,21 @@ def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, titl
 
 
 def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
-    """Both times, whether the texts are equal, the ratio, and where drafting gains nothing why."""
+    """Print both times, whether the texts are equal, the ratio, and the reason if drafting gains nothing."""
     print()
     rests = isinstance(drafting.config.drafter, Automatic) and not found.gains and found.num_tokens is not None
     if rests:
         print_rows([("plain", _numbers(found.plain))])
-        print(f"drafting does not pay on this machine, decoded plainly: {reason(drafting, found)}")
+        print(f"drafting does not pay on this machine, so the answer is decoded plainly: {reason(drafting, found)}")
         return
     print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])
     if found.num_tokens is None:
-        print("the texts are not equal: where rows are not exact, near-ties may decide (see docs/exactness.md)")
+        print("the texts differ: if rows are not exact, rounding can decide near-ties (see docs/exactness.md)")
         return
-    times = f"{len(found.ratios)} times each, in turn slice by slice"
+    times = f"{len(found.ratios)} times each, alternating slice by slice"
     print(f"the same {found.num_tokens} tokens, {found.ratio:.2f} times as fast ({times})")
     if not found.gains:
-        print(f"this machine writes fastest without drafting: {reason(drafting, found)}")
+        print(f"plain decoding is the fastest on this machine: {reason(drafting, found)}")
 
 
 def _numbers(writer: Written) -> str:

@@ -32,7 +32,8 @@ class DistillMachine:
     """What the target runs on."""
 
     device: Annotated[
-        str, option("--device", help="A torch device, such as cuda; auto is a GPU that works and has room, else cpu.")
+        str,
+        option("--device", help="A torch device, such as cuda; auto chooses a GPU that works and has room, else cpu."),
     ] = AUTO_DEVICE
 
 
@@ -41,23 +42,22 @@ class DistillMachine:
 def distill(
     machine: DistillMachine,
     target: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
-    out: Annotated[Path, output("--out", help="Folder for the draft; a run that was stopped there goes on.")],
-    time: Annotated[str, option("--time", help="For everything, such as 30m or 1h30m.")] = "2h",
+    out: Annotated[Path, output("--out", help="Folder for the draft; a stopped run there is continued.")],
+    time: Annotated[str, option("--time", help="Time for the whole run, such as 30m or 1h30m.")] = "2h",
     text: Annotated[
         list[Path] | None, option("--text", help="File the target also reads; .jsonl holds conversations. Repeatable.")
     ] = None,
     questions: Annotated[
         list[Path] | None, option("--questions", help="Question file the target also answers. Repeatable.")
     ] = None,
-    layers: Annotated[int | None, option("--layers", help="Of the draft [by the cost of its pass].")] = None,
-    hidden_size: Annotated[int | None, option("--hidden-size", help="Of the draft [the target's].")] = None,
+    layers: Annotated[int | None, option("--layers", help="Layers of the draft [by the cost of a pass].")] = None,
+    hidden_size: Annotated[int | None, option("--hidden-size", help="Hidden size of the draft [the target's].")] = None,
     vocab_size: Annotated[
-        int | None, option("--vocab-size", help="Tokens that the draft has [those of 98.5 % of the target's text].")
+        int | None, option("--vocab-size", help="Tokens of the draft [those that make up 98.5 % of the target's text].")
     ] = None,
-    seed: Annotated[int, option("--seed", help="Of texts and training.")] = 1,
+    seed: Annotated[int, option("--seed", help="Seed for texts and training.")] = 1,
 ) -> None:
-    """Make a small draft model for a target: it writes text, and a draft learns to guess it. The drafts of such models
-    are used with --draft FOLDER."""
+    """Train a small draft model for a target, on text that the target writes. Use the draft with --draft FOLDER."""
     seconds = read_duration(time)
     asked = tuple(turn for path in questions or () for turn in _questions(path))
     find_model(target)
@@ -92,12 +92,12 @@ def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> "
     try:
         return distillation.run(show)
     except DistillStop:
-        say("stopped; everything so far is kept, and the same command goes on")
+        say("stopped; all progress is kept, and the same command continues")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _questions(path: Path) -> tuple[str, ...]:
-    """What users say first in a question file."""
+    """The first user message of each entry in a question file."""
     from forerun.bench.data.questions import read_questions
 
     return tuple(question.turns[0] for question in read_questions(path))
@@ -107,7 +107,7 @@ def read_duration(text: str) -> float:
     """Seconds of a text such as 90, 45s, 30m, 2h or 1h30m.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a duration.
     """
     parts = PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:

@@ -1,4 +1,4 @@
-"""How far a distillation is, on stderr: a bar on a terminal, else a line now and then."""
+"""Progress of a distillation on stderr: a bar on a terminal, else a line for every stage and every 30 seconds."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Draw = Callable[["DistillProgress"], None]
 
 @contextmanager
 def drawing() -> Iterator[Draw]:
-    """What draws how far the run is."""
+    """A function that draws the progress of the run."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -29,7 +29,7 @@ def drawing() -> Iterator[Draw]:
     left = TextColumn("{task.fields[left]} left  {task.fields[detail]}")
     columns = (TextColumn("{task.description}"), BarColumn(), left)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("the target is read", total=None, left="", detail="")
+        task = bar.add_task("reading the target", total=None, left="", detail="")
 
         def draw(progress: "DistillProgress") -> None:
             bar.update(

@@ -1,4 +1,4 @@
-"""The flags that say who drafts, and how."""
+"""The flags that choose and configure the drafter."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -29,14 +29,14 @@ DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup"
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
-    """The flags of a config's fields, as options."""
+    """The option names of the flags of a config's fields."""
     return tuple(option_name(field) for field in fields(config) if "flags" in field.metadata)
 
 
-# Of no use to a worker that others have started.
+# Have no effect on a worker that was started separately.
 OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_ranks", "draft_device")
-OF_ITSELF: Final = ("skip_sets", "draft_weights")  # of a process that drafts with a part of the target
-# The flags each drafter heeds; where one is foreign, the first drafter that heeds it is recommended.
+OF_ITSELF: Final = ("skip_sets", "draft_weights")  # for a process that drafts with a part of the target
+# The flags each drafter uses. The error about another drafter's flag recommends the first drafter that uses it.
 HEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "draft_model": ("draft", *flags_of(DraftModel)),
     "layer_skip": flags_of(LayerSkip),
@@ -60,7 +60,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
 
 @with_flags_of(DraftModel, Parallel, LayerSkip, panel="Speculation")
 class DrafterOptions:
-    """Who drafts; the shape of what is drafted; where a drafter in a process of its own is."""
+    """The drafter, the shape of its drafts, and the place of a drafter in another process."""
 
     draft: Annotated[
         str | None,
@@ -68,8 +68,8 @@ class DrafterOptions:
             "--draft",
             "--draft-model",
             "-md",
-            help="Smaller model with the same tokens; auto: the one that forerun models names for MODEL; self: the "
-            "target itself with sublayers left out.",
+            help="Smaller model with the same tokens; auto: the one that forerun models lists for MODEL; self: the "
+            "target itself with sublayers skipped.",
         ),
     ] = None
     drafter: Annotated[
@@ -77,19 +77,19 @@ class DrafterOptions:
         option(
             "--drafter",
             "--spec-method",
-            help="Who drafts; auto finds the fastest for model, machine and temperature, parallel drafts in a process "
-            "of its own, ngram is prompt_lookup, and with layer_skip the target drafts for itself.",
+            help="The drafter; auto finds the fastest for model, machine and temperature, parallel drafts in a "
+            "separate process, ngram is prompt_lookup, and with layer_skip the target drafts for itself.",
         ),
     ] = "auto"
     speculative_config: Annotated[
-        str | None, option("--speculative-config", help="A drafter in JSON, as vLLM takes it.")
+        str | None, option("--speculative-config", help="A drafter as JSON, in vLLM's format.")
     ] = None
 
     def config(self, model: str) -> DrafterConfig:
         """The drafter these flags ask for, for the target `model`."""
         if self.speculative_config is not None:
             if self.drafter != "auto" or self._given(ALL_FLAGS):
-                raise ConfigError("--speculative-config goes without other flags of drafters: leave them out")
+                raise ConfigError("--speculative-config cannot be used with other drafter flags: leave them out")
             return read_speculative_config(self.speculative_config)
         if self.draft == OF_CATALOGUE:
             options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
@@ -106,7 +106,7 @@ class DrafterOptions:
         return replace(chosen, **given)
 
     def _choose(self, model: str) -> DrafterConfig:
-        """The drafter without its flags."""
+        """The chosen drafter with its default settings."""
         match self.drafter:
             case "auto" if self.draft != ITSELF:
                 return automatic_drafter(self.draft)
@@ -133,11 +133,11 @@ class DrafterOptions:
             self._refuse(
                 (*OF_A_PROCESS, *OF_ITSELF),
                 f"on the worker at {address}, which was started with its own model, device and cores: leave it out "
-                "here, and say it to forerun worker",
+                "here, and give it to forerun worker",
             )
             return Parallel(address=address)
         if self.draft != ITSELF:
-            self._refuse(OF_ITSELF, "on a draft model: leave it out, or say --draft self")
+            self._refuse(OF_ITSELF, "on a draft model: leave it out, or use --draft self")
             return Parallel(draft=DraftModel(model=self._draft_for(model)))
         self._refuse(("draft_width",), "on --draft self, which drafts a chain: leave it out")
         return Parallel(draft=LayerSkip())
@@ -151,7 +151,7 @@ class DrafterOptions:
         return draft
 
     def _refuse_foreign(self, chosen: str) -> None:
-        """Every flag given must be one that this drafter heeds."""
+        """Raise ConfigError for a given flag that this drafter does not use."""
         foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in HEEDED[chosen]]
         if chosen == "layer_skip" and self.draft == ITSELF:
             foreign.remove("draft")
@@ -171,7 +171,7 @@ class DrafterOptions:
 
 
 def named_draft(model: str) -> str:
-    """The draft that goes with a model of the catalogue, else that of the package.
+    """The draft that the catalogue lists for a model, else the one in the package.
 
     Raises:
         ConfigError: there is neither.
@@ -186,13 +186,13 @@ def named_draft(model: str) -> str:
 
 
 def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:
-    """CPU cores written as 2,3, all of them open to this process; none without a text."""
+    """CPU cores from a text such as 2,3, all of which this process may use; empty without a text."""
     try:
         cores = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} must be numbers with commas between them, such as 2,3") from None
+        raise ConfigError(f"{flag} {text!r} must be numbers separated by commas, such as 2,3") from None
     known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
     foreign = [core for core in cores if core not in known]
     if foreign:
-        raise ConfigError(f"{flag} {text}: core {foreign[0]} is not among those this process may use, {sorted(known)}")
+        raise ConfigError(f"{flag} {text}: this process may not use core {foreign[0]}: choose from {sorted(known)}")
     return cores

@@ -1,4 +1,4 @@
-"""An engine for a command, with a progress bar while its weights are read, or lines where no terminal is."""
+"""Opens the engine of a command, with a progress bar for its weights on a terminal, else with progress lines."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 BETWEEN_LINES_S: Final = 10.0
-LONG_BYTES: Final = 32 << 20  # of weights, which take longer to load than all else
+LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than everything else
 
 
 @contextmanager
@@ -34,11 +34,11 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
     """The engine, closed afterwards.
 
     Args:
-        is_traced: a drafter in a process of its own tells when it was at work.
+        is_traced: a drafter in a separate process reports when it worked.
 
     Raises:
-        ModelNotFoundError: the target or the draft does not exist; said before anything slow is imported.
-        ConfigError: so is a file or an address that cannot be read.
+        ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
+        ConfigError: a file or an address cannot be read. This is raised then, too.
     """
     source = find_model(config.target)
     config = replace(config, drafter=with_cache(config.drafter, source))
@@ -55,10 +55,10 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
 
 
 class LoadingLines:
-    """What is said of loading where no terminal is: a line at the start, one every ten seconds, and one at the end.
+    """Lines about loading if stderr is not a terminal: one at the start, one every ten seconds, and one at the end.
 
     Args:
-        is_long: of a small model only what takes ten seconds is said.
+        is_long: whether the model is large; for a small one, the lines at the start and the end are left out.
     """
 
     def __init__(self, model: str, *, is_long: bool) -> None:
@@ -92,7 +92,7 @@ def size_of(path: Path) -> int:
 
 
 def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
-    """Complain of what ranks or a drafter need and cannot have, before anything is loaded."""
+    """Raise an error for an address, key file, draft or set file that cannot be used, before anything is loaded."""
     if config.rank_address is not None:
         Address.parse(config.rank_address)
     if config.rank_key_file is not None:
@@ -109,7 +109,7 @@ def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
 
 
 def with_cache(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfig:
-    """The drafter with what forerun's cache has for it: what was learnt, or the sets that `forerun prepare` left."""
+    """The drafter with its files in forerun's cache: what it has learnt, or the sets that `forerun prepare` wrote."""
     match drafter:
         case Automatic(learnt=None):
             return replace(drafter, learnt=str(cache_folder() / "learnt"))
@@ -122,7 +122,7 @@ def with_cache(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfi
 
 
 def prepared_sets(source: CheckpointSource) -> str | None:
-    """The file of a model's skip sets in forerun's cache; None where there is none, or another beside the model."""
+    """The file of a model's skip sets in forerun's cache; None if it does not exist, or if one is beside the model."""
     if sets_beside(source.path).is_file():
         return None
     identity = source.identity()

@@ -1,4 +1,4 @@
-"""The variables of the environment that begin with forerun's name."""
+"""The environment variables that begin with forerun's name."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -11,13 +11,13 @@ OTHERS: Final = frozenset(("FORERUN_CACHE",))  # read without a flag
 
 
 def known_variables(command: Any) -> set[str]:
-    """Every variable that a command or one below it reads."""
+    """Every variable that a command or one of its subcommands reads."""
     own = {param.envvar for param in command.params if isinstance(param.envvar, str)}
     return own.union(*(known_variables(item) for item in getattr(command, "commands", {}).values()))
 
 
 def namesakes(command: Any) -> dict[str, str]:
-    """What would be the variables of flags' other names, each with the one that is read."""
+    """The variables that flags' aliases would have, each with the variable that is read instead."""
     own = {
         variable_of(flag): param.envvar
         for param in command.params
@@ -31,11 +31,10 @@ def namesakes(command: Any) -> dict[str, str]:
 
 
 def unknown_variables(command: Any, names: Iterable[str]) -> Iterator[str]:
-    """A line for each variable that looks like forerun's and that nothing reads, with what does its work, else with the
-    nearest that is read."""
+    """A warning for each variable with forerun's prefix that no command reads, with what to use instead."""
     known, meant = known_variables(command) | OTHERS, namesakes(command)
     gone = {variable_of(flag): advice for flag, advice in FOREIGN_FLAGS.items()}
     for name in sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known):
         nearest = [meant[name]] if name in meant else get_close_matches(name, known, n=1)
-        advice = gone.get(name) or (f"is {nearest[0]} meant?" if nearest else "")
-        yield f"the variable {name} means nothing to forerun" + (f": {advice}" if advice else "")
+        advice = gone.get(name) or (f"did you mean {nearest[0]}?" if nearest else "")
+        yield f"unknown environment variable {name}" + (f": {advice}" if advice else "")

@@ -1,7 +1,7 @@
-"""Errors as the terminal shows them: one message on stderr and an exit code, no traceback.
+"""Shows errors on the terminal: one message on stderr and an exit code, without a traceback.
 
-Exit codes: 0 fine, 1 anything else, 2 a setting, 3 a model or a pair that does not work, 5 no such model,
-6 an address to listen on, 7 a file of keys, 130 interrupted.
+Exit codes: 0 success, 1 any other error, 2 an invalid setting, 3 a model or a pair of models that cannot be used,
+5 no such model, 6 an address to listen on, 7 a key file, 130 interrupted.
 """
 
 import inspect
@@ -35,10 +35,10 @@ MORE_MEMORY: Final = "close other programs, raise the limit of this one (ulimit 
 
 
 class ModelNotFoundError(CheckpointError):
-    """A name that leads to no model; a model that was found and cannot be used is another error."""
+    """There is no model of this name. A model that was found but cannot be used raises another error."""
 
 
-SETTINGS: Final = {  # of the API, by the parameter whose flag has another name
+SETTINGS: Final = {  # settings of the API whose flags have another name, with the parameter of that flag
     "num_threads": "threads",
     "num_replicas": "replicas",
     "sets": "skip_sets",
@@ -59,17 +59,15 @@ def find_model(name: str) -> "CheckpointSource":
         ModelNotFoundError: there is none of this name.
     """
     from forerun.checkpoints.open import open_source  # not free to import
-    from forerun.cli.short_name import fetch_visibly
 
     try:
-        fetch_visibly(name)
         return open_source(name)
     except CheckpointError as error:
         raise ModelNotFoundError(str(error)) from error
 
 
 def say(message: str) -> None:
-    """One line for the person at the terminal, out of the way of what is piped on."""
+    """Print a message on stderr, apart from output that is piped on."""
     with wrapped("stderr"):
         print(message, file=sys.stderr, flush=True)
 
@@ -79,7 +77,7 @@ def exit_code(error: ForerunError) -> int:
 
 
 def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn a ForerunError of this command into its message and exit code. Texts reach the command free of raw bytes."""
+    """Turn a ForerunError of this command into its message and exit code. Raw bytes in its arguments are replaced."""
 
     @wraps(command)
     def call(**given: Any) -> None:
@@ -98,10 +96,10 @@ def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _reason_of(error: MemoryError | OSError | ImportError) -> str | None:
-    """What the machine lacks, and what to do; None where the error is a fault of the program."""
+    """What the machine lacks, and what to do; None if the error is a bug of the program."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM):
         return f"there is not enough memory: {MORE_MEMORY}, or take a smaller model"
-    if isinstance(error, ImportError):  # of a library that is installed, but cannot be mapped
+    if isinstance(error, ImportError):  # a library is installed, but cannot be loaded
         is_ours = ".so" not in str(error)
         return None if is_ours else f"a library cannot be loaded ({error}): {MORE_MEMORY}, or install forerun again"
     if error.filename is None:
@@ -110,7 +108,7 @@ def _reason_of(error: MemoryError | OSError | ImportError) -> str | None:
 
 
 def flags_of(command: Callable[..., None]) -> dict[str, str]:
-    """The flag by the name of the setting it gives."""
+    """The flag of each setting, by the setting's name."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     flags = {}
     for parameter in parameters:
@@ -122,10 +120,10 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
 
 
 def in_flags(message: str, flags: Mapping[str, str]) -> str:
-    """The message with a setting's flag in place of its name in the API.
+    """The message with flags in place of the names that settings have in the API.
 
-    A name of several words can be meant in one way only. One that is also an English word is a setting's where the
-    message begins with it, as messages about a value do.
+    A name with an underscore is replaced everywhere. A name that is also an English word is replaced only at the
+    beginning of the message, where messages about a value name the setting.
     """
     first, _, rest = message.partition(" ")
     if first in flags:

@@ -45,16 +45,17 @@ def generate(
     prompt: Annotated[str | None, option("--prompt", "-p", help="The text to continue; else read from stdin.")] = None,
     file: Annotated[Path | None, option("--file", "-f", help="File with the text to continue.")] = None,
     timeline: Annotated[
-        Path | None, output("--timeline", help="Draw who worked when: .svg to look at, .json for a trace viewer.")
+        Path | None,
+        output("--timeline", help="Draw when target and draft work: .svg as a picture, .json for a trace viewer."),
     ] = None,
 ) -> None:
-    """Continue a text. The text goes to stdout; what runs, and a line of numbers, to stderr."""
+    """Continue a text. The text goes to stdout; a description of the model and a line of statistics go to stderr."""
     model = model_options.choose(model)
     drafter = drafter_options.config(model)
     if timeline is not None:
         check_timeline_path(timeline)
     config = engine_options.config(model, drafter)
-    sampling.params()  # complains before the model is loaded
+    sampling.params()  # checks the values before the model is loaded
     text = _read_prompt(prompt, file, model)
     spans: list[Span] = []
     with logs.speaking(), open_engine(config, is_traced=timeline is not None) as engine:
@@ -62,7 +63,7 @@ def generate(
         note_all(config=config, params=params)
         make_show, end = form.begin(engine)
         result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
-        if result.token_ids:  # else it was interrupted while the prompt was read: there is nothing to tell of
+        if result.token_ids:  # else it was interrupted while the prompt was read, and there are no statistics
             form.note_numbers(result, config.drafter, is_greedy=params.is_greedy)
             if not form.is_json and (hint := advice(result, config.drafter)):
                 note(hint)
@@ -96,7 +97,7 @@ def _title(config: EngineConfig, result: Generation) -> str:
 
 
 def _read_prompt(prompt: str | None, file: Path | None, model: str) -> str:
-    """The prompt given, else stdin, else a sample for what may be the default model; without a file's last newline."""
+    """The given prompt, else stdin, else a sample prompt for a default model. A file's last newline is removed."""
     if prompt is not None and file is not None:
         raise ConfigError("--prompt and --file are two prompts: leave out one")
     if prompt is None and file is None and is_terminal():
@@ -120,4 +121,4 @@ def _read_file(file: Path | None) -> str:
     try:
         return decoded(file.read_bytes())
     except OSError as error:
-        raise ConfigError(f"--file {file} cannot be read ({error.strerror}): name a file with a text") from error
+        raise ConfigError(f"--file {file} cannot be read ({error.strerror}): name a text file") from error

@@ -34,7 +34,7 @@ def help_text(command: Any, ctx: Any) -> str:
 
 
 def _filled(text: str, width: int, indent: int, *, begin: str = "") -> str:
-    """Lines broken between words only, however long a word is; the first one may begin with a name."""
+    """The text in lines that break only between words; the first line may begin with a name."""
     margin = " " * indent
     return fill(
         " ".join(text.split()),
@@ -47,7 +47,7 @@ def _filled(text: str, width: int, indent: int, *, begin: str = "") -> str:
 
 
 def usage_of(command: Any) -> str:
-    """Flags and arguments in short."""
+    """The flags and arguments in a usage line."""
     if hasattr(command, "commands"):
         return "[OPTIONS] COMMAND ..."
     arguments = [param for param in command.params if param.param_type_name == "argument"]
@@ -90,10 +90,10 @@ def describe(param: Any) -> str:
     if choices:
         parts.append(f"One of {', '.join(choices)}.")
     if param.required:
-        parts.append("[needed]")
+        parts.append("[required]")
     elif isinstance(param.default, bool):
         parts += [f"[{param.opts[0]}]"] * param.default
-    elif isinstance(param.show_default, str):  # of a setting, whose flag may be left out
+    elif isinstance(param.show_default, str):  # the default of a setting, if its flag is left out
         parts.append(f"[{param.show_default}]")
     elif isinstance(param.default, str | int | float) and param.default != "":
         parts.append(f"[{param.default:g}]" if isinstance(param.default, float) else f"[{param.default}]")
@@ -101,6 +101,6 @@ def describe(param: Any) -> str:
 
 
 def _commands(command: Any) -> list[tuple[str, str]]:
-    """The commands of a group, with the first sentence of their help: all have room on a terminal of 24 lines."""
+    """The commands of a group, with the first sentence of their help, so that all fit on a terminal of 24 lines."""
     items = getattr(command, "commands", {}).items()
     return [(name, f"{(item.help or '').partition('.')[0]}.") for name, item in items if not item.hidden]

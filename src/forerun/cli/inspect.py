@@ -16,14 +16,14 @@ from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, sheet_o
 
 @shows_errors
 def inspect(
-    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file, hub name, or a name of known sizes.")],
+    model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file, hub name, or a model of known size.")],
     ranks: Annotated[
-        int | None, option("--ranks", help="Also show how so many processes would share the model.")
+        int | None, option("--ranks", help="Also show how this many processes would share the model.")
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show a checkpoint's architecture, memory and files. Exit code 3 when it cannot run."""
-    from forerun.planner.roofline import known_models  # not free to import
+    """Show a checkpoint's architecture, memory and files. Exit code 3 if it cannot run."""
+    from forerun.planner.roofline import known_models  # slow to import
 
     spec = None if Path(model).expanduser().exists() else known_models().get(model)
     sheet = read_sheet(find_model(model)) if spec is None else sheet_of(model, spec)

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop, not as an exception in the middle of a computation."""
+"""Ctrl-C as a request to stop, instead of an exception in the middle of a computation."""
 
 import signal
 from math import inf
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class StopOnInterrupt:
-    """While open, a Ctrl-C only sets `is_asked`; one more than `patience` allows interrupts at once, and none after it.
+    """While open, Ctrl-C only sets `is_asked`, until it is pressed more than `patience` times: then it interrupts.
 
-    So whoever has raised its patience to infinity again is not interrupted any more.
-    Signals belong to the main thread, so this must be opened there.
+    It interrupts once and sets `patience` to infinity again. Python handles signals in the main thread, so this must be
+    opened there.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class StopOnInterrupt:
         signal.signal(signal.SIGINT, self._before)
 
     def lose_patience(self) -> None:
-        """A Ctrl-C interrupts at once from here on; one that came before does so now."""
+        """Let the next Ctrl-C interrupt at once; if one came before, interrupt now."""
         self.patience = 0
         if self.is_asked:
             self.patience = inf
             raise KeyboardInterrupt
 
     def read_line(self, prompt: str) -> str:
-        """A line of input. Meanwhile a Ctrl-C interrupts; those before are forgotten."""
+        """A line of input. Meanwhile Ctrl-C interrupts; earlier ones are forgotten."""
         self._num_asked, self.patience = 0, 0
         try:
             return input(prompt)

@@ -1,4 +1,4 @@
-"""An answer as JSON: one object, or one object per step and then the whole."""
+"""An answer as JSON: one object, or one object per step and then one for the whole answer."""
 
 import json
 from dataclasses import asdict
@@ -9,11 +9,11 @@ from forerun.core.steps import DecodeStep, Generation
 
 
 def show_nothing(step: DecodeStep) -> None:
-    """The text is shown when it is complete."""
+    """Print nothing yet: the text is printed when it is complete."""
 
 
 def print_step(step: DecodeStep) -> None:
-    """The step as a line; the whole answer's line comes last and says so."""
+    """Print the step as a line with `done` false; the line of the whole answer follows with `done` true."""
     _print({"done": False, "text": step.text, "token_ids": list(step.token_ids)})
 
 

@@ -1,4 +1,4 @@
-"""How much a command says on stderr beside its answer."""
+"""How much a command prints on stderr besides its answer."""
 
 import logging
 import os
@@ -14,22 +14,22 @@ from forerun.cli.streams import takes_colours
 OUTPUT: Final = "Output"
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 logger = logging.getLogger(__name__)
-# The least that is worth a line: errors only; warnings too; also what runs and its numbers; everything.
+# The least severe kind that is printed: errors; warnings; the model's description and statistics; everything.
 LogLevel = Literal["error", "warning", "info", "debug"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What is said on stderr."""
+    """How much is printed on stderr."""
 
     PANEL: ClassVar = OUTPUT
-    log_level: Annotated[LogLevel, option("--log-level", help="info also says what runs, and its numbers.")] = "info"
+    log_level: Annotated[LogLevel, option("--log-level", help="info also prints what runs, and statistics.")] = "info"
     verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.")] = False
     quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.")] = False
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Lines of this level and above reach stderr, those of the engine too."""
+        """Print log lines of this level and above on stderr, including the engine's."""
         level = "debug" if self.verbose else "warning" if self.quiet else self.log_level
         ours, handler = logging.getLogger("forerun"), ToStderr()
         before = ours.level
@@ -43,7 +43,7 @@ class LogOptions:
 
 
 class ToStderr(logging.Handler):
-    """Lines on the stderr of the moment: dim where they only inform, and named where they warn."""
+    """Prints log lines on the current stderr: information is dim, warnings and errors begin with their level."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
@@ -54,11 +54,11 @@ class ToStderr(logging.Handler):
 
 
 def note(message: str) -> None:
-    """A line that informs."""
+    """Log a line of information."""
     logger.info("%s", message)
 
 
 def note_all(**settings: object) -> None:
-    """Every setting, for those who want to know all."""
+    """Log every setting, for --verbose."""
     for name, value in settings.items():
         logger.debug("%s: %s", name, value)

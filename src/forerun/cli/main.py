@@ -30,7 +30,7 @@ app = typer.Typer(
     name="forerun",
     cls=PlainGroup,
     help="Fast decoding of one language-model request, with exactly the text the model would have given. forerun chat "
-    "talks to smollm2; forerun help COMMAND shows a command's flags.",
+    "starts a chat with smollm2; forerun help COMMAND shows a command's flags.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -41,7 +41,7 @@ app.add_typer(bench)
 
 
 def print_version(is_asked: bool = True) -> None:
-    """Versions of forerun and of what its speed depends on."""
+    """Print the versions of forerun, Python and torch."""
     if is_asked:
         from platform import python_version
 
@@ -63,7 +63,8 @@ def root(
 
 @app.command("help", cls=PlainCommand)
 def show_help(
-    ctx: typer.Context, words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Of which.")] = None
+    ctx: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Name of a command.")] = None,
 ) -> None:
     """Show the help of forerun, or of one of its commands."""
     ctx.find_root().command.main([*(words or ()), "--help"], prog_name="forerun")
@@ -76,7 +77,7 @@ def show_version() -> None:
 
 
 def main() -> None:
-    """Run the command line. Bytes that are no text and streams that take no more end in a line, not in a traceback."""
+    """Run the command line. Invalid input bytes and full output streams give a message instead of a traceback."""
     prepare_streams()
     try:
         try:

@@ -1,4 +1,4 @@
-"""forerun models and forerun pull: models by short name, what of them is here, and how they get here."""
+"""forerun models and forerun pull: list the models with short names, and download them."""
 
 import json
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.runtime.memory import free_memory_bytes
 
-BESIDE_WEIGHTS: Final = 1.2  # memory over weights: a cache of some thousand tokens, and the program
+BESIDE_WEIGHTS: Final = 1.2  # memory over size of weights, with a cache of some thousand tokens and the program
 
 
 @shows_errors
 def models(
-    model: Annotated[str | None, typer.Argument(help="Say more of this one.")] = None,
-    as_json: Annotated[bool, option("--json", help="Print one JSON object a model.")] = False,
+    model: Annotated[str | None, typer.Argument(help="Show details of this model.")] = None,
+    as_json: Annotated[bool, option("--json", help="Print one JSON object per model.")] = False,
 ) -> None:
-    """List the models that have a short name: size, licence, draft, what is here and what fits this machine."""
+    """List the models that have a short name: size, licence, draft, and whether they are here and fit in memory."""
     if model is not None and find_named(model) is None:
         raise ModelNotFoundError(f"no model has the short name {model!r}: `forerun models` lists them")
     sheets = [_sheet(named) for named in _chosen(model)]
@@ -40,14 +40,14 @@ def models(
 def pull(
     model: Annotated[str, typer.Argument(help="Short name, as `forerun models` lists them, or hub name.")],
 ) -> None:
-    """Fetch a model, unless it is here already. Exit code 5 where it cannot be had."""
+    """Fetch a model, unless it is here already. Exit code 5 if it cannot be fetched."""
     source = find_model(model)
     named = find_named(model)
     print_rows(_rows(_sheet(named)) if named is not None else [("model", model), ("here", str(source.folder))])
 
 
 def _chosen(model: str | None) -> Sequence[NamedModel]:
-    """One, or all in the file types that their names alone mean, and in others those that are here."""
+    """One model; or all models in their default file types, and in other file types those on this machine."""
     if model is not None:
         return [named_models()[model.lower()]]
     others = {named.name: named for named in named_models().values()}
@@ -87,10 +87,12 @@ def _print_table(sheets: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     free = free_memory_bytes()
-    memory = "" if free is None else f'{gigabytes(free)} of memory are free now; what needs more is "too large".\n'
+    memory = (
+        "" if free is None else f'{gigabytes(free)} of memory are free now; models that need more are "too large".\n'
+    )
     print(
-        f"\n{memory}`forerun pull MODEL` fetches one, with another file type as in qwen2.5:7b-q8_0;\n"
-        "`forerun models MODEL` says more; `--draft auto` drafts with the draft."
+        f"\n{memory}`forerun pull MODEL` fetches a model; qwen2.5:7b-q8_0 names another file type;\n"
+        "`forerun models MODEL` shows details; `--draft auto` uses the draft."
     )
 
 
@@ -101,7 +103,7 @@ def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:
         is_own = sheet["draft"] in KNOWN_DRAFTS.values()
         rows.append(("  draft", f"{sheet['draft']}, {'part of this package' if is_own else 'by --draft auto'}"))
     if sheet["fits_memory"] is False:
-        rows.append(("  memory", "too large for what is free now"))
+        rows.append(("  memory", "too large for the memory that is free now"))
     if sheet["path"] is not None:
         return [*rows, ("  here", f"{sheet['form']}, {sheet['bytes'] / 1e6:.0f} MB"), ("", sheet["path"])]
     rows.append(("  not here", f"`forerun pull {sheet['name']}` fetches it"))

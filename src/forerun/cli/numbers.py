@@ -1,4 +1,4 @@
-"""What an answer took, in words: a short line for everybody, all that is known, and advice where it was slow."""
+"""Statistics of an answer as text: a short line, a line with everything, and advice if drafting was slow."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,13 +6,13 @@ from typing import Final
 from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.steps import PLAIN, Generation, GenerationStats, Speedup
 
-ENOUGH_PASSES: Final = 24  # before which a drafter that was not used may only not have begun
-FEW: Final = 0.1  # of all passes: who drafts in no more has not drafted
+ENOUGH_PASSES: Final = 24  # with fewer passes, a drafter that was not used may just not have begun
+FEW: Final = 0.1  # share of all passes: a drafter that was used in no more counts as unused
 SURELY_SLOWER: Final = 0.97  # auto loses 2 percent of plain decoding's speed at most
 
 
 def short_numbers(result: Generation, drafter: DrafterConfig) -> str:
-    """What drafting gained, as far as it is known, and the speed."""
+    """The speedup by drafting, if it is known, and the speed."""
     stats = result.stats
     parts = [
         _gain(stats, drafter),
@@ -24,16 +24,16 @@ def short_numbers(result: Generation, drafter: DrafterConfig) -> str:
 
 
 def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) -> str:
-    """The short line, and how sure its gain is; how well drafting went, and whether it ever stopped."""
+    """The short line, the confidence interval of the speedup, and how well drafting went."""
     stats = result.stats
     parts = [short_numbers(result, drafter)]
     if stats.speedup is not None:
         parts.append(_certainty(stats.speedup))
     if stats.num_drafted:
-        parts.append(f"{stats.accepted_per_round:.2f} guessed tokens right per pass of the model")
+        parts.append(f"{stats.accepted_per_round:.2f} drafted tokens accepted per pass of the model")
     if stats.rounds_by:
         parts.append(_who_drafted(stats.rounds_by))
-    if stats.hit_rate:  # of drafters whose tree is larger than what they propose
+    if stats.hit_rate:  # from drafters whose tree is larger than what they propose
         parts.append(f"drafting went on from the right place after {stats.hit_rate:.0%} of passes")
     if stats.num_outside:
         parts.append(f"{stats.num_outside} of {_count(stats.num_new_tokens, 'token')} that the draft does not know")
@@ -49,7 +49,7 @@ def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) 
 
 
 def advice(result: Generation, drafter: DrafterConfig) -> str | None:
-    """What would be faster, where a drafter that was chosen by hand was measured to be slower than plain decoding."""
+    """What would be faster, if a drafter that was chosen by hand was measured to be slower than plain decoding."""
     speedup = result.stats.speedup
     if speedup is None or speedup.high >= SURELY_SLOWER or isinstance(drafter, Automatic | NoDrafter):
         return None

@@ -1,4 +1,4 @@
-"""The flags that generate and chat share beside the drafter's, and what they mean to the engine."""
+"""The flags that generate and chat share besides the drafter's, and the settings of the engine they give."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError, require
 
 DEFAULTS: Final = SamplingParams()
-SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # their defaults
+SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # fields whose defaults the help shows
 MODEL_HELP: Final = (
     "Short name (see forerun models), checkpoint folder, GGUF file or hub name [smollm2, else the built-in model]."
 )
@@ -25,12 +25,12 @@ OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """The target by a flag, as other programs have it."""
+    """The target by a flag, as in other programs."""
 
     named_model: Annotated[str | None, option("--model", "-m", help="The same as the argument MODEL.")] = None
 
     def choose(self, argument: str | None) -> str:
-        """The model by argument, flag or variable, else the default one, fetched where a person sees it."""
+        """The model named by argument, flag or environment variable, else the default one."""
         is_by_flag = self.named_model not in (None, os.environ.get(variable_of("--model")))
         if argument is not None and is_by_flag:
             raise ConfigError(f"the model is named twice, {argument} and --model {self.named_model}: leave out one")
@@ -38,12 +38,14 @@ class ModelOptions:
 
 
 def engine_settings(options: object) -> dict[str, Any]:
-    """Those settings of an engine whose flags were given. --dtype int8, as it used to be said, means --weights int8."""
+    """The settings of an engine whose flags were given. --dtype int8, an older form, means --weights int8."""
     given = given_settings(EngineConfig, options)
     if given.get("dtype") in QUANTISED:
         rounded = given.pop("dtype")
         if given.setdefault("weights", rounded) != rounded:
-            raise ConfigError(f"--dtype {rounded} and --weights {given['weights']} exclude each other: leave out one")
+            raise ConfigError(
+                f"--dtype {rounded} and --weights {given['weights']} cannot be used together: leave out one"
+            )
     if "chat_template_kwargs" in given:
         given["chat_template_kwargs"] = _read_variables(given["chat_template_kwargs"])
     return given
@@ -51,24 +53,24 @@ def engine_settings(options: object) -> dict[str, Any]:
 
 @with_flags_of(EngineConfig, panel="Model and machine", shown=SHOWN)
 class EngineOptions:
-    """What to compute in, and on what."""
+    """Number formats, device and other settings of the engine."""
 
     device: Annotated[
         str,
         option(
             "--device",
-            help="A torch device, such as cuda:0; auto is a GPU that works and has room, else cpu.",
+            help="A torch device, such as cuda:0; auto chooses a GPU that works and has room, else cpu.",
         ),
     ] = AUTO_DEVICE
 
     def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
-        """The engine these flags ask for."""
+        """The engine that these flags ask for."""
         return EngineConfig(target=model, drafter=drafter, measures_speedup=True, **engine_settings(self))
 
 
 @with_flags_of(EngineConfig, panel=None, only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
 class MachineOptions:
-    """The same, of a command that needs no more."""
+    """The settings of the engine for commands that need only these."""
 
 
 @with_flags_of(SamplingParams, panel="Sampling", shown=("presence_penalty", "frequency_penalty"))
@@ -76,11 +78,11 @@ class SamplingOptions:
     """How tokens are chosen and when to stop."""
 
     def params(self, default: SamplingParams = DEFAULTS) -> SamplingParams:
-        """What these flags ask for.
+        """The parameters that these flags ask for.
 
         Args:
-            default: what holds for the model where a flag was not given. `--temperature 0` asks for greedy decoding and
-                leaves all of it aside.
+            default: the model's parameters, used where a flag was not given. `--temperature 0` asks for greedy decoding
+                and ignores them.
         """
         given = given_settings(SamplingParams, self)
         given["logit_bias"] = dict(map(read_bias, given.get("logit_bias", ())))
@@ -88,7 +90,7 @@ class SamplingOptions:
 
 
 def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
-    """What flags and model together ask for; where the model has a say, that is told."""
+    """The parameters from flags and model together; those that come from the model are logged."""
     params = sampling.params(default)
     of_model = {
         name: value
@@ -98,7 +100,7 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
     if of_model:
         listed = ", ".join(f"{name} {value:g}" for name, value in of_model.items())
         is_usual = all(getattr(default, name) == value for name, value in USUAL_SAMPLING.items())
-        why = "the file names no sampling settings, so as in llama.cpp" if is_usual else "sampling as the model says"
+        why = "the file has no sampling settings, so as in llama.cpp" if is_usual else "sampling as set by the model"
         note(f"{why}: {listed}; --temperature 0 is greedy")
     return params
 
@@ -108,13 +110,13 @@ def _read_variables(text: str) -> Mapping[str, object]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag} {text!r} is no JSON: {error}") from error
+        raise ConfigError(f"{flag} {text!r} is not valid JSON: {error}") from error
     require(isinstance(values, dict), f'{flag} {text!r} must be a JSON object, such as {{"enable_thinking": false}}')
     return cast(Mapping[str, object], values)
 
 
 def read_bias(text: str) -> tuple[int, float]:
-    """A token and what is added to its score, as a flag gives them."""
+    """A token and the value to add to its logit, from the text of a flag."""
     token_id, _, value = text.partition("=")
     try:
         return int(token_id), float(value)

@@ -1,4 +1,4 @@
-"""The flags that say in which form answers are printed."""
+"""The flags that choose how answers are printed."""
 
 import logging
 import sys
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """Text as it is written, or coloured, or at once, or as JSON."""
+    """Print streamed text, draft trees, the whole text at once, or JSON."""
 
     PANEL: ClassVar = OUTPUT
-    as_json: Annotated[bool, option("--json", help="Print one JSON object an answer and nothing else.")] = False
-    json_lines: Annotated[bool, option("--json-lines", help="Print a JSON object a step, and --json's at the end.")] = (
-        False
-    )
-    show_tree: Annotated[bool, option("--show-tree", help="On a terminal, draw every round's tree.")] = False
+    as_json: Annotated[bool, option("--json", help="Print one JSON object per answer and nothing else.")] = False
+    json_lines: Annotated[
+        bool, option("--json-lines", help="Print a JSON object per step, and --json's at the end.")
+    ] = False
+    show_tree: Annotated[bool, option("--show-tree", help="On a terminal, draw every round's draft tree.")] = False
     no_stream: Annotated[bool, option("--no-stream", help="Print the text when it is complete.")] = False
-    stats: Annotated[bool, option("--stats", help="Print all that was measured after every answer.")] = False
+    stats: Annotated[bool, option("--stats", help="Print all statistics after every answer.")] = False
 
     def __post_init__(self) -> None:
         chosen = [
@@ -45,14 +45,14 @@ class OutputOptions:
             if is_chosen
         ]  # fmt: skip
         if len(chosen) > 1:
-            raise ConfigError(f"{' and '.join(chosen)} exclude each other: choose one form of output")
+            raise ConfigError(f"{' and '.join(chosen)} cannot be used together: choose one form of output")
 
     @property
     def is_json(self) -> bool:
         return self.as_json or self.json_lines
 
     def begin(self, engine: "Engine") -> tuple[Callable[[], Show], End]:
-        """Say what runs, and what shows the steps and the end of every answer."""
+        """Print what runs; return what begins the display of an answer, and what ends it."""
         about = About.of(engine)
         if self.is_json:
             return lambda: print_step if self.json_lines else show_nothing, lambda result, _: print_answer(
@@ -62,13 +62,13 @@ class OutputOptions:
         if self.no_stream:
             return lambda: show_nothing, lambda result, _: end_text(result, "")
         if self.show_tree and not sys.stdout.isatty():
-            logger.warning("--show-tree draws on a terminal, and the output is none: only the text is printed")
+            logger.warning("--show-tree needs a terminal, which stdout is not: only the text is printed")
         elif self.show_tree:
             log = TreeLog(engine.tokenizer)
             return log.begin, log.end
         return lambda: show_plainly, end_text
 
     def note_numbers(self, result: Generation, drafter: DrafterConfig, *, is_greedy: bool) -> None:
-        """The line of numbers, which JSON holds already."""
+        """Print the line of statistics, unless the output is JSON, which contains them."""
         if not self.is_json:
             note(all_numbers(result, drafter, is_greedy=is_greedy) if self.stats else short_numbers(result, drafter))

@@ -1,6 +1,6 @@
-"""Commands whose help is plain text that no width cuts, and whose usage errors are one line.
+"""Commands whose help is plain text that fits any width, and whose usage errors are one line.
 
-typer's panels, drawn by rich, cut names of flags where the terminal is narrow and take [words] in brackets for styles.
+The panels that typer draws with rich cut flag names on narrow terminals and read [words] in brackets as styles.
 """
 
 import sys
@@ -53,7 +53,7 @@ def add_command(app: typer.Typer, command: Callable[..., None], name: str | None
 
 
 def usage_error(error: typer.TyperException) -> str:
-    """What was typed, what is needed, and where to read on."""
+    """The message: what was typed, what is needed, and which help to read."""
     ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
     flag = str(getattr(error, "option_name", ""))
     if isinstance(error, typer.BadParameter) and error.message and param is not None:
@@ -70,7 +70,7 @@ def usage_error(error: typer.TyperException) -> str:
 
 
 def _where(ctx: Any, param: Any) -> str:
-    """The flag, or the variable of the environment that spoke for it."""
+    """The flag, or the environment variable that set it."""
     source = None if ctx is None else ctx.get_parameter_source(param.name)
     if source is not None and source.name == "ENVIRONMENT":
         return f"{param.envvar}, which stands for {param.opts[0]},"

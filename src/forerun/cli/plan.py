@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TIMES: Final = "Times of passes (one of these)"
 GUESSES: Final = "Acceptance (one of these)"
 Pair = tuple["SizedModel", "SizedModel"]  # target and draft
-WIDTH: Final = 100  # of the table, which is narrower
+WIDTH: Final = 100  # columns; the table is narrower
 KINDS_OF_NUMBERS: Final = {
     "measured": "predicted from times measured on this machine",
     "paced": "predicted for paced devices",
@@ -37,32 +37,32 @@ KINDS_OF_NUMBERS: Final = {
 
 @with_flags_of(EngineConfig, panel="For --calibrate", only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
 class CalibrationOptions:
-    """What is calibrated computes in this, and on this."""
+    """Number formats, device and threads for calibration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOptions:
-    """Where the times of passes come from."""
+    """The source of the times of passes."""
 
     PANEL: ClassVar = TIMES
     machine: Annotated[
         str | None, option("--machine", help="8xH800, 8xH800-floor, 8xH100, 1xH200 or a TOML file: project from sizes.")
     ] = None
-    profile: Annotated[Path | None, option("--profile", help="Measured step times.")] = None
+    profile: Annotated[Path | None, option("--profile", help="File with measured step times.")] = None
     calibrate: Annotated[
         Path | None, output("--calibrate", help="Measure step times on this machine and write them to this file.")
     ] = None
-    paced: Annotated[str | None, option("--paced", help="A paced device, as --device takes it.")] = None
+    paced: Annotated[str | None, option("--paced", help="A paced device, in the form of --device.")] = None
     weight_bits: Annotated[int, option("--weight-bits", help="4, 8 or 16; for --machine.")] = 4
     context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessOptions:
-    """How often the draft is right."""
+    """The source of the draft's acceptance."""
 
     PANEL: ClassVar = GUESSES
-    trace: Annotated[Path | None, option("--trace", help="What forerun bench trace has recorded.")] = None
+    trace: Annotated[Path | None, option("--trace", help="A file that forerun bench trace wrote.")] = None
     accept_length: Annotated[
         float | None,
         option(
@@ -70,7 +70,7 @@ class GuessOptions:
             help="Accepted tokens per round without the bonus token, of a serial tree of 8 rows and 5 levels.",
         ),
     ] = None
-    temperature: Annotated[float | None, option("--temperature", help="Take only answers of this one.")] = None
+    temperature: Annotated[float | None, option("--temperature", help="Use only answers of this temperature.")] = None
 
 
 @shows_errors
@@ -79,8 +79,8 @@ def plan(
     times: TimeOptions,
     acceptance: GuessOptions,
     machine: CalibrationOptions,
-    target: Annotated[str, option("--target", help="Folder, hub name, or a name of known sizes.")] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="The same for the smaller model [the known one].")] = None,
+    target: Annotated[str, option("--target", help="Folder, hub name, or a model of known size.")] = BUILTIN_TARGET,
+    draft: Annotated[str | None, option("--draft", help="The same for the smaller model [the known draft].")] = None,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
     as_json: Annotated[Path | None, output("--json", help="Write everything to this file.")] = None,
@@ -98,7 +98,7 @@ def plan(
     pair = None if times.machine is None else _sized_pair(target, draft, times.weight_bits)
     chosen = _profile(times, profile, pair)
     traces = _traces(trace, accept_length, acceptance.temperature)
-    from forerun.planner.plan import search  # not free to import
+    from forerun.planner.plan import search  # slow to import
 
     with progress("simulating") as on_plan:
         plans = search(chosen, traces, units=units, lookup=lookup, on_plan=on_plan)
@@ -111,7 +111,7 @@ def plan(
         from forerun.planner.picture import draw_plans
 
         draw_plans(plot, plans, title=f"{_subject(chosen)}\n{source}")
-        say(f"{plot} written")
+        say(f"wrote {plot}")
 
 
 def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> None:
@@ -126,7 +126,7 @@ def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> N
     from forerun.engine.calibrate import calibrate  # imports torch
 
     calibrate(config, model, lambda step: say(f"forerun: measuring {step}")).write(path)
-    say(f"forerun: {path} written; use it with --profile {path}")
+    say(f"forerun: wrote {path}; use it with --profile {path}")
 
 
 def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Profile:
@@ -158,10 +158,10 @@ def _sized_pair(target: str, draft: str | None, weight_bits: int) -> Pair:
 
 
 def _paced_profile(text: str) -> Profile:
-    """Two devices of these paces: shared by a serial drafter, one each in a parallel one."""
+    """A profile of two devices with these paces: serial drafting shares them, parallel drafting gives one to each."""
     placement = read_device(text)
     if placement.target is None or placement.draft is None:
-        raise ConfigError(f"{text!r} names no time for both: target= and draft= are needed to plan")
+        raise ConfigError(f"{text!r} does not give times for both models: planning needs target= and draft=")
     return Profile(
         source="paced",
         unit="device",

@@ -1,4 +1,4 @@
-"""What forerun plan and bench report say of the bound: how near to it parallel drafting is, and where the rest goes."""
+"""The bound in forerun plan and bench report: how close parallel drafting comes to it, and what the rest is lost to."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from forerun.planner.outcome import Outcome
     from forerun.planner.plan import Plan
 
-WIDTH: Final = 100  # of the table, which is narrower
+WIDTH: Final = 100  # columns; the table is narrower
 
 
 def show_bound(plans: "Sequence[Plan]") -> None:
-    """Print it for the plan that has a bound, if one has."""
+    """Print the bound of each plan that has one."""
     for plan in plans:
         if plan.bound is not None:
             _print_bound(plan, plan.bound)
@@ -34,7 +34,7 @@ def bound_entry(plan: "Plan", bound: "Bound") -> dict[str, Any]:
 
 
 def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
-    """Print how near measured speeds come to the bound of a plan.
+    """Print how close measured speeds come to the bound of a plan.
 
     Args:
         path: what `forerun plan --json` wrote.
@@ -55,8 +55,8 @@ def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
         ) from None
     if len(temperatures) != 1 or temperatures[0] not in speeds:
         raise ConfigError(
-            f"{path} is of answers at temperature {' and '.join(f'{value:g}' for value in temperatures)}, the run has "
-            f"parallel drafting at {', '.join(f'{value:g}' for value in speeds) or 'none'}: plan with --temperature"
+            f"{path} is for answers at temperature {' and '.join(f'{value:g}' for value in temperatures)}, the run "
+            f"has parallel drafting at {', '.join(f'{value:g}' for value in speeds) or 'none'}: plan with --temperature"
         )
     speed = speeds[temperatures[0]]
     lost = ", ".join(f"{tokens_per_s:.0f} to {name}" for name, tokens_per_s in lost_to.items())
@@ -67,13 +67,13 @@ def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
 
 
 def parts(outcome: "Outcome") -> dict[str, float]:
-    """Where a round goes; `late` and `passes lost` are shares of all rounds and of all draft passes."""
+    """The parts of a round; `late` and `passes lost` are shares of all rounds and of all draft passes."""
     return {
         "round": outcome.round_s,
         "pass": outcome.per_round("pass_s"),
         "miss wait": outcome.per_round("miss_wait_s"),
         "hit wait": outcome.per_round("hit_wait_s"),
-        "beside": max(0.0, outcome.overhead_s),  # a sum of rounded times may miss 0
+        "beside": max(0.0, outcome.overhead_s),  # the sum of rounded times may be slightly below 0
         "late": outcome.per_round("num_late"),
         "rows lost": outcome.wasted_rows_per_round,
         "passes lost": outcome.useless_expansions,

@@ -1,4 +1,4 @@
-"""forerun prepare: what a model can be given before its first request."""
+"""forerun prepare: prepares a model before its first request."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,10 +23,10 @@ def prepare(
     machine: MachineOptions,
     model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET,
     quantize: Annotated[
-        Literal["awq"] | None, option("--quantize", help="Pack a plain folder's weights in 4 bits, into --out.")
+        Literal["awq"] | None, option("--quantize", help="Pack a folder's plain weights in 4 bits, into --out.")
     ] = None,
     target_ranks: Annotated[
-        int | None, option("--target-ranks", help="Write the part of each of so many ranks, into --out.")
+        int | None, option("--target-ranks", help="Write the parts of this many ranks, into --out.")
     ] = None,
     calib: Annotated[Path | None, option("--calib", help="Text to quantize by [the built-in prompts].")] = None,
     layer_skip: Annotated[
@@ -34,22 +34,23 @@ def prepare(
     ] = False,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     out: Annotated[
-        Path | None, output("--out", help="What to write: of sets a file [beside the model, or forerun's cache].")
+        Path | None,
+        output("--out", help="Where to write; with --layer-skip, a file [beside the model, or in the cache]."),
     ] = None,
-    num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer at most.")] = 64,
-    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Tokens of an answer at most.")] = 128,
+    num_prompts: Annotated[int, option("--num-prompts", help="Maximum number of questions.")] = 64,
+    max_new_tokens: Annotated[int, option("--max-new-tokens", help="Maximum tokens per answer.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, option("--seed", help="Of sampling and search.")] = 1,
+    seed: Annotated[int, option("--seed", help="Seed for sampling and search.")] = 1,
     draft_weights: Annotated[
-        WeightFormat, option("--draft-weights", help="Copy of the weights that is drafted with.")
+        WeightFormat, option("--draft-weights", help="Copy of the weights to draft with.")
     ] = "plain",
 ) -> None:
-    """Pack weights in 4 bits (--quantize awq), divide them among ranks (--target-ranks), or find what a draft can skip
+    """Pack weights in 4 bits (--quantize awq), divide them among ranks (--target-ranks), or find sublayers to skip
     (--layer-skip)."""
     if (quantize is not None or target_ranks is not None) == layer_skip:
         raise ConfigError(
             "say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq packs "
-            "weights in 4 bits, --target-ranks writes each rank's part, and both of these may be asked for at once"
+            "weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined"
         )
     if target_ranks is not None:
         config = EngineConfig(target=model, target_ranks=target_ranks, **engine_settings(machine))

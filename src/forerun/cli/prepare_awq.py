@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> None:
-    """Pack the config's target on the CPU and say what came of it.
+    """Pack the config's target on the CPU and print the result.
 
     Raises:
         ConfigError: no folder was named, the text cannot be read, or the model cannot be packed.
     """
     if out is None:
-        raise ConfigError("say where the packed model goes: --out FOLDER")
+        raise ConfigError("no folder is named for the packed model: add --out FOLDER")
     is_default = (config.device, config.dtype, config.weights) == ("cpu", "auto", "stored")
     require(is_default, "a model is packed in float32 on the CPU: leave --device, --dtype and --weights out")
     require_writable(out)
@@ -32,7 +32,7 @@ def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> N
 
 
 def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None) -> "AwqReport":
-    """Pack a model and say how well it reads then."""
+    """Pack a model and print its perplexity before and after."""
     from forerun.awq.run import pack_model  # imports torch
     from forerun.engine.placement import allowed_threads
     from forerun.runtime.affinity import usable_cores

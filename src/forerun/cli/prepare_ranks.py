@@ -20,17 +20,17 @@ PACKED: Final = "packed"  # the model in 4 bits, until its parts are written
 
 
 def prepare_ranks(config: EngineConfig, out: Path | None, *, is_packed: bool, calib: Path | None) -> None:
-    """Write each rank's part of the config's target, and say what came of it.
+    """Write each rank's part of the config's target, and print the result.
 
     Args:
-        is_packed: by AWQ first.
+        is_packed: whether AWQ packs the weights first.
 
     Raises:
-        ConfigError: no folder was named, or the model cannot be prepared so.
+        ConfigError: no folder was named, or the model cannot be prepared in this way.
         CheckpointError: the model cannot be read.
     """
     if out is None:
-        raise ConfigError("say where the prepared model goes: --out FOLDER")
+        raise ConfigError("no folder is named for the prepared model: add --out FOLDER")
     require((config.device, config.dtype) == ("cpu", "auto"), "a model is prepared on the CPU, in its own dtype: leave "
             "--device and --dtype out")  # fmt: skip
     require(not is_packed or config.weights == "stored", "AWQ packs weights in 4 bits: leave --weights out")
@@ -54,19 +54,19 @@ def plain_source(name: str) -> HuggingFaceFolder:
     """A model whose weights can be prepared.
 
     Raises:
-        ConfigError: it is no folder of safetensors.
+        ConfigError: it is not a folder of safetensors files.
     """
     source = find_model(name)
     if isinstance(source, HuggingFaceFolder):
         return source
     raise ConfigError(
-        f"{name} is no folder of safetensors, of which parts are prepared: give the original checkpoint. Ranks read "
-        "their parts of a GGUF file as it is"
+        f"{name} is not a folder of safetensors files, which preparing parts needs: give the original checkpoint. A "
+        "GGUF file needs no preparation, ranks read their parts from it"
     )
 
 
 def write_parts(source: HuggingFaceFolder, config: EngineConfig, folder: Path) -> int:
-    """Write all that a prepared folder has; the bytes of its weights."""
+    """Write all files of a prepared folder; return the bytes of its weights."""
     from forerun.checkpoints.prepared.write import copy_texts, write_manifest, write_ranks  # imports torch
     from forerun.engine.model_loading import Checkpoint
     from forerun.engine.rank_weights import rank_weights, shard_plans, shared_group_size, stored_bytes

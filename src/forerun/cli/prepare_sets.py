@@ -27,12 +27,12 @@ def prepare_sets(
     num_prompts: int,
     weights: WeightFormat,
 ) -> None:
-    """Search on the answers to questions, keep what was found, and print it.
+    """Search for sets on the answers to questions, write those that were found, and print them.
 
     Args:
-        out: the sets' file; None: beside the model, or in forerun's cache.
+        out: the file of the sets; None: beside the model, or in forerun's cache.
         data: the file of questions; None: the built-in ones.
-        weights: the copy that is drafted with.
+        weights: the copy of the weights to draft with.
     """
     sets = prepared_sets(find_model(config.target))
     from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
@@ -63,16 +63,16 @@ def _prompts(
 
 
 def _print(found: "Findings") -> None:
-    """The sets as a table, and what the best of them promises."""
+    """Print the sets as a table, and the expected speed of the best one."""
     print(f"{'set':<20}{'hits':>14}{'chance':>8}  skips")
     for item in found.sets:
         hits = f"{item.num_hits:.0f} of {item.num_rows:.0f}"
         chance = f"{item.num_hits / item.num_rows:.2f}" if item.num_rows else "-"
         print(f"{item.name:<20}{hits:>14}{chance:>8}  {_layers(item.skipped)}")
-    ending = "settled" if found.has_settled else "still open: more prompts may find better ones"
+    ending = "settled" if found.has_settled else "not settled: more prompts may find better sets"
     print(
         f"{found.num_evaluations} evaluations, {ending}; the best set guesses right {found.chance:.0%} of the time and "
-        f"promises {found.speedup:.2f}x the speed of plain decoding"
+        f"should decode at {found.speedup:.2f}x the speed of plain decoding"
     )
 
 

@@ -9,7 +9,7 @@ OnProgress = Callable[[int, int], None]  # how many are done, of how many in all
 
 @contextmanager
 def progress(label: str) -> Iterator[OnProgress]:
-    """What is told how far a work is; nothing is drawn where stderr is no terminal."""
+    """A function to report progress to; nothing is drawn if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

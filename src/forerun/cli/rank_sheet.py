@@ -1,4 +1,4 @@
-"""What each of several ranks would hold of a model, as `inspect` prints it."""
+"""The part of a model that each rank would hold, as `inspect` prints it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ class RankSheet:
     """One rank's part.
 
     Args:
-        heads: real query heads, and all with padding.
+        heads: number of query heads without and with padding.
         kv_heads: the key and value heads that it has copies of.
-        kv_head_copies: those copies, padding included.
-        intermediate: real features of the MLP, and all with padding.
-        vocab: real rows of the head, and all with padding.
-        weights_bytes: of everything, padding included, in the dtype that is computed in; None where that is unknown.
-        kv_bytes_per_token: of its part of the cache.
+        kv_head_copies: number of these copies, padding included.
+        intermediate: features of the MLP without and with padding.
+        vocab: rows of the head without and with padding.
+        weights_bytes: all weights, padding included, in the dtype used for computing; None if that is unknown.
+        kv_bytes_per_token: its part of the cache.
     """
 
     rank: int
@@ -36,7 +36,7 @@ def rank_sheets(spec: ModelSpec, num_ranks: int, element_bytes: int | None) -> l
     """One sheet for each rank.
 
     Raises:
-        ConfigError: so many ranks cannot share a model.
+        ConfigError: this many ranks cannot share the model.
     """
     return [rank_sheet(spec, plan, element_bytes) for plan in plan_shards(spec, num_ranks)]
 
@@ -71,7 +71,7 @@ def rank_rows(sheets: Sequence[RankSheet]) -> list[tuple[str, str]]:
 
 
 def part(numbers: tuple[int, int]) -> str:
-    """Real elements, and how many of padding."""
+    """The number of real elements, and of padding."""
     real, padded = numbers
     return f"{real}{padding(padded - real)}"
 

@@ -1,4 +1,4 @@
-"""What Ray must be told before it is imported: it reads the environment, as do the processes that it starts."""
+"""Environment variables to set before Ray is imported; Ray and the processes that it starts read them."""
 
 import os
 from importlib.util import find_spec
@@ -10,11 +10,11 @@ from forerun.core.errors import ConfigError
 def require_ray() -> None:
     """Raise ConfigError where Ray Serve is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("num_replicas needs ray for more than one: run pip install 'ray[serve]>=2.59'")
+        raise ConfigError("num_replicas above 1 needs ray: run pip install 'ray[serve]>=2.59'")
 
 
 def prepare_ray() -> None:
-    """Have Ray tell nobody of its use, and its processes take no calls but those of this run."""
+    """Turn off Ray's usage reports, and let its processes accept calls from this run only."""
     os.environ.update(
         RAY_USAGE_STATS_ENABLED="0",
         RAY_AUTH_MODE="token",

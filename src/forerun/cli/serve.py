@@ -34,27 +34,27 @@ SHOWN: Final = (
     "host", "port", "num_replicas", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
     "max_request_s", "drain_s",
 )  # fmt: skip
-MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; of several each is loaded when it is asked for."
+MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when it is asked for."
 SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all weights; caches take the rest
 
 
 @with_flags_of(ServerConfig, panel="Server", shown=SHOWN)
 class ServerOptions:
-    """Where to listen, who may call, and how much may wait."""
+    """The address, API keys, and limits of queues."""
 
     api_key: Annotated[
         str | None,
         option(
             "--api-key",
-            help="Key that callers need; who lists processes sees the flag, but not the variable.",
+            help="Key that clients need; lists of processes show the flag, but not the variable.",
         ),
     ] = None
     api_key_file: Annotated[
-        str | None, option("--api-key-file", help="File with such keys, one a line, that only its owner may read.")
+        str | None, option("--api-key-file", help="File with such keys, one per line, that only its owner may read.")
     ] = None
 
     def config(self) -> ServerConfig:
-        """The server these flags ask for."""
+        """The server that these flags ask for."""
         from forerun.server.guard.keys import read_api_keys
 
         keys: tuple[str, ...] = () if self.api_key is None else (self.api_key,)
@@ -72,9 +72,9 @@ def serve(
     server_options: ServerOptions,
     logs: LogOptions,
     model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help=MODELS_HELP)] = None,
-    opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is there.")] = False,
+    opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is loaded.")] = False,
 ) -> None:
-    """Serve models to OpenAI's clients, each one request after the other."""
+    """Serve models to OpenAI's clients. Each model answers one request after the other."""
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
@@ -109,7 +109,7 @@ def serve(
 
 
 def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
-    """Raise ConfigError where several models are asked for with what only one can have, or under one name."""
+    """Raise ConfigError for several models with a setting that allows only one, or with the same name."""
     from forerun.server.work.service import short_name_of
 
     if len(given) <= 1:
@@ -121,12 +121,12 @@ def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
     served = [short_name_of(name) for name in given]
     for name in served:
         require(
-            served.count(name) == 1, f"clients would call two models {name}: give each another name, or leave one out"
+            served.count(name) == 1, f"two models would have the name {name} for clients: rename one, or leave one out"
         )
 
 
 def weight_bytes(config: EngineConfig) -> int:
-    """Bytes of a model and its draft, found and fetched before anything is loaded."""
+    """Bytes of a model and its draft, which are fetched if needed before anything is loaded."""
     names = [config.target]
     match config.drafter:
         case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
@@ -142,7 +142,7 @@ def serve_several(
     *,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve several models in this process, as many of them loaded as its memory holds."""
+    """Serve several models in this process, with as many loaded at once as fit in memory."""
     from forerun.server.run import serve_several as run_server
     from forerun.server.work.served_models import Room
     from forerun.server.work.service import Service
@@ -161,7 +161,7 @@ def serve_several(
 
 
 def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., None]:
-    """What serves: one engine in this process, or several in processes of their own."""
+    """The function that serves: with one engine in this process, or with several in separate processes."""
     if config.num_replicas == 1:
         from forerun.server.run import serve as run_server
 
@@ -174,9 +174,7 @@ def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., 
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
-    """While the server has no handlers of its own yet, a signal ends the process as it does later: with 0, and at once
-    where it is the second.
-    """
+    """Until the server has its own handlers, a signal ends the process with 0, and a second signal ends it at once."""
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -192,13 +190,13 @@ def end(number: int, frame: FrameType | None) -> None:
 
 
 def tell(url: str, *, opens_page: bool) -> None:
-    """Say where the server is, and show it in a browser; that one is started aside, since it may take its time."""
+    """Print the server's address, and open it in a browser, in a thread because that may take long."""
     say(f"ready: {url}/v1 for programs, {url} in a browser (Ctrl-C ends it)")
     if opens_page:
         Thread(target=show, args=(url,), daemon=True).start()
 
 
 def show(url: str) -> None:
-    """Show the page, or say that nothing here can."""
+    """Open the page in a browser, or print that there is none."""
     if not webbrowser.open(url):
-        say(f"no browser was found here (the variable BROWSER names one): open {url} in yours")
+        say(f"no browser was found (the environment variable BROWSER can name one): open {url} yourself")

@@ -15,13 +15,13 @@ ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSheet:
-    """A model folder in numbers. `problem` says why it cannot run; what could not be read is None.
+    """Facts about a model folder. `problem` says why it cannot run; whatever could not be read is None.
 
     Args:
-        folder: None where only the sizes are known.
+        folder: None if only the sizes are known.
         stored_dtype: that of most of the stored bytes.
         dtype: what `--dtype auto` computes in on this machine's CPU.
-        num_target_ids: of a draft that has a part of its target's tokens, the ids that its target has.
+        num_target_ids: for a draft with a part of its target's tokens, the number of ids of its target.
     """
 
     name: str
@@ -41,12 +41,12 @@ class ModelSheet:
 
     @property
     def element_bytes(self) -> int | None:
-        """Of an element in the dtype that `--dtype auto` computes in."""
+        """Bytes of an element in the dtype that `--dtype auto` computes in."""
         return None if self.dtype is None else ELEMENT_BYTES[self.dtype]
 
     @property
     def weights_bytes(self) -> int | None:
-        """The weights in the dtype they are computed in, which need not be the one they are stored in; codes stay."""
+        """The weights in the dtype for computing, which may differ from the stored one; codes keep their size."""
         if self.spec is None or self.dtype is None:
             return None
         codes = {name: num for name, num in self.stored_formats.items() if name not in ITEM_BYTES}
@@ -110,7 +110,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
 
 
 def sheet_of(name: str, spec: ModelSpec) -> ModelSheet:
-    """That of a model of which only the sizes are known, in the dtype that such models are published in."""
+    """The sheet of a model of which only the sizes are known, in the dtype that such models are published in."""
     return ModelSheet(
         name=name,
         folder=None,
@@ -126,7 +126,7 @@ def sheet_of(name: str, spec: ModelSpec) -> ModelSheet:
 
 
 def _attempt(read: Any, problems: list[str]) -> Any:
-    """What `read` gives, or None with its complaint added to `problems`."""
+    """What `read` returns, or None with its error added to `problems`."""
     try:
         return read()
     except CheckpointError as error:
@@ -135,7 +135,7 @@ def _attempt(read: Any, problems: list[str]) -> Any:
 
 
 def size(num_bytes: int | None) -> str:
-    """Bytes for people: 12.3 MiB."""
+    """Bytes with a unit, such as 12.3 MiB."""
     if num_bytes is None:
         return "unknown"
     value = float(num_bytes)
@@ -147,7 +147,7 @@ def size(num_bytes: int | None) -> str:
 
 
 def count(number: int) -> str:
-    """A number of parameters for people: 1.54 B."""
+    """A number of parameters with a unit, such as 1.54 B."""
     for limit, unit in ((10**9, " B"), (10**6, " M"), (10**3, " K")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""vLLM's --speculative-config, as the drafter it asks for."""
+"""Reads vLLM's --speculative-config."""
 
 import json
 from collections.abc import Mapping
@@ -21,21 +21,21 @@ def read_speculative_config(text: str) -> DrafterConfig:
     """The drafter.
 
     Raises:
-        ConfigError: it is no JSON object, or holds what has no counterpart here.
+        ConfigError: it is not a JSON object, or has a key or value without a counterpart here.
     """
     flag = "--speculative-config"
     try:
         values: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag} {text!r} is no JSON: {error}") from error
+        raise ConfigError(f"{flag} {text!r} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f'{flag} {text!r} must be a JSON object, such as {{"method": "ngram"}}')
     unknown = [key for key in values if key not in KEYS]
     if unknown:
-        raise ConfigError(f"{flag} has {unknown[0]!r}, which means nothing here: only {', '.join(KEYS)} do")
+        raise ConfigError(f"{flag} has the unknown key {unknown[0]!r}: the known ones are {', '.join(KEYS)}")
     method = values.pop("method", "draft_model" if "model" in values else None)
     if not isinstance(method, str) or method not in FIELDS:
-        raise ConfigError(f"{flag} asks for the method {method!r}: there are {' and '.join(FIELDS)}")
+        raise ConfigError(f"{flag} asks for the unknown method {method!r}: the known ones are {' and '.join(FIELDS)}")
     foreign = [key for key in values if key not in FIELDS[method]]
     if foreign:
         raise ConfigError(f"{flag} has {foreign[0]!r}, which has no effect on the method {method}: leave it out")
@@ -47,6 +47,6 @@ def read_speculative_config(text: str) -> DrafterConfig:
         if "model" not in settings:
             raise ConfigError(f'{flag} asks for a draft model and names none: add "model"')
         return DraftModel(**settings)
-    if type(settings.get("verify_width")) is int:  # and no truth value, which is refused below
+    if type(settings.get("verify_width")) is int:  # not a bool, which is refused below
         settings["verify_width"] += 1  # the root is verified too
     return PromptLookup(**settings)

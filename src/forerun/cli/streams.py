@@ -1,4 +1,4 @@
-"""What comes in from terminals, pipes and arguments as bytes, and streams that are not there or take no more."""
+"""Input bytes from terminals, pipes and arguments, and streams that are closed or full."""
 
 import codecs
 import errno
@@ -17,7 +17,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 
 
 class Undecodable:
-    """Replaces bytes that are not UTF-8, and says so once."""
+    """Replaces bytes that are not UTF-8, and prints one message about them."""
 
     def __init__(self) -> None:
         self.was_told = False
@@ -27,8 +27,8 @@ class Undecodable:
         if not self.was_told:
             self.was_told = True
             print(
-                f"forerun: the input is not UTF-8 throughout: a byte such as 0x{error.object[error.start]:02x} becomes "
-                f"{REPLACEMENT!r}",
+                f"forerun: the input is not valid UTF-8: bytes such as 0x{error.object[error.start]:02x} are replaced "
+                f"by {REPLACEMENT!r}",
                 file=sys.stderr,
             )
         return REPLACEMENT, error.end
@@ -38,7 +38,7 @@ undecodable: Final = Undecodable()
 
 
 def prepare_streams() -> None:
-    """Read UTF-8, replace what cannot be read or shown, and have something in place of streams that were closed."""
+    """Read UTF-8, replace what cannot be read or shown, and open the null device in place of closed streams."""
     codecs.register_error(HANDLER, undecodable)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -51,18 +51,18 @@ def prepare_streams() -> None:
 
 
 def takes_colours(name: str) -> bool:
-    """Whether escape codes on this stream reach a terminal that knows them."""
+    """Whether this stream is a terminal that supports ANSI escape codes."""
     return bool(getattr(sys, name).isatty()) and os.environ.get("TERM") != "dumb"
 
 
 def decoded(text: bytes) -> str:
-    """The text, with one word about bytes that are none."""
+    """The bytes as text; invalid bytes are replaced, with one message."""
     codecs.register_error(HANDLER, undecodable)
     return text.decode("utf-8", HANDLER)
 
 
 def cleaned(value: Any) -> Any:
-    """A text, or texts, of the command line without the surrogates that stand for raw bytes; all else as it is."""
+    """Text of the command line without the surrogates that stand for raw bytes; other values are unchanged."""
     if isinstance(value, list):
         return [cleaned(item) for item in value]
     if type(value) is not str or value.isascii():
@@ -71,12 +71,12 @@ def cleaned(value: Any) -> Any:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a stream takes no more, as a full disk does not."""
+    """Whether the error means that a stream takes no more output, such as on a full disk."""
     return error.errno in NO_ROOM and error.filename is None
 
 
 def let_go(*streams: TextIO) -> None:
-    """Send what is left in them nowhere, so that leaving does not fail on it again."""
+    """Discard what is left in these streams, so that the exit does not fail on it again."""
     for stream in streams:
         try:
             stream.flush()
@@ -86,7 +86,7 @@ def let_go(*streams: TextIO) -> None:
 
 @contextmanager
 def unechoed() -> Iterator[None]:
-    """Meanwhile the terminal does not show what is typed, which would stand in the text; the next line read has it."""
+    """Turn echo off, so that typed text does not appear within the answer; the next line that is read contains it."""
     is_wanted = sys.stdin.isatty() and sys.stdout.isatty()
     if sys.platform == "win32" or not is_wanted or _is_in_background():
         yield
@@ -102,8 +102,8 @@ def unechoed() -> Iterator[None]:
 
 
 def _is_in_background() -> bool:
-    """Whether this is a job that would be stopped if it changed its terminal's settings."""
+    """Whether this is a background job, which would be stopped if it changed its terminal's settings."""
     try:
         return os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:  # a terminal that controls no jobs
+    except OSError:  # the terminal does not control jobs
         return False

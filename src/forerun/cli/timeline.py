@@ -1,4 +1,4 @@
-"""Who worked when in a generation: a picture to look at, or a trace for a viewer."""
+"""A timeline of target and drafter in a generation, as a picture or as a trace for a viewer."""
 
 import json
 import re
@@ -53,7 +53,7 @@ HATCH: Final = (
 class Shares:
     """Parts of the time from the first span's start to the last one's end, each between 0 and 1.
 
-    overlap is the part of the drafting that lies under the target's work; None where there was no drafting.
+    overlap is the part of the drafting time in which the target also worked; None if there was no drafting.
     """
 
     target_busy: float
@@ -76,17 +76,17 @@ class Window:
 
 
 def check_timeline_path(path: Path) -> None:
-    """Refuse a file that could not be written, before any work was done for it."""
+    """Raise ConfigError for a file that cannot be written, before any work is done for it."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             f"--timeline {path} ends in {path.suffix or 'no suffix'!r}: "
-            "name a file that ends in .svg, to look at, or in .json, for a trace viewer"
+            "name a file that ends in .svg for a picture, or in .json for a trace viewer"
         )
     require_writable(path, needs_folder=True)
 
 
 def write_timeline(path: Path, spans: Sequence[Span], *, title: str) -> None:
-    """Write the picture or the trace, by the file's suffix; a file that is there stays whole until the new one is."""
+    """Write the picture or the trace, by the file's suffix. An existing file is replaced when the new one is whole."""
     check_timeline_path(path)
     text = draw_svg(spans, title=title) if path.suffix.lower() == ".svg" else trace_json(spans)
     write_whole(path, text)
@@ -116,7 +116,7 @@ def trace_json(spans: Sequence[Span]) -> str:
 
 
 def draw_svg(spans: Sequence[Span], *, title: str) -> str:
-    """A picture that needs nothing else. The shares below it are those of the whole run, not of the part shown."""
+    """A picture in one file. The shares below it are those of the whole run, not of the part shown."""
     run, window = _extent(spans), _middle(spans)
     length_ms, begin_ms, end_ms = (
         1e3 * time_s for time_s in (run.end_s - run.start_s, window.start_s - run.start_s, window.end_s - run.start_s)
@@ -141,7 +141,7 @@ def draw_svg(spans: Sequence[Span], *, title: str) -> str:
 
 
 def shares(spans: Sequence[Span]) -> Shares:
-    """How much of the run each side worked, and how much of the drafting cost no time of its own."""
+    """The shares of the run in which each side worked, and the share of drafting that took no extra time."""
     run = _extent(spans)
     run_s = run.end_s - run.start_s
     target_s, wait_s, draft_s = (_busy_s(spans, lane) for lane in ("target", "wait", "draft"))
@@ -178,7 +178,7 @@ def _middle(spans: Sequence[Span]) -> Window:
 
 
 def _escaped(text: str) -> str:
-    """As it may stand in an SVG; a character that may not becomes a replacement character."""
+    """The text escaped for SVG; a character that XML does not allow becomes a replacement character."""
     return escape(NOT_XML.sub("\ufffd", text))
 
 
@@ -248,7 +248,7 @@ def _boxes(spans: Sequence[Span], window: Window) -> list[str]:
 
 
 def _footer(found: Shares) -> str:
-    """The shares of the whole run, number and words by turns."""
+    """The shares of the whole run, each with its name."""
     told = [("target busy", found.target_busy), ("waiting", found.waiting), ("draft busy", found.draft_busy)]
     if found.overlap is not None:
         told.append(("of the drafting under target time", found.overlap))

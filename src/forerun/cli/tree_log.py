@@ -1,4 +1,4 @@
-"""--show-tree: every round's draft tree as it is verified, then the text with who wrote what."""
+"""--show-tree: prints every round's draft tree when it is verified, then the text with drafted parts marked."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 COLOURS: Final = {Fate.ACCEPTED: "\x1b[32m", Fate.REJECTED: "\x1b[2m", Fate.CHOSEN: "\x1b[1m", Fate.LINE: "\x1b[2m"}
 WITHOUT_COLOUR: Final = {Fate.ACCEPTED: "\x1b[1m", Fate.CHOSEN: "\x1b[1m"}
 RESET: Final = "\x1b[0m"
-PLAIN_LETTERS: Final = str.maketrans("─┬├└│→…·⏎␍⇥", "-+|`|>~_$$$")  # of a terminal that has no others
+PLAIN_LETTERS: Final = str.maketrans("─┬├└│→…·⏎␍⇥", "-+|`|>~_$$$")  # where the encoding lacks these
 LEGEND: Final = "[accepted]  rejected  →chosen by the target itself; a number counts the rounds"
 MARGIN: Final = 5  # columns of the round's number and a space
 
 
 class TreeLog:
-    """The trees of one answer after the other, on stdout, which is a terminal.
+    """Prints the trees of answers on stdout, which is a terminal.
 
     Rounds without a tree share a line. `begin` gives the `Show` of an answer, `end` is its `End`.
     """
@@ -41,7 +41,7 @@ class TreeLog:
         """Draw a round, and keep its text."""
         self._num_rounds += 1
         self._pieces += self._origins.of(step)
-        if not step.token_ids:  # the round only let text go that was held back
+        if not step.token_ids:  # the round only released text that was held back
             return
         tree = step.stats.tree
         if tree is None:
@@ -64,7 +64,7 @@ class TreeLog:
         sys.stdout.flush()
 
     def _add_chosen(self, token_ids: tuple[int, ...]) -> None:
-        """The tokens of a round without a tree, behind those of the rounds before it."""
+        """Print the tokens of a round without a tree, after those of the rounds before it."""
         for token_id in token_ids:
             text = f"→{shown_token(self._text_of(token_id))}"
             if self._column and self._column + 1 + width(text) >= get_terminal_size().columns - 1:
@@ -91,7 +91,7 @@ class TreeLog:
         return "".join(pieces)
 
     def _encoded(self, text: str, name: str) -> str:
-        """The text in letters that the terminal's encoding has."""
+        """The text in characters that the terminal's encoding has."""
         try:
             text.encode(getattr(sys, name).encoding or "ascii")
         except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A round's draft tree in lines of text: the accepted path in brackets, the target's own token behind an arrow.
+"""A round's draft tree in lines of text: the accepted path in brackets, the target's own token after an arrow.
 
     ┬[ quick]─[ brown]┬→ fox
     │                 ├ bear
@@ -22,7 +22,7 @@ CUT: Final = "…"
 
 
 class Fate(Enum):
-    """What became of a piece of the picture; what is no token is a line of the tree."""
+    """What happened to a token in the picture; LINE is a drawn line of the tree."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -49,7 +49,7 @@ def draw_tree(tree: DraftedTree, bonus: int, text_of: Callable[[int], str], num_
 
 
 def shown_token(text: str) -> str:
-    """A token's text in one line, with spaces, tabs and line ends that can be seen where nothing else would be."""
+    """A token's text on one line, with symbols for tabs and line ends, and for spaces if there is nothing else."""
     shown = text.replace("\n", "⏎").replace("\r", "␍").replace("\t", "⇥")
     shown = "".join([character if character.isprintable() else "·" for character in shown])
     if not shown.strip():

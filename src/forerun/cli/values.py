@@ -1,4 +1,4 @@
-"""How the text behind a flag becomes a value of the flag's type."""
+"""Parses the text after a flag into a value of the flag's type."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ QUANTISED: Final = tuple(name for name in get_args(WeightsName) if name != "stor
 
 
 def plain_kind(annotation: Any) -> Any:
-    """`int` for `int | None`: what a text has to become."""
+    """`int` for `int | None`: the type that a text is parsed to."""
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(annotation) else annotation
 
@@ -30,7 +30,7 @@ def plain_kind(annotation: Any) -> Any:
 def flag_kind(kind: Any) -> Any:
     """The annotation of a flag for a setting of this kind: it may be left out, and is repeated for several texts.
 
-    What maps names to values of any kind is one JSON object.
+    A mapping of names to values of any type is one JSON object.
     """
     if get_origin(kind) is Mapping and get_args(kind)[1] is object:
         return str | None
@@ -40,7 +40,7 @@ def flag_kind(kind: Any) -> Any:
 
 
 def reader_of(kind: Any) -> Callable[[Any], Any] | None:
-    """What reads the text of one value and shows it where it is refused; None where every text will do."""
+    """The function that parses one value, with an error that shows the text; None if every text is valid."""
     if kind is bool:
         return read_switch
     if kind is int:
@@ -53,22 +53,22 @@ def reader_of(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def choose(choices: Sequence[str], text: Any) -> str:
-    """One of the choices, by its own name or one that other programs have for it."""
+    """One of the choices, by its own name or by an alias from other programs."""
     name = DTYPE_ALIASES.get(str(text), str(text))
-    if name not in choices and not (name in QUANTISED and "bfloat16" in choices):  # a dtype, as it used to be given
+    if name not in choices and not (name in QUANTISED and "bfloat16" in choices):  # as older versions had it
         raise ValueError
     return name
 
 
 def metavar_of(kind: Any) -> str:
-    """What stands for the value in a help text."""
+    """The placeholder for the value in a help text."""
     if get_origin(kind) is Literal:
         return "NAME"
     return {int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
 
 
 def read_switch(value: Any) -> bool:
-    """Yes or no, as an environment variable says it."""
+    """Yes or no, from the text of an environment variable."""
     word = str(value).strip().lower()
     if word not in (*YES, *NO):
         raise typer.BadParameter(f"{value!r} must be 1 for yes or 0 for no")

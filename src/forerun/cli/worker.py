@@ -26,7 +26,7 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
     ),
 )  # fmt: skip
 class WorkerOptions:
-    """What a worker computes in, and on what."""
+    """Number formats, device and memory of a worker."""
 
 
 @shows_errors
@@ -37,7 +37,7 @@ def worker(
         str, typer.Argument(help="The draft model, or the target: folder, GGUF file or hub name.")
     ] = BUILTIN_DRAFT,
     listen: Annotated[
-        str | None, option("--listen", help="HOST:PORT to serve targets on; a key is needed beyond this host.")
+        str | None, option("--listen", help="HOST:PORT to serve targets on; other hosts need a key.")
     ] = None,
     key_file: Annotated[str | None, option("--key-file", help="File with the key shared with the targets.")] = None,
     ranks: Annotated[int, option("--ranks", help="Processes that share the draft model, all on this host.")] = 1,
@@ -47,14 +47,14 @@ def worker(
     join: Annotated[
         str | None, typer.Option("--join", help="HOST:PORT of the target's leader, its --rank-address.")
     ] = None,
-    cores: Annotated[str | None, option("--cores", help="CPU cores to stay on, such as 2,3.")] = None,
-    skip: Annotated[str, option("--skip", help="Sublayers to leave out, such as attention:3,5;mlp:4.")] = "",
+    cores: Annotated[str | None, option("--cores", help="CPU cores to run on, such as 2,3.")] = None,
+    skip: Annotated[str, option("--skip", help="Sublayers to skip, such as attention:3,5;mlp:4.")] = "",
     control: Annotated[int | None, typer.Option("--control", hidden=True)] = None,
     parent: Annotated[int, typer.Option("--parent", hidden=True)] = 0,
 ) -> None:
-    """Draft for a target in another process, on this host or another one. An engine starts its own by itself.
+    """Draft for a target in another process, on this host or another one. An engine starts its own workers.
 
-    With --role target: be a rank of a target that several hosts share.
+    With --role target, it is a rank of a target that several hosts share.
     """
     unused = read_skips(skip)
     require_sense(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
@@ -91,19 +91,19 @@ def require_sense(
     if role == "target":
         require(
             is_started or join is not None,
-            "a rank needs the address of its leader (its --rank-address): say --join HOST:PORT",
+            "a rank needs the address of its leader (its --rank-address): use --join HOST:PORT",
         )
         require(
             listen is None and ranks == 1 and not skips,
-            "--listen, --ranks and --skip are for workers that draft: leave them out, or say --role draft",
+            "--listen, --ranks and --skip are for workers that draft: leave them out, or use --role draft",
         )
         return
     require(
         is_started or listen is not None,
-        "a worker needs an address to serve targets on: say --listen 127.0.0.1:7070",
+        "a worker needs an address to serve targets on: use --listen 127.0.0.1:7070",
     )
-    require(join is None, "--join is for ranks of a target: leave it out, or say --role target")
-    require(not skips or ranks == 1, "--skip leaves out parts of a model of one rank: leave it out, or take --ranks 1")
+    require(join is None, "--join is for ranks of a target: leave it out, or use --role target")
+    require(not skips or ranks == 1, "--skip works with one rank only: leave it out, or use --ranks 1")
 
 
 def be_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:

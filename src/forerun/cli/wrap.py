@@ -1,4 +1,4 @@
-"""Lines broken between words on a terminal, also where a text comes piece by piece."""
+"""Breaks lines between words on a terminal, also when a text arrives piece by piece."""
 
 import os
 import re
@@ -19,7 +19,7 @@ RESET: Final = "\x1b[0m"
 
 @contextmanager
 def wrapped(name: str) -> Iterator[None]:
-    """What goes to stdout or stderr, by name, is wrapped meanwhile, where it is a terminal."""
+    """Wrap the lines of stdout or stderr, by name, while this is open, if it is a terminal."""
     stream = getattr(sys, name)
     if not takes_colours(name):
         yield
@@ -36,14 +36,15 @@ class WrappedTerminal:
 
     Every character is shown at once. The beginning of a word that turns out to be too long for the rest of its line is
     erased there and shown again on the next. Fenced code and words longer than a line are left to the terminal. The
-    text may hold colours. The last column stays free, since terminals disagree on where the cursor is behind it.
+    text may contain ANSI escape codes. The last column stays free, since terminals disagree on where the cursor is
+    after it.
     """
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
         self._line, self._is_code = "", False
         self._column = 0
-        self._style, self._is_wide = "", False  # the colours in force; the last character takes two columns
+        self._style, self._is_wide = "", False  # the escape codes in effect; the last character takes two columns
         self._begin_word()
 
     def __getattr__(self, name: str) -> Any:
@@ -56,7 +57,7 @@ class WrappedTerminal:
         return len(text)
 
     def _num_columns(self) -> int:
-        """How many can be used now, as a window may be resized at any time; 0 where nobody knows."""
+        """Columns that can be used now, as a window can be resized at any time; 0 if the number is unknown."""
         try:
             return max(0, os.get_terminal_size(self._terminal.fileno()).columns - 1)
         except OSError:
@@ -86,7 +87,7 @@ class WrappedTerminal:
 
     def _space(self, piece: str, width: int, num_columns: int) -> str:
         """A space, left out where its line is full."""
-        if self._column > num_columns:  # behind a word longer than a line, which the terminal has broken
+        if self._column > num_columns:  # after a word longer than a line, which the terminal has broken
             self._column %= num_columns + 1
         has_room = self._column + width <= num_columns
         self._column = self._column + width if has_room else num_columns
@@ -94,7 +95,7 @@ class WrappedTerminal:
         return piece if has_room else ""
 
     def _letter(self, piece: str, width: int, num_columns: int) -> str:
-        """A character of a word. Before and behind a wide one, as of Chinese, a line can be broken too."""
+        """A character of a word. A line can also be broken before and after a wide one, such as a Chinese one."""
         if (width == 2 or self._is_wide) and category(piece) not in CLOSING:
             self._begin_word()
         self._is_wide = width == 2
@@ -106,7 +107,7 @@ class WrappedTerminal:
         return shown + piece
 
     def _break_line(self) -> str:
-        """What moves the word so far to the next line."""
+        """The output that moves the unfinished word to the next line."""
         erased = f"\x1b[{self._word_width}D\x1b[K" if self._word_width else ""
         style = RESET + self._word_style if "\x1b" in self._word else ""
         self._column = self._word_width

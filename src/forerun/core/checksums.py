@@ -20,5 +20,5 @@ def require_sum(name: str, found: str, expected: str) -> None:
     """Raise CheckpointError if a downloaded file has another checksum than its origin states."""
     if found != expected:
         raise CheckpointError(
-            f"{name} is not the file that was expected: its sha256 is {found}, not {expected}: fetch it again"
+            f"{name} is not the file that was expected: its sha256 is {found}, but must be {expected}: fetch it again"
         )

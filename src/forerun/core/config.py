@@ -212,9 +212,7 @@ class EngineConfig:
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            self.dtype not in get_args(WeightsName), f"dtype {self.dtype!r} is a format of weights: give it as weights"
-        )
+        require(self.dtype not in get_args(WeightsName), f"dtype {self.dtype!r} is a weight format: set weights to it")
         read_fields(self)
         require(self.max_length is None or self.max_length >= 2, f"max_length {self.max_length} must be >= 2")
         require(
@@ -236,11 +234,11 @@ def require_remote_ranks(config: EngineConfig) -> None:
     remote, most = config.remote_ranks, config.target_ranks - 1
     require(
         0 <= remote <= most,
-        f"remote_ranks {remote} must lie in [0, {most}]: of target_ranks {config.target_ranks} this process is one",
+        f"remote_ranks {remote} must lie in [0, {most}]: this process is one of target_ranks {config.target_ranks}",
     )
     require(
         (remote > 0) == (config.rank_address is not None),
-        "remote_ranks and rank_address go together: how many ranks come from other hosts, and where to",
+        "remote_ranks and rank_address go together: how many ranks run on other hosts, and where they connect to",
     )
     require(
         config.rank_key_file is None or remote > 0, "a rank_key_file is of no use without remote_ranks: leave it out"

@@ -1,4 +1,4 @@
-"""Room on a disk for what is fetched."""
+"""Checks that a disk has enough free space for a download."""
 
 import errno
 import logging
@@ -10,28 +10,28 @@ from forerun.core.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-FULL: Final = "No space left on device"  # Linux's and macOS's text, for libraries that keep no number
+FULL: Final = "No space left on device"  # the message of Linux and macOS, for libraries that drop the error number
 
 
 class NoRoomError(CheckpointError):
-    """A disk has less room than what is fetched needs."""
+    """A disk has too little free space for a download."""
 
 
 def free_bytes(folder: Path) -> int:
-    """Room on the disk that a folder is on, or will be once it is made."""
+    """Free bytes on the disk of a folder, which need not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def require_room(folder: Path, num_bytes: int, *, variable: str) -> None:
-    """Say what is needed and what there is, and refuse to begin what will not fit.
+    """Log the needed and the free space, and refuse a download that does not fit.
 
     Args:
-        variable: of the environment, which names another folder.
+        variable: the environment variable that sets another folder, for the error message.
 
     Raises:
-        NoRoomError: the disk has less room than that.
+        NoRoomError: the disk has less than `num_bytes` free.
     """
     free = free_bytes(folder)
     if free < num_bytes:
@@ -41,15 +41,15 @@ def require_room(folder: Path, num_bytes: int, *, variable: str) -> None:
 
 
 def no_room(folder: Path, num_bytes: int, *, variable: str) -> NoRoomError:
-    """What is needed, what there is, and what to do."""
+    """The error that says how much space is needed, how much is free, and what to do."""
     return NoRoomError(
-        f"the model needs {gigabytes(num_bytes)} in {folder}, {gigabytes(free_bytes(folder))} are free: free some, or "
-        f"set {variable} to a folder on another disk"
+        f"the model needs {gigabytes(num_bytes)} in {folder}, but {gigabytes(free_bytes(folder))} are free: free some "
+        f"space, or set {variable} to a folder on another disk"
     )
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that of a full disk."""
+    """Whether an error, or one of its causes, means that the disk is full."""
     while error is not None:
         if getattr(error, "errno", None) == errno.ENOSPC or FULL in str(error):
             return True
@@ -58,5 +58,5 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def gigabytes(num_bytes: int) -> str:
-    """Bytes for people, in the units that disks are sold in: 1.12 GB."""
+    """Bytes as text in decimal gigabytes, as disks are sold: 1.12 GB."""
     return f"{num_bytes / 1e9:.2f} GB"

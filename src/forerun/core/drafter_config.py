@@ -169,14 +169,12 @@ class Parallel:
     def __post_init__(self) -> None:
         read_fields(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
-        require(
-            self.address is None or not self.cores, "cores are those of a process started here: leave out the address"
-        )
+        require(self.address is None or not self.cores, "cores are for a process started here: leave out the address")
         require(self.key_file is None or self.address is not None, "a key_file is of no use without an address")
         require(1 <= self.ranks <= MAX_RANKS, f"ranks {self.ranks} of a draft must lie in [1, {MAX_RANKS}]")
         require(
             self.ranks == 1 or self.address is None,
-            "ranks are those of a process started here: leave out the address, or say forerun worker --ranks there",
+            "ranks are for a process started here: leave out the address, or set forerun worker --ranks there",
         )
         require(
             self.ranks == 1 or isinstance(self.draft, DraftModel),

@@ -50,6 +50,10 @@ class JsonFile:
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is present with value null, which for some keys differs from being absent."""
+        return key in self.values and self.values[key] is None
+
     def integer(self, key: str, default: object = REQUIRED, *, least: int = 1, most: int = MAX_SIZE) -> int:
         """A whole number from `least` to `most`: every size in a checkpoint is one."""
         value = self._get(key, default)

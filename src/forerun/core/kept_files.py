@@ -1,4 +1,4 @@
-"""Files that are read, changed and written again, perhaps by several processes: what is unknown is not replaced."""
+"""Files that several processes may read, change and write again: changes by another program are not overwritten."""
 
 import os
 import sys
@@ -13,16 +13,16 @@ from forerun.core.output_file import unwritable, write_whole
 
 
 class FileChangedError(ConfigError):
-    """A file holds something else than was last read from it or written to it."""
+    """Another program changed a file after it was last read or written here."""
 
 
 class KeptFiles:
-    """What files held when they were last read or written here.
+    """Remembers the contents of files that were read or written here, and detects changes by other programs.
 
-    A file is known by its contents, since times and sizes can be the same for others.
+    Contents are compared, since a changed file can have the same time and size.
 
     Args:
-        max_bytes: what is larger is not read.
+        max_bytes: larger files are not read.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -30,17 +30,17 @@ class KeptFiles:
         self._known = dict[Path, bytes]()
 
     def read(self, path: Path) -> bytes:
-        """What the file holds.
+        """The file's contents.
 
         Raises:
-            OSError: it is absent, unreadable, or larger.
+            OSError: it is absent, unreadable, or larger than `max_bytes`.
         """
         raw = self._known[path.resolve()] = read_bounded(path, self._max_bytes)
         return raw
 
     def is_known(self, path: Path) -> bool:
-        """Whether nothing would be lost if the file were written: there is none, or nothing unknown in it."""
-        if not path.is_file():  # a device or a pipe is not replaced
+        """Whether the file can be overwritten without loss: it is absent, empty, or unchanged since the last access."""
+        if not path.is_file():  # devices and pipes are not replaced
             return True
         try:
             return read_bounded(path, self._max_bytes) in (b"", self._known.get(path.resolve()))
@@ -48,13 +48,14 @@ class KeptFiles:
             return False
 
     def write(self, path: Path, content: str, *, is_agreed: bool = False) -> None:
-        """Write a file whole where it is known, see `write_whole`; of several that do so at once one is the first.
+        """Replace a file's contents with `write_whole`, unless another program changed them. A lock keeps other
+        processes that write with this method out meanwhile.
 
         Args:
-            is_agreed: whatever it holds may be lost.
+            is_agreed: overwrite the file even if another program changed it.
 
         Raises:
-            FileChangedError: it holds something else, and still does.
+            FileChangedError: another program changed the file, which is left as it is.
             ConfigError: it cannot be written.
         """
         raw = content.encode()
@@ -71,9 +72,10 @@ class KeptFiles:
 
 @contextmanager
 def _held_still(path: Path) -> Iterator[None]:
-    """No other process that asks in this way writes the file meanwhile. It is made, empty, where it is missing.
+    """Lock a file against other processes that use this lock. A missing file is created empty.
 
-    Every write replaces the file, so what is held may have lost its name while it was waited for.
+    Every write replaces the file. So if this process had to wait, the locked file may no longer be the one at this
+    path; then it locks the new one.
     """
     if sys.platform == "win32" or (path.exists() and not path.is_file()):
         yield
@@ -81,7 +83,7 @@ def _held_still(path: Path) -> Iterator[None]:
     while True:
         is_new = not path.exists()
         with path.open("ab") as file:
-            with suppress(OSError):  # of file systems without locks: there the contents are compared all the same
+            with suppress(OSError):  # a file system without locks: the contents are still compared
                 lock(file.fileno(), waits=True)
             if not _has_name(file.fileno(), path):
                 continue

@@ -1,4 +1,7 @@
-"""Files and folders that one process at a time may write to. The system lets go of them however a process ends."""
+"""Locks on files and folders that only one process at a time may write to.
+
+The operating system releases a lock when its process ends, even if the process is killed.
+"""
 
 import logging
 import os
@@ -13,11 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 def lock(descriptor: int, *, waits: bool = False) -> None:
-    """Hold an open file or folder until it is closed. Windows has no such lock: nothing is held there.
+    """Lock an open file or folder until it is closed. On Windows, which has no such locks, this does nothing.
+
+    Args:
+        waits: wait until another process releases the lock.
 
     Raises:
-        BlockingIOError: another one holds it, and is not waited for.
-        OSError: its file system has no locks.
+        BlockingIOError: another process holds the lock, and `waits` is false.
+        OSError: the file system has no locks.
     """
     if sys.platform == "win32":
         return
@@ -27,10 +33,13 @@ def lock(descriptor: int, *, waits: bool = False) -> None:
 
 
 def hold(path: Path) -> int | None:
-    """A descriptor of the folder, which is made where it is missing. No other process may hold it until it is closed.
+    """Lock a folder, which is created if it is missing. Closing the returned descriptor releases it.
+
+    Returns:
+        The folder's descriptor; None on Windows, where nothing is locked.
 
     Raises:
-        ConfigError: another one holds it, or it cannot be made.
+        ConfigError: another process holds the lock, or the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -43,7 +52,9 @@ def hold(path: Path) -> int | None:
             os.close(descriptor)
             raise
     except BlockingIOError as error:
-        raise ConfigError(f"another process writes to {path}: let it end, or give another folder to --out") from error
+        raise ConfigError(
+            f"another process writes to {path}: wait until it ends, or give another folder to --out"
+        ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
     return descriptor
@@ -51,10 +62,10 @@ def hold(path: Path) -> int | None:
 
 @contextmanager
 def held(folder: Path, doing: str = "") -> Iterator[None]:
-    """The same, but another process that holds the folder is waited for.
+    """Lock a folder, which is created if it is missing, for the block; wait while another process holds the lock.
 
     Args:
-        doing: what that one does, for a line of the log; empty where it never takes long.
+        doing: what that process does, for a log line such as "fetches into"; empty if the wait is always short.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":

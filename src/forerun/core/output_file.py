@@ -11,7 +11,7 @@ from typing import Final
 
 from forerun.core.errors import ConfigError
 
-ROOM: Final = b"\n" * 4096  # what a place must take to count as one that can be written to
+ROOM: Final = b"\n" * 4096  # written to test whether a folder can be written to
 
 
 def require_writable(path: Path, *, needs_folder: bool = False) -> None:
@@ -63,20 +63,21 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False,
 
 @contextmanager
 def replacing(path: Path, *, is_private: bool = False) -> Iterator[Path]:
-    """An empty file to fill, which takes the place of `path` as `write_whole` says where nothing is raised within.
+    """An empty file to fill, which replaces `path` atomically at the end of the block, as in `write_whole`. If the
+    block raises, `path` is not changed.
 
     Raises:
-        OSError: it cannot be made or take that place.
-        ConfigError: what is there may not be written to.
+        OSError: the file cannot be created, or cannot replace `path`.
+        ConfigError: `path` is read-only.
     """
     path = path.resolve()
     _require_changeable(path)
     beside = _beside(path)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if is_private else 0o666))
-        mode = (path if path.exists() else beside).stat().st_mode  # a file that only its owner may read stays one
+        mode = (path if path.exists() else beside).stat().st_mode  # keep the permissions of an existing file
         yield beside
-        beside.chmod(S_IMODE(mode))  # whatever a library made of it
+        beside.chmod(S_IMODE(mode))  # a library may have changed them
         synchronise(beside)
         beside.replace(path)
         synchronise(path.parent)
@@ -97,7 +98,7 @@ def remove(path: Path) -> None:
 
 
 def synchronise(path: Path) -> None:
-    """Have the disk hold what was written to a file, or of a folder its names, where the system can be asked to."""
+    """Flush a file's contents, or a folder's entries, to the disk. For folders on Windows this does nothing."""
     if sys.platform == "win32" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
@@ -113,15 +114,15 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def _require_changeable(path: Path) -> None:
-    """Refuse a read-only file, which renaming another file over it would replace against its owner's intention."""
+    """Refuse a read-only file, since renaming another file over it would work despite its permissions."""
     if path.exists() and not os.access(path, os.W_OK):
-        raise unwritable(path, "it may not be written to")
+        raise unwritable(path, "it is read-only")
 
 
 def _try_folder(path: Path, *, needs_folder: bool) -> None:
     folder = path.parent if needs_folder else next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
-        raise unwritable(path, f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}")
+        raise unwritable(path, f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}")
     beside = _beside(folder / path.name)
     try:
         beside.write_bytes(ROOM)

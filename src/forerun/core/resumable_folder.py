@@ -47,7 +47,7 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
         unfinished.rename(out)
         synchronise(out.parent)
     except OSError as error:
-        kept = "" if job is None else f". What is finished stays in {unfinished}: the same command goes on from there"
+        kept = "" if job is None else f". Finished files stay in {unfinished}, and the same command continues there"
         reason = error.strerror or error
         raise ConfigError(f"{out} cannot be written ({reason}): make room, or name another folder{kept}") from error
     finally:
@@ -59,7 +59,7 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
 
 def refuse_existing(out: Path) -> None:
     if out.exists():
-        raise ConfigError(f"{out} is there already: name a folder that is not")
+        raise ConfigError(f"{out} exists already: name a folder that does not exist")
 
 
 def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
@@ -87,6 +87,6 @@ def require_room(folder: Path, num_bytes: int) -> None:
     free, needed = free_bytes(folder), num_bytes + SPARE_BYTES
     if free < needed:
         raise ConfigError(
-            f"{folder} has room for {gigabytes(free)} and {gigabytes(needed)} are needed: make room, or name another "
-            "folder"
+            f"{folder} has {gigabytes(free)} free, but {gigabytes(needed)} are needed: free some space, or name "
+            "another folder"
         )

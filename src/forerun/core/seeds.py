@@ -1,4 +1,4 @@
-"""Seeds of several texts that one seed begins."""
+"""Derives the seeds of several texts from one seed."""
 
 from hashlib import blake2b
 from typing import Final
@@ -8,7 +8,7 @@ SEED_BYTES: Final = 8
 
 
 def seed_of_text(seed: int, number: int) -> int:
-    """The seed of one of several texts: the first has the seed itself, another one a hash of seed and number.
+    """The seed of one of several texts: the seed itself for the first, a hash of seed and number for the others.
 
     With seed + number, text 1 of seed 5 would be text 0 of seed 6, so that two requests would share texts.
     """

@@ -1,4 +1,4 @@
-"""The protocol of decoders: the host's loop, or a device that runs the steps of a round without the host."""
+"""The protocol of decoders: the host's loop, or a device that runs a round's steps itself. Both read prompts alike."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
+from forerun.drafting.drafter import Drafter
+from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 
 
@@ -116,3 +118,19 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
         finally:
             decoder.end()
     raise AssertionError("the host's loop plays every request")
+
+
+def prefill(target: Runner, request: Request, drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
+    """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
+    prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
+    target.recall(prompt_ids, request.owner)
+    passes = target.read(prompt_ids)
+    num_reused = num_read = next(passes)
+    while num_read < num_tokens:
+        yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
+        num_read = next(passes)
+        if drafter is not None:
+            drafter.prefill()
+    while drafter is not None and drafter.prefill():
+        pass
+    yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)

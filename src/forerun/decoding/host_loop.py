@@ -12,8 +12,7 @@ from forerun.core.errors import NumericalError
 from forerun.core.pace import Pace
 from forerun.core.steps import DraftedTree, Guessers, StepStats, TokenLogprob
 from forerun.core.timing import Span
-from forerun.decoding.decoder import Decoder, Request, Round, Rounds
-from forerun.decoding.prefill import prefill
+from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.model.inputs import ForwardInput, TokenChoice

@@ -11,18 +11,16 @@ from forerun.core.config import SamplingParams
 from forerun.core.pace import Pace
 from forerun.core.steps import PLAIN
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
-from forerun.drafting.token_recycling import LEARNING
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.economy.choice import NOTHING_SAVED, Chooser, Speeds
+from forerun.speculation.economy.choice import LEARNING, NOTHING_SAVED, TOGETHER, Chooser, Speeds
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
 PLAIN_REPORT: Final = DraftReport(drafted_by=PLAIN)
-TOGETHER: Final = 8  # plain rounds passed to the drafters in one call, since a call per round would slow small models
 
 
 class AutomaticDrafter(Drafter):
@@ -68,11 +66,10 @@ class AutomaticDrafter(Drafter):
         single._choose_by(self.chooser.costs, known)
         return single
 
-    def adapt(self, measure: Measure) -> None:
-        costs = RoundCosts(measure(widths_up_to(self.verify_width)))
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
+        costs = costs or RoundCosts(measure(widths_up_to(self.verify_width)))
         for drafter in self._drafters.values():
-            drafter.adapt(measure)
-            drafter.share_costs(costs)
+            drafter.adapt(measure, costs)
         self._choose_by(costs, self._known)  # warm-up times are not representative, so they are discarded
 
     def change_owner(self, owner: str) -> None:

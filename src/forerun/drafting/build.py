@@ -17,7 +17,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.prompt_lookup import PromptLookupDrafter

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
-from forerun.core.pace import Pace
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
@@ -50,19 +49,12 @@ class DraftModelDrafter(Drafter):
     def round_plan(self) -> RoundPlan:
         return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary)
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive:
             widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
-            self.take_paces(measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths))
-
-    def take_paces(self, target: Pace, draft: Pace) -> None:
-        """Choose widths by these pass times of the target and the draft from now on."""
-        most_rows, pass_s = draft.steps[-1]
-        self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
-
-    def share_costs(self, costs: RoundCosts) -> None:
-        if self._guessed.rule is not None:
-            self._guessed.rule.costs = costs
+            target, draft = costs or measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths)
+            most_rows, pass_s = draft.steps[-1]
+            self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
 
     @property
     def reading_s(self) -> float:

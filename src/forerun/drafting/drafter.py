@@ -117,8 +117,12 @@ class Drafter(Protocol):
         """
         return True
 
-    def adapt(self, measure: Measure) -> None:
-        """If the drafter is adaptive, base its decisions on measured pass times of the target from now on."""
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
+        """If the drafter is adaptive, base its decisions on measured pass times of the target from now on.
+
+        Args:
+            costs: the costs of the target's rounds, if several drafters share them.
+        """
         return
 
     def change_owner(self, owner: str) -> None:
@@ -167,10 +171,6 @@ class Drafter(Protocol):
         Only drafters that can be combined with others, or with a prediction, implement it.
         """
         raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
-
-    def share_costs(self, costs: RoundCosts) -> None:
-        """Use these costs of the target from now on; they are measured once for all drafters."""
-        return
 
     @property
     def reading_s(self) -> float:

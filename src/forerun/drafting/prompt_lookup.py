@@ -25,13 +25,9 @@ class PromptLookupDrafter(Drafter):
         )
         self._rule: WidthRule | None = None  # None: always the whole chain
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._is_adaptive:
-            self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
-
-    def share_costs(self, costs: RoundCosts) -> None:
-        if self._rule is not None:
-            self._rule.costs = costs
+            self._rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), None)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._chain.begin(prompt_ids)

@@ -31,7 +31,6 @@ EXPANSION: Final = Pace(steps=((1, 50e-6), (4, 100e-6)))  # seconds of Python on
 COLDEST: Final = 0.05  # lowest temperature used for ranking, so that no power of a probability becomes 0
 LEAST_REST: Final = 1e-4  # least probability of all tokens that are not kept; the precision of float32 sums
 MEAN_NOISE: Final = exp(np.euler_gamma)  # the mean of Gumbel noise as a factor on a probability
-LEARNING: Final = 8  # one plain round in this many is stored: it takes 80 us, 2 % of a small model's round
 RECYCLED: Final = Guessers(grown="recycled", chain="lookup")
 BATCH: Final = 4  # nodes expanded together; numpy calls take as long for four as for one
 MOST_OWNERS: Final = 4  # owners whose tables are kept: 6 MB each for SmolLM2, 20 MB for 152,000 tokens
@@ -60,13 +59,9 @@ class TokenRecyclingDrafter(Drafter):
             calibrates=config.adaptive,
         )
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive and self.verify_width > 1:
-            self._guessed.rule = WidthRule(measure(widths_up_to(self.verify_width)), EXPANSION)
-
-    def share_costs(self, costs: RoundCosts) -> None:
-        if self._guessed.rule is not None:
-            self._guessed.rule.costs = costs
+            self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
 
     def change_owner(self, owner: str) -> None:
         if not owner:

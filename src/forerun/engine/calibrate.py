@@ -155,8 +155,8 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
                 break
     if not times_s:
         raise ConfigError(
-            "the drafter's process did not draft, so that its speed cannot be measured: see what was said about it, or "
-            "measure with --threads 1, which needs none"
+            "the drafter's process did not draft, so its speed cannot be measured: see the messages above, or measure "
+            "with --threads 1, which starts no drafter's process"
         )
     return max(0.0, median(times_s) - pace.step_s(shape.draft_width))
 

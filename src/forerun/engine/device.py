@@ -102,7 +102,7 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
         The device, and if a GPU exists but is not used, the reason.
     """
     if not gpus:
-        return "cpu", "this torch was made without CUDA, which the GPU of this machine needs" if is_unseen else None
+        return "cpu", "this torch was built without CUDA, which the GPU of this machine needs" if is_unseen else None
     working = [(gpu.free_bytes, -number) for number, gpu in enumerate(gpus) if gpu.fault is None]
     if not working:
         return "cpu", f"{gpus[0].name} fails at its first operation ({gpus[0].fault})"
@@ -111,8 +111,8 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
         name, free, needed = gpus[-number].name, free_bytes / 2**30, needed_bytes / 2**30
         return (
             "cpu",
-            f"{name} has {free:.1f} GiB free, and model and caches need {needed:.1f}: "
-            "a smaller max_length or cache_bytes takes less",
+            f"{name} has {free:.1f} GiB free, but model and caches need {needed:.1f}: set a smaller max_length or "
+            "cache_bytes",
         )
     return f"cuda:{-number}", None
 

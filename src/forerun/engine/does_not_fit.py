@@ -19,9 +19,9 @@ def naming_what_does_not_fit(config: EngineConfig) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"{config.target} and its drafter do not fit the memory of {config.device}: "
+            f"{config.target} and its drafter do not fit into the memory of {config.device}: "
             f"{str(error).splitlines()[0].split(ADVICE_OF_TORCH)[0]} Smaller weights (int8, int4), a smaller "
-            'max_length or a smaller draft need less; device "cpu" has other memory'
+            'max_length or a smaller draft need less memory; device "cpu" uses the main memory'
         ) from error
     except Exception as error:
         fault = kernel_fault(error)

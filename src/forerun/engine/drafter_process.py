@@ -20,7 +20,6 @@ from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
-from forerun.drafting.remote.policy import EXPANSION
 from forerun.drafting.remote.worker import BEAT_S, LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
@@ -29,6 +28,7 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.economy.waiting import TREES_PER_CUT
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.channel import Channel
 from forerun.wires.children import die_with_parent
@@ -169,7 +169,7 @@ def guesses_ahead(setup: Setup) -> GuessedTree:
         replace(setup.tree, min_mass=0.0),  # expansions run in idle time, so each is worth its cost
         verify_width=setup.verify_width,
         draft_width=min(setup.draft_width, TREE_ROWS - MAX_CATCH_UP),
-        horizon=setup.verify_width * EXPANSION.trees_per_cut,
+        horizon=setup.verify_width * TREES_PER_CUT,
         keeps_subtree=True,
         calibrates=setup.policy.calibrates,
         foresees=setup.policy.foresees and setup.draft_width > 1,

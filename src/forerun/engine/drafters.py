@@ -25,7 +25,7 @@ from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
-from forerun.drafting.layer_skip.skip_search import first_set
+from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
@@ -214,8 +214,8 @@ class DrafterLoader:
             return fault
         if hello.max_length < self._max_length:
             return (
-                f"it has room for {hello.max_length} tokens, the target may write {self._max_length}: start it with "
-                f"--max-length {self._max_length}, or lower the target's max_length"
+                f"it has room for {hello.max_length} tokens, but the target's texts may have {self._max_length}: start "
+                f"it with --max-length {self._max_length}, or lower the target's max_length"
             )
         return None
 

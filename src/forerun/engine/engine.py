@@ -236,8 +236,8 @@ class Engine:
             return self._decoders
         require(
             drafter in self._named,
-            f"drafter {drafter!r} cannot be had from this engine for one text: name {' or '.join(self._named)}, or "
-            "leave it out for the engine's own",
+            f"drafter {drafter!r} is not available in this engine for a single text: name {' or '.join(self._named)}, "
+            "or leave it out for the engine's own drafter",
         )
         return self._named[drafter]
 

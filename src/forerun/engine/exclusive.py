@@ -40,8 +40,8 @@ class ExclusiveUse:
             if is_at_work(call, thread):
                 del self._calls[caller]
                 raise EngineBusyError(
-                    "this engine is at work in another thread, and does one request at a time: wait for it, or open "
-                    "another"
+                    "this engine is in use by another thread, and serves one request at a time: wait for it, or open "
+                    "another engine"
                 )
             self._calls.pop(call, None)
 

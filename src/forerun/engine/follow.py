@@ -80,14 +80,17 @@ def read_opening(messages: Iterator[ToFollower]) -> GroupOpening:
         ConfigError: the leader has another version.
     """
     theirs, ours = expect(messages, Greeting).version, forerun.__version__
-    require(theirs == ours, f"the leader is forerun {theirs} and this rank {ours}: run the same on all hosts")
+    require(
+        theirs == ours,
+        f"the leader runs forerun {theirs}, and this rank runs {ours}: install the same version on all hosts",
+    )
     return expect(messages, GroupOpening)
 
 
 def expect(messages: Iterator[ToFollower], kind: type[MessageT]) -> MessageT:
     message = next(messages, None)
     if not isinstance(message, kind):
-        raise RankLostError("the leader has gone")
+        raise RankLostError("the leader has closed the connection")
     return message
 
 
@@ -98,8 +101,8 @@ def open_follower(
     device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
     kind, ours = torch.device(device).type, checkpoint.source.identity()
-    require(kind == opening.device, f"the leader runs on {opening.device}: say device {opening.device}, not {device!r}")
-    require(ours == opening.model, f"model {config.target} is not the leader's: name the same one on all hosts")
+    require(kind == opening.device, f"the leader runs on {opening.device}: set device {opening.device}, not {device!r}")
+    require(ours == opening.model, f"model {config.target} is not the leader's: give the same model on all hosts")
     plan, spec = shard_plans(checkpoint, opening.num_ranks)[opening.rank], checkpoint.spec
     backend = checkpoint.choose_backend(config, opening.exactness).backend
     weights = rank_weights(checkpoint, config, plan)

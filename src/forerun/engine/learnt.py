@@ -111,9 +111,9 @@ class LearntFile:
             if path is None or not path.exists():
                 return
             if not drafter.restore(read_bounded(path, MAX_STATE_BYTES)):
-                logger.warning("%s is damaged, or another model's, and left aside", path)
+                logger.warning("%s is ignored: it is damaged, or belongs to another model", path)
         except (OSError, CheckpointError) as error:
-            logger.warning("what the drafter had learnt is left aside: %s", error)
+            logger.warning("the saved state of the drafter is ignored: %s", error)
 
     def keep(self, drafter: Drafter) -> None:
         """Save everything atomically; if that fails, log a warning, and the next start measures again."""
@@ -136,7 +136,7 @@ class LearntFile:
             if state := drafter.state():
                 write_whole(self._state_path, state, is_private=True)
         except ConfigError as error:
-            logger.warning("what was learnt is not kept: %s", error)
+            logger.warning("the measurements of this engine are not saved: %s", error)
 
 
 def read_learnt(path: Path, about: About) -> Learnt:
@@ -144,7 +144,7 @@ def read_learnt(path: Path, about: About) -> Learnt:
     try:
         return _parse(JsonFile.read(path, max_bytes=MAX_BYTES), about) if path.exists() else Learnt()
     except (OSError, CheckpointError, ConfigError) as error:
-        logger.warning("what was learnt at an earlier start is left aside, and found out anew: %s", error)
+        logger.warning("the measurements of an earlier start are ignored, and made again: %s", error)
         return Learnt()
 
 

@@ -17,6 +17,6 @@ def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any
         settings: any field of EngineConfig.
     """
     if draft is not None and "drafter" in settings:
-        raise ConfigError(f"draft {draft!r} and a drafter were both given: put the draft into the drafter's config")
+        raise ConfigError(f"draft {draft!r} and a drafter were both given: set the draft in the drafter's config")
     settings.setdefault("drafter", automatic_drafter(draft))
     return Engine(EngineConfig(target=target, **settings))

@@ -200,9 +200,9 @@ def find_device(name: str) -> torch.device:
         yet = " yet" if kind in PLANNED else ""
         raise ConfigError(f"forerun does not run on device {name!r}{yet}: write cpu, cuda or cuda:1")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"torch sees no GPU for device {name!r}: choose cpu, or install a torch made for CUDA")
+        raise ConfigError(f"torch sees no GPU for device {name!r}: choose cpu, or install a torch built with CUDA")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"there is no {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
+        raise ConfigError(f"there is no {name}: torch sees {torch.cuda.device_count()} GPUs, numbered from 0")
     return device
 
 
@@ -210,7 +210,7 @@ def find_device(name: str) -> torch.device:
 def hint_at_gpu(device: str) -> None:
     """Log once that a GPU is idle while the model runs on the CPU, the default device."""
     if device == "cpu" and torch.cuda.is_available():
-        logger.warning('this machine has a GPU and the model runs on the CPU: device "cuda" (--device cuda) uses it')
+        logger.warning('the model runs on the CPU, but this machine has a GPU: device "cuda" (--device cuda) uses it')
 
 
 def conditions_of(config: EngineConfig) -> Conditions:
@@ -229,8 +229,8 @@ def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
         return
     if not checkpoint.has_codes:
         raise ConfigError(
-            f'inputs "int8" rounds what the codes of a GGUF file are multiplied with, and the weights of '
-            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a file of codes such as Q4_K_M"
+            f'inputs "int8" rounds the inputs that a GGUF file\'s codes are multiplied with, but the weights of '
+            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a GGUF file such as Q4_K_M"
         )
     if not checkpoint.runs_native(config):
         raise ConfigError(
@@ -256,6 +256,6 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
         limit = "positions" if spec.window is None else "tokens in the attention window (windows do not slide)"
         raise ConfigError(
             f"max_length {config.max_length} exceeds the {spec.max_positions} {limit} of {config.target}: "
-            f"ask for at most {spec.max_positions}"
+            f"set at most {spec.max_positions}"
         )
     return config.max_length

@@ -202,8 +202,8 @@ def warn_of_missing_kernels(choice: BackendChoice) -> None:
     """Log one line if the device's own kernels cannot run."""
     if choice.missing is not None and not choice.backend.row_exact:
         logger.warning(
-            "%s. Without them torch's kernels run: passes take two to six times as long, and a drafted text can part "
-            "from the plain one where two tokens are nearly tied",
+            "%s. Torch's kernels run instead: passes take two to six times as long, and a drafted text can differ from "
+            "the plain one where two tokens are nearly tied",
             choice.missing,
         )
 
@@ -213,7 +213,7 @@ def require_exact_bits(target: Runner, name: str) -> None:
     fault = find_bit_fault(target)
     if fault is not None:
         raise NumericalError(
-            f'exactness "exact" cannot be had for {name} on this machine: {fault}. Please report it; '
+            f'exactness "exact" does not work for {name} on this machine: {fault}. Please report this; '
             'exactness "fast" works, and kernels "torch" are slow but exact by construction'
         )
 

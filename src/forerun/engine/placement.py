@@ -93,7 +93,7 @@ class CorePlacement:
 def allowed_threads(wanted: int | None, most: int) -> int:
     """The configured number of threads, else torch's default, at most one per core."""
     if wanted is not None and wanted > most:
-        logger.warning("%d threads were asked for, and there are cores for %d: so many run", wanted, most)
+        logger.warning("%d threads were requested, but only %d run, one on each available core", wanted, most)
     return min(torch.get_num_threads() if wanted is None else wanted, most)
 
 
@@ -101,7 +101,7 @@ def require_own(wanted: Sequence[int], own: Sequence[int]) -> None:
     """Raise ConfigError for cores that a drafter's process cannot use, because it would end at every start."""
     foreign = [core for core in wanted if core not in own]
     if foreign:
-        raise ConfigError(f"cores {wanted}: core {foreign[0]} is not among those this process may use, {own}")
+        raise ConfigError(f"cores {wanted}: this process may not use core {foreign[0]}: choose from {own}")
 
 
 def warn_of_few_cores(config: EngineConfig, alone: int, left: int, most: int) -> None:

@@ -50,7 +50,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         if not self.target:
-            raise ConfigError("a profile without a time of the target: one number of units at least is needed")
+            raise ConfigError("a profile has no times of the target: give them for at least one number of units")
         few = min((*self.target, *self.draft))
         if few < 1:
             raise ConfigError(f"a profile of {few} {self.unit}s: at least 1 is needed")
@@ -105,7 +105,7 @@ class Profile:
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
             raise ConfigError(
-                f"{path} is no profile ({type(error).__name__}: {error}): make one with forerun plan --calibrate"
+                f"{path} is not a profile ({type(error).__name__}: {error}): make one with forerun plan --calibrate"
             ) from error
 
 

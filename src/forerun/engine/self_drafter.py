@@ -7,9 +7,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.build import build_drafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside
-from forerun.drafting.layer_skip.skip_search import first_set
+from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
 from forerun.drafting.policies import Policies
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.quantise import weight_bytes

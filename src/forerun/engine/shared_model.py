@@ -129,7 +129,7 @@ def require_devices(first: str, num_ranks: int) -> None:
         try:
             find_device(device_of(first, rank))
         except ConfigError as error:
-            how = f"{num_ranks} ranks from {first} on need a device each: "
+            how = f"each of {num_ranks} ranks needs its own device, from {first} on: "
             raise ConfigError(f"{how if rank else ''}{error}") from None
 
 

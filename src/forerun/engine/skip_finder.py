@@ -12,10 +12,9 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.drafter import search_of
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.policy import SkipPolicy
-from forerun.drafting.layer_skip.set_files import sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.set_files import NamedSet, sets_beside, sets_in_cache, write_sets
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
@@ -65,9 +64,12 @@ def find_skip_sets(
     policies = Policies(tree=TreePolicy(looks_up=False), skip=SkipPolicy(search_share=1.0, seed=params.seed or 0))
     with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
         skips = search_of(engine.drafter)
-        if not isinstance(skips, InPassSearch):
-            raise ConfigError(f"{config.target} has {engine.spec.num_layers} layers: there is nothing to skip below 3")
-        search = skips.search
+        search = None if skips is None else skips.strategy
+        if not isinstance(search, GatedStrategy):
+            raise ConfigError(
+                f"{config.target} has {engine.spec.num_layers} layers, but skipping needs at least 3: choose a larger "
+                "model"
+            )
         for number, prompt_ids in enumerate(prompts(engine), start=1):
             engine.generate(prompt_ids, params)
             on_answer(number)
@@ -102,7 +104,7 @@ def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | No
             require_writable(place)
             return place
     tried = f"neither {' nor '.join(map(str, places))} can be written" if places else "there is no folder for them"
-    raise ConfigError(f"there is no place for the sets of {target}, as {tried}: name a file")
+    raise ConfigError(f"the sets of {target} cannot be saved, because {tried}: name a file")
 
 
 def keep_sets(target: str, sets: Sequence[NamedSet], num_layers: int, place: Path) -> Path:

@@ -22,7 +22,7 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
 from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
-from forerun.speculation.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
+from forerun.speculation.economy.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
 
 FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
 LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of time allowed for stretches, whichever is larger

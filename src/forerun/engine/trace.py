@@ -37,17 +37,17 @@ class AnswerTrace:
 
     def __post_init__(self) -> None:
         if not self.prompt_ids or not self.token_ids:
-            raise ConfigError("a trace without a prompt or an answer: both need at least one token")
+            raise ConfigError("a trace has no prompt or no answer: both need at least one token")
         if not len(self.token_ids) == len(self.children) == len(self.log_probs):
             raise ConfigError(
-                f"a trace of {len(self.token_ids)} tokens with {len(self.children)} lists of children and "
+                f"a trace of {len(self.token_ids)} tokens has {len(self.children)} lists of children and "
                 f"{len(self.log_probs)} of log-probabilities: there must be one of each for every token"
             )
         for place, (ids, values) in enumerate(zip(self.children, self.log_probs, strict=True)):
             if len(ids) != len(values) or len(set(ids)) < len(ids) or not falls(values):
                 raise ConfigError(
                     f"the children at place {place} are {ids} with log-probabilities {values}: distinct ids are "
-                    "needed, and as many numbers that do not exceed 0 and fall"
+                    "needed, and as many log-probabilities, at most 0 and in descending order"
                 )
 
     def to_json(self) -> str:
@@ -69,9 +69,9 @@ def falls(values: tuple[float, ...]) -> bool:
 
 
 def write_traces(path: Path, traces: Iterable[AnswerTrace]) -> int:
-    """Write one trace a line once all of them are there; return how many.
+    """Write one trace a line once all of them have been computed; return their number.
 
-    Where they break off, those so far are kept if there was no file.
+    If an error ends them early and the file did not exist, the traces so far are written.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -111,8 +111,8 @@ def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
                 yield parse_trace(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
                 raise ConfigError(
-                    f"{path}, line {number}, is no trace ({type(error).__name__}: {error}): make the file again with "
-                    "forerun bench trace"
+                    f"{path}, line {number}, is not a trace ({type(error).__name__}: {error}): make the file again "
+                    "with forerun bench trace"
                 ) from error
 
 
@@ -143,5 +143,5 @@ def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
     ids = tuple(values)
     wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool) or item < 0), None)
     if wrong is not None:
-        raise ValueError(f"{wrong!r} is no token id")
+        raise ValueError(f"{wrong!r} is not a token id")
     return ids

@@ -189,7 +189,6 @@ def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Blo
 
 
 def copy_rows(target: Tensor, source: Tensor) -> None:
-    """Copy rows between cache and storage, on one thread: after a fork torch's other threads do not exist in the child,
-    which would wait for them for ever."""
+    """Copy rows between cache and storage."""
     with inference():
         on_one_thread(lambda: target.copy_(source))

@@ -55,41 +55,41 @@ class ServerConfig:
         drain_s: time for running requests to finish after SIGTERM.
     """
 
-    host: str = setting("127.0.0.1", "--host", help="Where to listen; beyond this machine a key is needed.")
+    host: str = setting("127.0.0.1", "--host", help="Address to listen on; any but loopback needs a key.")
     port: int = setting(8000, "--port", help="Port to listen on; 0 takes a free one.")
     model_name: str | None = setting(
-        None, "--served-model-name", help="What clients call the model [the last part of its name]."
+        None, "--served-model-name", help="The model's name for clients [the last part of its own name]."
     )  # fmt: skip
     api_keys: tuple[str, ...] = ()
-    insecure_no_auth: bool = setting(
-        False, "--insecure-no-auth", help="Listen beyond this machine without a key all the same."
-    )
+    insecure_no_auth: bool = setting(False, "--insecure-no-auth", help="Let other machines connect without a key.")
     allowed_hosts: tuple[str, ...] = setting(
-        (), "--allowed-host", help="A name in the Host header that is taken too; repeatable."
+        (), "--allowed-host", help="Another name that the Host header may have; repeatable."
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "--allowed-origin", help="Another site whose pages may call the server; repeatable."
     )
     is_demo: bool = setting(
-        False, "--demo", help="Have a route that kills the drafter's process, to show that no text changes."
+        False, "--demo", help="Add a route that kills the drafter's process, to show that no text changes."
     )
     num_replicas: int = setting(
-        1, "--replicas", help="Engines that write at once, each in a process of its own by Ray Serve."
+        1, "--replicas", help="Engines that run at once, each in its own process under Ray Serve."
     )
     max_loaded: int | None = setting(
-        None, "--max-loaded", help="Of several models, those loaded at once [what fits 70 % of the memory; on a GPU 1]."
+        None,
+        "--max-loaded",
+        help="Limit on models loaded at once [as many as fit into 70 % of the memory; 1 on a GPU].",
     )
     max_body_bytes: int = 2 * 2**20
     max_header_bytes: int = 16 * 2**10
     max_json_depth: int = 64
-    max_connections: int = setting(512, "--max-connections", help="Connections open at once.")
+    max_connections: int = setting(512, "--max-connections", help="Limit on open connections.")
     max_connections_per_client: int = setting(
-        256, "--max-connections-per-client", help="Of them those of one address; a reverse proxy is one."
+        256, "--max-connections-per-client", help="Limit on open connections of one address (a reverse proxy is one)."
     )
     max_choices: int = 16
-    max_queued: int = setting(64, "--max-queued", help="Requests that wait; more are answered with 429.")
-    max_queued_per_key: int = setting(32, "--max-queued-per-key", help="Of them those of one key.")
-    max_queued_tokens: int = setting(2**18, "--max-queued-tokens", help="Tokens of prompts and answers that wait.")
+    max_queued: int = setting(64, "--max-queued", help="Limit on waiting requests; further ones get status 429.")
+    max_queued_per_key: int = setting(32, "--max-queued-per-key", help="Limit on waiting requests of one key.")
+    max_queued_tokens: int = setting(2**18, "--max-queued-tokens", help="Limit on tokens of waiting requests.")
     max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
     max_unread_events: int = 1024
     max_template_s: float = 1.0
@@ -100,11 +100,11 @@ class ServerConfig:
     idle_s: float = 30.0
     unread_s: float = 60.0
     ping_s: float = 15.0
-    drain_s: float = setting(30.0, "--drain-timeout", help="Seconds that running requests have to end after SIGTERM.")
+    drain_s: float = setting(30.0, "--drain-timeout", help="Seconds for running requests to finish after SIGTERM.")
 
     def __post_init__(self) -> None:
         read_fields(self)
-        require(self.host != "", "host is empty: name one, 127.0.0.1 for this machine only")
+        require(self.host != "", "host is empty: give one, such as 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
         require(self.model_name != "", "model_name is empty: leave it out, or give a name")
         require(

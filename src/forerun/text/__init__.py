@@ -1,1 +1,1 @@
-"""Text to token ids and back: tokenizers, chat templates, stop strings. No torch."""
+"""Converts text to token ids and back: tokenizers, chat templates, stop strings. Does not import torch."""

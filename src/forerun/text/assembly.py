@@ -1,4 +1,4 @@
-"""Token ids to text, one at a time, up to the place where the text ends."""
+"""Converts token ids to text, one at a time, until the text ends."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 
 
 class TextAssembly:
-    """One answer as it grows: its ids, its text, and why it ended.
+    """An answer while it is generated: its ids, its text, and why it ended.
 
-    A token that ends the text belongs to the ids, but neither it nor a stop string belongs to the text, nor a last
-    character of which the ids have only a part.
+    A token that ends the text belongs to the ids. The text contains neither that token nor a stop string, nor an
+    incomplete last character.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""A checkpoint's Jinja chat template: messages to the text its model was trained on.
+"""A checkpoint's Jinja chat template: it turns messages into the form of text that its model was trained on.
 
-A template comes with a model and is a program: it is run by `template_child` alone, in a process with limits.
+A template comes with a model and is a program, so it runs only in `template_child`, a process with limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
-OPEN_END: Final = "\ufdd1 "  # where an answer goes on; a character that no text has. The space tells of trimming.
+OPEN_END: Final = "\ufdd1 "  # where an answer continues: a noncharacter, not used in text. The space shows trimming.
 
 
 class ChatTemplate:
-    """A template's source with the special tokens it may mention, such as bos_token.
+    """A template's source with the special tokens that it may use, such as bos_token.
 
     Its process starts when it is needed, or with `begin`, and ends with `close` or with this object.
     """
@@ -34,15 +34,15 @@ class ChatTemplate:
         self._child.begin()
 
     def close(self) -> None:
-        """End its process; the next question starts another one."""
+        """End its process; the next request starts another one."""
         self._child.close()
 
     def variables(self, limits: Limits = USUAL_LIMITS) -> frozenset[str]:
-        """What else the template asks for, by name, such as enable_thinking.
+        """The names of the template's own variables, such as enable_thinking.
 
         Raises:
-            ConfigError: it is no Jinja template.
-            LimitError: to find this out takes too long.
+            ConfigError: it is not a valid Jinja template.
+            LimitError: finding them takes too much time or memory.
         """
         found = self._ask({}, "to be read", limits)
         return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
@@ -58,10 +58,10 @@ class ChatTemplate:
         """The text of these messages, ending where the assistant's next answer begins.
 
         Args:
-            continue_final_message: end it behind the last message instead, which is the assistant's and goes on; as in
-                transformers.
-            variables: what else the template may ask for, such as enable_thinking. They go before the variables of the
-                same names that every template has: the special tokens, tools, documents and add_generation_prompt.
+            continue_final_message: end the text after the last message instead, which is the assistant's and will be
+                continued; as in transformers.
+            variables: the template's own variables, such as enable_thinking. They override the variables that every
+                template has: the special tokens, tools, documents and add_generation_prompt.
 
         Keys whose value is None are left out, as transformers does: templates handle a missing key, not a null. Content
         in parts, as OpenAI's API takes it, is joined by line breaks, as vLLM does: these models' templates expect text.
@@ -72,8 +72,10 @@ class ChatTemplate:
             LimitError: it takes too much time or memory.
         """
         if not messages:
-            raise ConfigError("the list of chat messages is empty; give at least one message, such as a user's")
-        require("messages" not in variables, "messages is no variable of a chat template: give them as the prompt")
+            raise ConfigError("the list of chat messages is empty: give at least one message, such as a user's")
+        require(
+            "messages" not in variables, "messages cannot be a variable of a chat template: give them as the prompt"
+        )
         known = [plain_message(message) for message in messages]
         if continue_final_message:
             known[-1] = _with_open_end(known[-1])
@@ -87,7 +89,7 @@ class ChatTemplate:
         return _cut_at_open_end(text) if continue_final_message else text
 
     def _ask(self, question: Mapping[str, object], purpose: str, limits: Limits) -> Mapping[str, Any]:
-        """The one place that says what is wrong with a template, whatever it did."""
+        """Ask the process that runs the template; every error of a template is raised here."""
         try:
             found: Mapping[str, Any] = self._child.ask(question, limits)
             if "costly" in found:
@@ -99,8 +101,8 @@ class ChatTemplate:
             ) from error
         if "invalid" in found:
             raise ConfigError(
-                f"the chat template {short(self.source)} is no Jinja template ({found['invalid']}): correct it, or "
-                "give another"
+                f"the chat template {short(self.source)} is not a valid Jinja template ({found['invalid']}): correct "
+                "it, or give another one"
             )
         return found
 
@@ -121,15 +123,18 @@ def plain_message(message: object) -> Message:
 def _with_open_end(message: Message) -> Message:
     require(
         message.get("role") == "assistant" and bool(message.get("content")),
-        "only an answer can go on: the last message must be the assistant's, with a text for content",
+        "only an answer can be continued: the last message must be the assistant's, with a text as content",
     )
     return {**message, "content": message["content"] + OPEN_END}
 
 
 def _cut_at_open_end(text: str) -> str:
-    """The text up to the open end; a template that trims answers takes the space at its end away."""
+    """The text up to the open end; a template that trims answers removes the space at its end."""
     before, mark, after = text.rpartition(OPEN_END[0])
-    require(mark != "", "the chat template leaves out the last message, so that it cannot go on: end with a user's")
+    require(
+        mark != "",
+        "the chat template leaves out the last message, so it cannot be continued: end with a user's message",
+    )
     return before if after.startswith(OPEN_END[1]) else before.rstrip()
 
 

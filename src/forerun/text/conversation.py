@@ -1,4 +1,4 @@
-"""The conversation so far, in the model's input form."""
+"""A conversation, and the model's input that it gives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What the user said, and the answer, which the user may have stopped before its end."""
+    """A user's message and its answer, which the user may have stopped before its end."""
 
     said: str
     answer: str
@@ -14,10 +14,10 @@ class Exchange:
 
 
 class Conversation:
-    """Turns of a chat. With a chat template these are messages, without one a single growing text.
+    """Turns of a chat. With a chat template they are sent as messages, without one as a single text.
 
-    A turn is added when it is over: `prompt` gives what to send, `add` records it with its answer. So a turn that
-    failed leaves nothing behind. The oldest `num_dropped` turns are kept and not sent any more.
+    A turn is added when it is complete: `prompt` gives the model's input, `add` records the turn with its answer. So a
+    turn that failed changes nothing. The oldest `num_dropped` turns are kept, but not sent any more.
     """
 
     def __init__(self, *, has_template: bool, system_prompt: str | None) -> None:
@@ -30,11 +30,11 @@ class Conversation:
         self.turns, self.num_dropped = [], 0
 
     def prompt(self, said: str, num_dropped: int | None = None) -> str | Sequence[Mapping[str, str]]:
-        """The model's input if the user sends this, without so many of the oldest turns."""
+        """The model's input for this message, without this many of the oldest turns."""
         return self._prompt(self.turns[self.num_dropped if num_dropped is None else num_dropped :], said)
 
     def going_on(self) -> str | Sequence[Mapping[str, str]]:
-        """The model's input where the last answer goes on, which is its end."""
+        """The model's input to continue the last answer, which is at its end."""
         *sent, last = self.turns[self.num_dropped :]
         asked = self._prompt(sent, last.said)
         if isinstance(asked, str):
@@ -56,7 +56,7 @@ class Conversation:
         self.turns.append(Exchange(said=said, answer=answer, is_stopped=is_stopped))
 
     def take_back(self) -> Exchange | None:
-        """Remove the last turn and give it; None where there is none. A turn that was dropped is no longer one."""
+        """Remove the last turn and return it; None if there is none. `num_dropped` is adjusted if it was dropped."""
         if not self.turns:
             return None
         turn = self.turns.pop()

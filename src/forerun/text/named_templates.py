@@ -1,4 +1,4 @@
-"""The chat template that a user names: a file, the text itself, or a form of chat that many models use."""
+"""The chat template that a user gives: a file, the template itself, or the name of a common format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ def read_template(given: str) -> str:
         given: a template's name, its text, or the path of a file that holds it.
 
     Raises:
-        ConfigError: it is none of them, or the file cannot be read.
+        ConfigError: it is none of these, or the file cannot be read.
     """
     if given in NAMED_TEMPLATES:
         return NAMED_TEMPLATES[given]

@@ -12,15 +12,15 @@ Prompt = str | Sequence[int] | Sequence[Message]
 
 
 def require_config(config: EngineConfig) -> None:
-    """Raise ConfigError for what is no EngineConfig, such as a model's name."""
+    """Raise ConfigError if this is not an EngineConfig, but a model's name, for example."""
     require(
         isinstance(config, EngineConfig),
-        f"{config!r} is no EngineConfig: write forerun.load({config!r}), or Engine(EngineConfig(target={config!r}))",
+        f"{config!r} is not an EngineConfig: write forerun.load({config!r}) or Engine(EngineConfig(target={config!r}))",
     )
 
 
 def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
-    """Raise ConfigError for what is no SamplingParams, or biases a token that the model does not have."""
+    """Raise ConfigError if these are not SamplingParams, or if logit_bias names a token that the model lacks."""
     require(
         isinstance(params, SamplingParams),
         f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example",
@@ -38,10 +38,11 @@ def encode(
     variables: Mapping[str, object] = NO_VARIABLES,
     continue_final_message: bool = False,
 ) -> list[int]:
-    """Token ids of any kind of prompt; chat messages with these variables of the template.
+    """Token ids of any kind of prompt.
 
     Args:
-        continue_final_message: see `ChatTemplate.render`; of no effect on what is no chat.
+        variables: variables of the chat template, used for chat messages.
+        continue_final_message: see `ChatTemplate.render`; it has no effect on prompts without chat messages.
 
     Raises:
         ConfigError: the prompt is empty, or holds ids outside the vocabulary.
@@ -55,7 +56,7 @@ def encode(
     else:
         prompt_ids = read_ids(prompt)
     if not prompt_ids:
-        raise ConfigError("the prompt holds no token: give at least one character, id or message")
+        raise ConfigError("the prompt is empty: give at least one character, id or message")
     require_known(prompt_ids, "prompt", vocab_size=vocab_size, model=model)
     return prompt_ids
 
@@ -63,7 +64,7 @@ def encode(
 def encode_prediction(
     prediction: str | Sequence[int] | None, tokenizer: Tokenizer, *, vocab_size: int, model: str
 ) -> list[int]:
-    """Token ids of a text that an answer may resemble, without what begins a prompt; none of None.
+    """Token ids of a text that an answer may resemble, without the special tokens that begin a prompt; [] for None.
 
     Raises:
         ConfigError: it holds ids outside the vocabulary.
@@ -90,12 +91,12 @@ def holds_messages(prompt: object) -> bool:
 
 
 def read_ids(prompt: object, what: str = "prompt") -> list[int]:
-    """Token ids out of any sequence of whole numbers.
+    """Token ids from any sequence of whole numbers.
 
     Raises:
         ConfigError: it is something else.
     """
-    require(not isinstance(prompt, (bytes, bytearray)), f"a {what} of bytes is no text: decode it first")
+    require(not isinstance(prompt, (bytes, bytearray)), f"a {what} of bytes is not a text: decode it first")
     try:
         return [index(item) for item in prompt]  # type: ignore[attr-defined]
     except TypeError as error:

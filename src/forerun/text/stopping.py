@@ -1,4 +1,4 @@
-"""Stop strings in streamed text, found at the same place however the text was cut into pieces."""
+"""Finds stop strings in streamed text, at the same place however the text is divided into pieces."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 class StopStrings:
     """Passes text through until a stop string is complete; the stop string itself is not passed.
 
-    The stop string that is complete first wins, and of those complete at the same character the longest: a rule about
-    the text alone, so that every drafter, whatever it gets accepted at once, stops at the same character.
+    The stop string that is complete first counts; of those that are complete at the same character, the longest. This
+    rule depends only on the text, so the text stops at the same character however many tokens a round accepts.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -18,7 +18,7 @@ class StopStrings:
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that is certainly before any stop string, and whether one was found.
 
-        Text that may be the start of a stop string is held back. After a stop, nothing more comes out.
+        Text that may be the start of a stop string is held back. After a stop, no more text is returned.
         """
         if self._is_stopped:
             return "", True
@@ -32,7 +32,7 @@ class StopStrings:
         return window[:num_certain], False
 
     def flush(self) -> str:
-        """The text held back, once no more follows."""
+        """The text that was held back, at the end of the stream."""
         held, self._held = self._held, ""
         return held
 

@@ -1,18 +1,13 @@
-"""A process that runs a chat template, in bounds of memory and time: it may be killed at any moment.
+"""A process that runs a chat template within limits of memory and time, and may be killed at any moment.
 
 Jinja's immutable sandbox keeps a template from files and attributes. The environment is the one that transformers gives
-templates, so that one renders the same text in both (tests compare the two). It reads and writes lines of JSON: first
-the template, then a line for each question, which is answered; see `BoundedChild`.
+templates, so that one renders the same text in both (tests compare the two).
 """
 
 import json
-import resource
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from jinja2 import Template, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
@@ -21,49 +16,35 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
+from forerun.text.child_loop import Answer, Said, answer_questions
+
 MOST_REASON: Final = 500  # letters of what a template says
 
 
 def main() -> None:
     """Answer until the input ends."""
-    head = json.loads(sys.stdin.buffer.readline())
-    source, compiled = head["source"], None
-    for line in sys.stdin.buffer:
-        try:
-            asked = json.loads(line)
-            limit(asked["max_s"], asked["max_bytes"])
-            if compiled is None:
-                compiled = compile_template(source)
-            answer = compiled if isinstance(compiled, dict) else answered(source, compiled, asked)
-            text = json.dumps(answer)
-        except MemoryError:
-            text = json.dumps({"costly": "it took more memory than it may have"})
-        sys.stdout.buffer.write(text.encode() + b"\n")
-        sys.stdout.buffer.flush()
+    answer_questions(begin)
 
 
-def limit(max_s: float, max_bytes: int) -> None:
-    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
-    for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):
-        _, hard = resource.getrlimit(kind)
-        with suppress(ValueError, OSError):  # a system without this limit, as macOS is for memory
-            resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+def begin(head: Said) -> Answer:
+    """Compile the template; return what answers questions about it."""
+    template = compile_template(head["source"])
+    if isinstance(template, dict):
+        return lambda _: template
+    return partial(answered, head["source"], template)
 
 
 def compile_template(source: str) -> Template | dict[str, str]:
-    """The template, or why it is none."""
+    """The compiled template, or why it is invalid."""
     try:
         return environment().from_string(source)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - Python's own too, of what Jinja makes of it: a stranger's program
+    except Exception as error:  # noqa: BLE001 - Jinja compiles an untrusted program to Python, which can raise anything
         return {"invalid": fault_of(error)}
 
 
-def answered(source: str, template: Template, asked: Mapping[str, Any]) -> dict[str, Any]:
+def answered(source: str, template: Template, asked: Said) -> Said:
     """The text of a conversation, or what the template asks for, or why there is none."""
     try:
         if "given" not in asked:
@@ -72,21 +53,21 @@ def answered(source: str, template: Template, asked: Mapping[str, Any]) -> dict[
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's program raises is its answer
+    except Exception as error:  # noqa: BLE001 - whatever an untrusted program raises is its answer
         return {"refused": fault_of(error)}
 
 
 def names(source: str) -> set[str]:
-    """The variables that a template asks for."""
+    """The variables that a template uses."""
     parsed = environment()
     reader = TrackingCodeGenerator(parsed)
-    reader.optimizer = None  # which would compute what is constant
+    reader.optimizer = None  # it would compute constant expressions
     reader.visit(parsed.parse(source))
     return set(reader.undeclared_identifiers - set(parsed.globals))
 
 
 def fault_of(error: Exception) -> str:
-    """What an error of a template says; its kind too where it is no word of the template's own."""
+    """The message of a template's error, with its type if it is not one of Jinja's template errors."""
     text = str(error).partition("\n")[0][:MOST_REASON]
     if isinstance(error, TemplateError):
         return text
@@ -94,7 +75,7 @@ def fault_of(error: Exception) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates may use."""
+    """The environment that templates run in."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
         optimized=False, finalize=_as_it_is,
@@ -107,8 +88,8 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @pass_context
 def _as_it_is(_: Context, value: object) -> object:
-    """What is printed. As it asks for the context, Jinja computes nothing while it compiles, such as 7**(9**9) in a
-    branch that is never taken."""
+    """The value to print, unchanged. Because this function takes the context, Jinja does not compute constants when it
+    compiles, such as 7**(9**9) in a branch that is never taken."""
     return value
 
 

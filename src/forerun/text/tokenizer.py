@@ -3,39 +3,45 @@
 transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.core.json_file import short
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
+from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
 from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
 NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
-LONG_TEXT: Final = 16_384  # characters, some 10 ms
+NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class Tokenizer:
     """One checkpoint's tokenizer, immutable."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, template: str | None, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        template: str | None,
+        special_tokens: Mapping[str, str],
+        foreign_parts: Mapping[str, object] = NO_PARTS,
+    ) -> None:
         """Take over what was read.
 
         Args:
             template: the source of the chat template; None if the checkpoint has none.
             special_tokens: those that a template may mention, by name, such as bos_token.
+            foreign_parts: parts of tokenizer.json that the backend lacks and that only a process with limits may run.
         """
         self._backend, self._special_tokens = backend, special_tokens
+        self._encoder = BoundedEncoder(backend, foreign_parts) if foreign_parts else LocalEncoder(backend)
         self._template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
@@ -59,7 +65,7 @@ class Tokenizer:
                 f"the text holds {text[error.start]!r} at place {error.start}, which is no character: read files and "
                 'input as UTF-8, or decode them with errors="replace"'
             ) from None
-        return ids_of(self._backend, text, add_special_tokens=add_special_tokens)
+        return self._encoder.ids(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
@@ -68,7 +74,7 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The text of a tokenizer.json with the same tokens; without the chat template."""
-        return self._backend.to_str()
+        return self._encoder.to_json()
 
     def with_chat_template(self, source: str) -> "Tokenizer":
         """The same tokenizer with another chat template.
@@ -118,7 +124,7 @@ class Tokenizer:
         for part in others:
             found = self._added.search(part)
             place = found.start() if found else len(part)
-            ids += ids_of(self._goes_on, part[:place], add_special_tokens=False)
+            ids += self._encoder.ids_inside(part[:place])
             ids += self.encode(part[place:], add_special_tokens=False)
         return ids
 
@@ -135,13 +141,6 @@ class Tokenizer:
                 return [self._with_seams(value) for value in said]
             case _:
                 return said
-
-    @cached_property
-    def _goes_on(self) -> tokenizers.Tokenizer:
-        """For text inside a text: without the space that sentencepiece's tokenizers put before one."""
-        form = json.loads(self._backend.to_str())
-        parts = {name: _without_space(form[name]) for name in ("normalizer", "pre_tokenizer")}
-        return tokenizers.Tokenizer.from_str(json.dumps(form | parts))
 
     @property
     def has_chat_template(self) -> bool:
@@ -239,51 +238,9 @@ class IncrementalDecoder:
         self._context, self._pending, self._next_look = self._pending, [], 1
 
 
-def ids_of(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The ids of a text. While a long one is encoded, Python's other threads go on: `encode` would stop them all."""
-    with faults_told("read this text"):
-        if len(text) <= LONG_TEXT:
-            return backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
-
-
-@contextmanager
-def faults_told(what: str) -> Iterator[None]:
-    """Turn whatever a checkpoint's tokenizer raises into one clear error. A fault in Rust is no Exception in Python.
-
-    Raises:
-        ConfigError: it failed.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except BaseException as error:
-        raise ConfigError(
-            f"the model's tokenizer cannot {what} ({short(str(error))}): its file is damaged, or of another version of "
-            f"tokenizers than {tokenizers.__version__}; fetch the model again"
-        ) from error
-
-
 def any_of(texts: Sequence[str]) -> re.Pattern[str]:
     """What fits any of these."""
     return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else NOTHING)
-
-
-def _without_space(part: Any) -> Any:
-    """A normalizer or pre-tokenizer, as tokenizer.json has it, that puts nothing before a text."""
-    match part:
-        case {"type": "Prepend"}:
-            return None
-        case {"normalizers": list(parts)} | {"pretokenizers": list(parts)}:
-            name = "normalizers" if "normalizers" in part else "pretokenizers"
-            return {**part, name: [kept for each in parts if (kept := _without_space(each)) is not None]}
-        case {"type": "Metaspace"}:
-            return {**part, "prepend_scheme": "never"}
-        case {"type": "ByteLevel"}:
-            return {**part, "add_prefix_space": False}
-        case _:
-            return part
 
 
 def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:

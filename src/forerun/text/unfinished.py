@@ -1,4 +1,4 @@
-"""Characters of which a text has only the first bytes, as a token may end within one."""
+"""Finds an incomplete character at the end of a text, since a token can end within a character."""
 
 import re
 from typing import Final
@@ -17,6 +17,6 @@ BYTE_OF_LETTER: Final = {chr(byte): byte for byte in PLAIN} | {chr(256 + n): byt
 
 
 def num_unfinished_bytes(text: bytes) -> int:
-    """Length of the end of a text in UTF-8 that is the beginning of a character and no whole one."""
+    """Number of bytes at the end of a UTF-8 text that begin a character without completing it."""
     found = UNFINISHED.search(text)
     return 0 if found is None else len(found[0])

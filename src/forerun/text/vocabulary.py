@@ -1,4 +1,4 @@
-"""Do two models mean the same tokens by the same ids? A drafter's ids are only of use if they do."""
+"""Compares the vocabularies of two models: a draft is only of use if its ids stand for the target's tokens."""
 
 import logging
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from forerun.core.errors import VocabularyError
 from forerun.text.tokenizer import Tokenizer
 
-MAX_IDS: Final = 2**20  # four times the largest vocabulary published; what is beyond is not compared
-# Of trained tokens, of those of both sides together. CodeLlama's infilling tokens are one in 2,000 of Llama 2's, and
-# Llama 2 drafts for it well; two vocabularies that were trained apart differ in nearly all their ids.
+MAX_IDS: Final = 2**20  # four times the largest published vocabulary; ids beyond it are not compared
+# The share of trained tokens of both sides that may differ. CodeLlama's infilling tokens are one in 2,000 of Llama 2's,
+# and Llama 2 drafts for it well; two vocabularies that were trained separately differ in nearly all their ids.
 MAX_TRAINED_SHARE: Final = 1 / 1000
 MAX_NAMED: Final = 3
 TEXT_BITS, ADDED_BIT = 2**31 - 1, 2**31
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fit(StrEnum):
-    """The fit of a draft to a target, from their tokens only."""
+    """Whether a draft fits a target, judged by their tokens only."""
 
     WHOLE = "yes"
     PARTIAL = "yes, with a warning"
@@ -37,9 +37,9 @@ class Vocabulary:
     """What a model's ids stand for, in four bytes each, compact enough to send to another process.
 
     Args:
-        marks: [V] uint32; 0 where an id has no token, else 31 bits of its text's CRC, and the highest bit where it is
-            an added token. Two different tokens are taken for equal once in two billion.
-        tokens: the texts by id; None where only the marks are known.
+        marks: [V] uint32; 0 if an id has no token, else 31 bits of its text's CRC; the highest bit marks an added
+            token. Two different tokens are taken as equal once in two billion.
+        tokens: the texts by id; None if only the marks are known.
     """
 
     marks: npt.NDArray[np.uint32]
@@ -62,7 +62,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """A short text that stands for the tokens and their ids, however many of them are listed as added ones."""
+        """A checksum of the tokens and their ids. It does not depend on which tokens are listed as added ones."""
         return f"{crc32((self.marks & TEXT_BITS).astype('<u4').tobytes()):08x}"
 
     def token(self, id_: int) -> str | None:
@@ -83,12 +83,12 @@ class TokenDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyMatch:
-    """Two vocabularies compared id by id. Ids without a token on either side, the padding of a head, do not count.
+    """Two vocabularies compared id by id. Ids that have no token on either side (padding of a head) are ignored.
 
     Args:
-        num_shared: ids that have the same token on both sides. Whether it is listed as an added one does not matter:
-            only the target's tokenizer reads text.
-        num_trained: ids of trained tokens of either side.
+        num_shared: ids that have the same token on both sides. Whether it is listed as an added one does not matter,
+            because only the target's tokenizer encodes text.
+        num_trained: ids of trained tokens on either side.
         num_trained_unequal: those of them that do not have the same token on the other side.
         unequal: all ids that do not have the same token on both sides, in ascending order.
     """
@@ -100,10 +100,10 @@ class VocabularyMatch:
 
     @property
     def fit(self) -> Fit:
-        """Trained tokens decide: without them nothing is drafted that the target would write.
+        """Trained tokens decide: if they differ, the draft cannot propose what the target writes.
 
-        Added tokens (chat markers, places reserved for some) stand beside a trained vocabulary without changing it.
-        Where they differ, a draft misses some guesses and misreads some context; no text changes by that.
+        Added tokens (chat markers, reserved ids) do not change the trained vocabulary. If they differ, a draft guesses
+        some tokens wrong and misreads some context, but the target's text does not change.
         """
         if self.num_trained_unequal > MAX_TRAINED_SHARE * self.num_trained:
             return Fit.NONE
@@ -123,7 +123,7 @@ class VocabularyMatch:
         return tuple(entry for entry in self.unequal if entry.target_token is None)
 
     def explain(self, *, target_name: str, draft_name: str) -> str:
-        """What differs, where first, and what follows."""
+        """What differs, the first differences, and their consequence."""
         first = "; ".join(
             f"id {entry.token_id} is {_quoted(entry.target_token)} in the target, {_quoted(entry.draft_token)} in the "
             "draft"
@@ -185,11 +185,11 @@ def find_mismatch(target: Vocabulary, draft: Vocabulary, *, target_name: str, dr
 
 
 def find_map_fault(num_mapped: int, num_target: int, *, target_name: str, draft_name: str) -> str | None:
-    """Why a draft that has a part of its target's tokens was made for another target, or None.
+    """The reason if a draft with a part of its target's tokens was made for another target, else None.
 
     Args:
-        num_mapped: the target's ids that it was made for.
-        num_target: those that this target has.
+        num_mapped: number of ids of the target that the draft was made for.
+        num_target: number of ids of this target.
     """
     if num_mapped == num_target:
         return None

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import time
 
-from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest
+from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
+from forerun.bench.peers.process import Arrivals, serve
+from forerun.bench.records.answers import Turn
 
 
 class Puppet:
@@ -19,13 +20,13 @@ class Puppet:
         if self.mode == "dies early":
             raise RuntimeError("no such luck")
 
-    def write(self, request: PeerRequest) -> Answer:
-        log = Log()
+    def write(self, request: PeerRequest) -> Turn:
+        arrivals = Arrivals()
         getattr(self, self.mode.replace(" ", "_"), lambda: None)()
         *most, last = reversed(request.prompt_ids)
-        log.add(most)
-        log.add([last])
-        return log.answer()
+        arrivals.add(most)
+        arrivals.add([last])
+        return arrivals.turn(len(request.prompt_ids))
 
     def prints(self) -> None:
         sys.stdout.write("hello from Python\n")

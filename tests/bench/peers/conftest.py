@@ -3,11 +3,13 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter
-from forerun.bench.peers.catalogue import PeerPlan
+from forerun.bench.peers.messages import PeerPlan
 from forerun.checkpoints.open import open_source
 from tests.bench.peers.pairs import GREEDY, MAX_LENGTH, PROMPTS, Pair
 
@@ -37,6 +39,23 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         dtype="float32",
         num_threads=1,
         max_length=MAX_LENGTH,
-        cache=str(tmp_path_factory.mktemp("gguf")),
     )
     return Pair(plan=plan, prompts=tuple(prompts), expected=tuple(expected), eos_id=eos_id)
+
+
+@pytest.fixture(scope="session")
+def packed_pair(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The pair as GGUF files, for servers that read no folders.
+
+    They name no token that ends a text, because llama-server never writes such a token where it is to be ignored;
+    `ending.gguf`, the same target, names it.
+    """
+    pytest.importorskip("gguf")
+    from tests.golden.gguf_writer import write_gguf
+
+    place, plan = tmp_path_factory.mktemp("gguf"), pair.plan
+    assert plan.draft is not None
+    target = write_gguf(Path(plan.target), place / "target.gguf")
+    draft = write_gguf(Path(plan.draft), place / "draft.gguf")
+    write_gguf(Path(plan.target), place / "ending.gguf", eos_id=pair.eos_id)
+    return replace(pair, plan=replace(plan, target=str(target), draft=str(draft)))

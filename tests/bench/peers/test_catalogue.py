@@ -13,7 +13,8 @@ from forerun.bench.peers import catalogue
 from forerun.bench.peers.catalogue import PEERS, find_absence, open_peer
 from forerun.bench.peers.messages import PeerPlan
 
-PLAN = PeerPlan(target="target", dtype="float32", num_threads=1, max_length=64, cache="cache")
+PLAN = PeerPlan(target="target", dtype="float32", num_threads=1, max_length=64)
+COMMANDS = dict.fromkeys(PEERS, sys.executable)
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +38,16 @@ def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
     ("name", "changes", "reason"),
     [
         ("transformers_assisted", {}, "no draft model"),
-        ("llama_cpp_draft", {}, "no draft model"),
-        ("llama_cpp", {"dtype": "float64"}, "no float64"),
-        ("llama_server", {}, "no llama-server binary"),
-        ("llama_server", {"llama_server": "/nowhere/llama-server"}, "is not a program"),
-        ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "no URL"),
+        ("llama_server_draft", {}, "no draft model"),
+        ("llama_server", {}, "it reads GGUF files only, and target is none: give --target and --draft a GGUF file"),
+        ("vllm", {"dtype": "float64"}, "servers compute in no float64"),
+        ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "vllm is not a program here: name it with --serve vllm="),
+        ("sglang", {"commands": {"sglang": "/nowhere/sglang serve"}}, "/nowhere/sglang is not a program"),
+        ("sglang", {"commands": {"sglang": "A=1 sh"}}, "A=1 is not a program here"),
+        ("sglang", {"commands": {"sglang": "env A=1 nowhere"}}, "nowhere is not a program here"),
+        ("sglang", {"weight_format": "int8"}, "it loads no int8 weights here"),
+        ("openai_server", {}, "no address and no command: give --url openai_server=URL, or --serve 'openai_server="),
+        ("openai_server", {"commands": {"openai_server": "sh"}}, "COMMAND --port {port}'"),
         ("transformers", {"device": "paced:target=10ms"}, "paced device"),
         ("transformers", {"weight_format": "int8"}, "it loads no int8 weights here, only float32, bfloat16"),
         ("transformers_lookup", {"weight_format": "int4"}, "it loads no int4 weights here"),
@@ -54,29 +60,36 @@ def test_who_cannot_take_part_says_why(name: str, changes: dict[str, Any], reaso
         open_peer(name, plan, {})
 
 
-def test_a_gguf_file_is_for_llama_cpp_alone_and_as_it_is(tmp_path: Path) -> None:
+def test_a_gguf_file_is_for_servers_and_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").touch()
-    plan = replace(PLAN, target=str(tmp_path / "x.gguf"))
-    assert find_absence("llama_cpp", plan) is None
+    plan = replace(PLAN, target=str(tmp_path / "x.gguf"), draft="draft", commands=COMMANDS)
+    assert find_absence("llama_server", plan) is find_absence("vllm", plan) is None
+    assert "and draft is none" in (find_absence("llama_server_draft", plan) or "")
     assert "computes no codes of GGUF files" in (find_absence("transformers", plan) or "")
-    assert "not rounded again to int8" in (find_absence("llama_cpp", replace(plan, weight_format="int8")) or "")
+    assert "not rounded again to int8" in (find_absence("llama_server", replace(plan, weight_format="int8")) or "")
 
 
 def test_who_has_all_it_needs_can_take_part() -> None:
-    plan = replace(PLAN, draft="draft", urls={"vllm": "http://127.0.0.1:1"}, llama_server=sys.executable)
-    assert [name for name in PEERS if find_absence(name, plan) is not None] == ["sglang"]
+    plan = replace(PLAN, draft="draft", urls={"vllm": "http://127.0.0.1:1"})
+    absent = [name for name in PEERS if find_absence(name, plan) is not None]
+    assert [name for name in PEERS if name not in absent] == [*(n for n in PEERS if "transformers" in n), "vllm"]
+    assert find_absence("sglang", replace(plan, commands=COMMANDS)) is None
 
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
-def test_llama_cpp_and_servers_can_take_part_with_quantised_weights(weight_format: Any) -> None:
+def test_a_server_that_is_up_has_the_weights_it_has(weight_format: Any) -> None:
     plan = replace(PLAN, weight_format=weight_format, urls={"vllm": "http://127.0.0.1:1"})
-    assert find_absence("llama_cpp", plan) is find_absence("vllm", plan) is None
-    assert (plan.dtype, plan.weights) == ("float32", weight_format), "the cache stays as it is"
+    assert find_absence("vllm", plan) is None
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "find_spec", lambda package: None)
-    assert find_absence("llama_cpp", PLAN) == "llama_cpp and gguf not installed"
+    assert find_absence("transformers", PLAN) == "transformers not installed"
+
+
+def test_an_earlier_name_is_an_error_that_names_the_new_one() -> None:
+    with pytest.raises(ConfigError, match="its server now: name llama_server_draft, with --llama-server FILE"):
+        find_absence("llama_cpp_draft", PLAN)
 
 
 def test_an_unknown_peer_is_an_error() -> None:
@@ -98,7 +111,7 @@ def test_asking_who_is_there_loads_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'llama_cpp', 'gguf', 'numpy'}"
     code = (
         "import sys; from forerun.bench.peers.catalogue import *\n"
-        "plan = PeerPlan(target='t', dtype='float32', num_threads=1, max_length=9, cache='c')\n"
+        "plan = PeerPlan(target='t', dtype='float32', num_threads=1, max_length=9)\n"
         f"[find_absence(name, plan) for name in PEERS]; sys.exit(str({heavy} & set(sys.modules) or ''))"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

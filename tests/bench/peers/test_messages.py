@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, ContextOverflowError, SamplingParams
-from forerun.bench.peers.messages import NUM_SEEDS, Answer, PeerError, PeerRequest, from_line, to_line
+from forerun.bench.peers.messages import NUM_SEEDS, PeerRequest
 
 
 def request(prompt: tuple[int, ...] = (1, 2), **params: Any) -> PeerRequest:
@@ -38,15 +38,3 @@ def test_any_seed_becomes_one_of_32_bits_and_none_a_fresh_one() -> None:
     assert request(seed=7).seed == 7
     assert request(seed=2**62 + 5).seed < NUM_SEEDS
     assert request(seed=None).seed != request(seed=None).seed
-
-
-def test_a_message_survives_the_way() -> None:
-    answer = Answer(token_ids=(1, 2), emitted=(2,), emitted_at_s=(0.1,))
-    kind, values = from_line(to_line("answer", answer))
-    assert (kind, Answer(**values)) == ("answer", answer)
-
-
-@pytest.mark.parametrize("line", [b"", b"noise\n", b"[1]\n", b"{}\n", b"3\n"])
-def test_a_line_that_is_no_message_is_an_error(line: bytes) -> None:
-    with pytest.raises(PeerError, match="where a message was due"):
-        from_line(line)

@@ -1,6 +1,7 @@
 """A peer's process may print, refuse, die or hang: the one that measures gets an answer or an error that says why."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ PARAMS = SamplingParams(max_new_tokens=3)
 
 
 def plan_of(mode: str) -> PeerPlan:
-    return PeerPlan(target="target", dtype="float32", num_threads=1, max_length=16, cache="cache", mode=mode)
+    return PeerPlan(target="target", dtype="float32", num_threads=1, max_length=16, mode=mode)
 
 
 @contextmanager
@@ -83,9 +84,18 @@ def test_a_process_that_does_not_start_says_why(mode: str, words: str) -> None:
         ProcessPeer("puppet", COMMAND, plan_of(mode))
 
 
-def test_a_program_that_speaks_otherwise_is_an_error() -> None:
-    with pytest.raises(PeerError, match="b'hello"):
+def test_a_program_that_is_no_peer_is_an_error() -> None:
+    with pytest.raises(PeerError, match="ended with status 0; its last words:\nhello"):
         ProcessPeer("puppet", (sys.executable, "-c", "print('hello')"), plan_of("any"))
+
+
+def test_a_peer_ends_with_the_process_that_measures() -> None:
+    code = (
+        "import os; from tests.bench.peers.test_process import *\n"
+        "print(ProcessPeer('puppet', COMMAND, plan_of('is good'))._child.pid, flush=True); os._exit(9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert wait_until_gone(int(done.stdout)), done.stderr
 
 
 def wait_until_gone(pid: int) -> bool:

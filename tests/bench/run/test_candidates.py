@@ -48,7 +48,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
                 dtype="float32",
                 num_threads=1,
                 max_length=128,
-                cache=str(tmp_path / "cache"),
             ),
             tuning_prompts=prompts,
         )
@@ -112,7 +111,7 @@ def test_who_has_no_choice_is_not_tuned(make: Make, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "tune", must_not)
     field = make()
     field.open("none", 0.0).close()
-    with pytest.raises(ConfigError, match="llama_server cannot take part: no llama-server binary"):
+    with pytest.raises(ConfigError, match="llama_server cannot take part: it reads GGUF files only"):
         field.open("llama_server", 0.0)
 
 
@@ -131,6 +130,8 @@ def test_where_every_setting_fails_the_first_trouble_is_the_reason(make: Make, m
 
 def test_a_grid_is_found_by_name_and_an_unknown_name_lists_the_known() -> None:
     assert grid_of("none") == ({},)
-    assert grid_of("llama_cpp") == PEERS["llama_cpp"].grid
+    assert grid_of("llama_server_draft") == PEERS["llama_server_draft"].grid
+    with pytest.raises(ConfigError, match="name llama_server, with --llama-server FILE"):
+        grid_of("llama_cpp")
     with pytest.raises(ConfigError, match=r"no contestant 'medusa': drafters are none, .*; peers transformers, "):
         grid_of("medusa")

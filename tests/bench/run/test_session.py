@@ -201,7 +201,7 @@ def test_a_file_of_ones_own_with_several_turns_and_one_too_long(ask: Ask, tmp_pa
     [
         ({"drafters": ("medusa",)}, "no contestant 'medusa': drafters are none"),
         ({"peers": ("medusa",)}, "no contestant 'medusa'"),
-        ({"drafters": ("llama_cpp",)}, "llama_cpp is a peer: name it with --peers"),
+        ({"drafters": ("llama_server",)}, "llama_server is a peer: name it with --peers"),
         ({"peers": ("draft_model",)}, "draft_model is a drafter: name it with --drafters"),
         ({"drafters": ("none", "none")}, "--drafters none,none names one twice"),
         ({"data": ("a.jsonl", "a.jsonl")}, "--data a.jsonl,a.jsonl names one twice"),
@@ -248,7 +248,7 @@ def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
         played(ask(data=both))
 
 
-def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_path: Path) -> None:
+def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None:
     request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
     checkpoint = session.Checkpoint.open(open_source("builtin"), request.config)
     plan = session.peer_plan(request, checkpoint, 3, 99)
@@ -256,7 +256,6 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask, tmp_pat
     assert plan.target == str(open_source("builtin").folder)
     assert plan.draft == str(open_source("builtin-draft").folder)
     assert plan.urls == {"vllm": "http://127.0.0.1:1"}
-    assert plan.cache == str(tmp_path / "cache" / "peers")
     quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(weights="int4"))
     assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
     assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")

@@ -62,7 +62,7 @@ def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
         ({"general__type": "adapter"}, "general.type is 'adapter', but must be 'model'"),
         ({"tokenizer__ggml__tokens": ["a"] * 41}, "names 41 tokens, but token_embd.weight has 40 rows"),
         ({"tokenizer__ggml__tokens": 7}, "names 1 tokens"),
-        ({"shapes": {"token_embd.weight": None}}, "holds no matrix token_embd.weight"),
+        ({"shapes": {"token_embd.weight": None}}, "lacks the matrix token_embd.weight"),
         ({"shapes": {"rope_freqs.weight": (16,)}}, "'rope_freqs.weight' is F32 of shape [16], but must be F32 of"),
     ],
 )
@@ -179,7 +179,7 @@ def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
 
 def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
     write_parts(tmp_path, ["blk.0.ffn_up.weight"])
-    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be the 10"):
+    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be 10, the number in its parts"):
         GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
 
 

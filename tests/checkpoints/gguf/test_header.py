@@ -109,7 +109,7 @@ def test_files_that_are_no_gguf_of_a_known_version_are_refused_by_what_they_are(
     path = tmp_path / "x.gguf"
     for content, seen in (
         (b"", "needs 4 bytes"),
-        (b"GGML" + bytes(40), "does not begin like a GGUF file"),
+        (b"GGML" + bytes(40), "is not a GGUF file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"GGUF" + pack("<I", 1) + bytes(40), "of version 1"),
         (b"GGUF" + pack(">I", 3) + bytes(40), "big-endian"),

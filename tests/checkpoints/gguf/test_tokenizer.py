@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file gives the ids and texts of the tokenizer.json that the file was made from."""
 
 import json
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -99,6 +100,15 @@ def test_every_splitting_keeps_each_letter_of_a_text(tmp_path: Path, pre: str) -
 ])  # fmt: skip
 def test_a_name_of_a_splitting_stands_for_the_pieces_of_these_models(pre: str, text: str, pieces: list[str]) -> None:
     assert [piece for piece, _ in SPLITTINGS[pre].pre_tokenizer().pre_tokenize_str(text)] == pieces
+
+
+def test_spaces_at_the_end_of_a_line_are_the_same_pieces_in_linear_time() -> None:
+    ours = pre_tokenizers.Split(Regex(r"(?<!\s)\s+$"), "isolated")
+    published = pre_tokenizers.Split(Regex(r"\s+$"), "isolated")
+    assert r"(?<!\s)\s+$" in SPLITTINGS["deepseek-llm"].expressions
+    for letters in product(" \n\tx", repeat=6):
+        text = "".join(letters)
+        assert ours.pre_tokenize_str(text) == published.pre_tokenize_str(text), repr(text)
 
 
 def test_qwens_letters_are_composed_first(tmp_path: Path) -> None:
@@ -204,7 +214,7 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
     whole = (folder / "tokenizer.json").read_text(encoding="utf-8")
     ours = read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": whole}))
     assert ours.vocabulary() == read_folder(folder).vocabulary()
-    with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf is not a file of tokenizers"):
+    with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf cannot be read by tokenizers"):
         read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": "{}"}))
 
 
@@ -263,9 +273,9 @@ def test_a_damaged_vocabulary_is_refused_by_its_key(key: str, value: object, fau
     [
         ("scores", None, "is None, but must be a list of numbers"),
         ("scores", (0.0,), "has 1 numbers, but must have"),
-        ("scores", float("nan"), "holds one that is no number"),
-        ("tokens", "long", "more than 256 letters in one"),
-        ("tokens", "many", "more than 256 letters in one, or 2097152 in all"),
+        ("scores", float("nan"), "holds a value that is not a number"),
+        ("tokens", "long", "a token of more than 256 letters"),
+        ("tokens", "many", "a token of more than 256 letters, or more than 2097152 letters in all"),
         ("tokens", "pairs", "makes more than 524288 merges"),
         ("add_space_prefix", "yes", "is 'yes', but must be true or false"),
     ],

@@ -105,7 +105,7 @@ def test_progress_ends_with_all_bytes(tmp_path: Path) -> None:
     ("shapes", "seen"),
     [
         ({"blk.0.ffn_up.weight": None}, "lacks tensor 'blk.0.ffn_up.weight': fetch"),
-        ({"blk.0.extra.weight": (256,)}, "holds tensor 'blk.0.extra.weight', which no llama model has"),
+        ({"blk.0.extra.weight": (256,)}, "holds tensor 'blk.0.extra.weight', which forerun does not support"),
         ({"blk.0.attn_k.weight": (64, 256)}, "'blk.0.attn_k.weight' has shape [64, 256], but"),
         ({"output_norm.weight": (1, 256)}, "'output_norm.weight' has shape [1, 256], but"),
     ],

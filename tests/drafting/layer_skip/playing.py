@@ -15,9 +15,9 @@ from forerun.decoding.host_loop import Verifier, decode
 from forerun.drafting import draft_tree
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip import drafter as drafter_module
-from forerun.drafting.layer_skip import in_pass_search
+from forerun.drafting.layer_skip import search as search_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
@@ -175,5 +175,5 @@ class Passes:
 
         monkeypatch.setattr(target, "forward", verify)
         monkeypatch.setattr(drafter.runner, "forward", draft)
-        for module in (drafter_module, in_pass_search, draft_tree):
+        for module in (drafter_module, search_module, draft_tree):
             monkeypatch.setattr(module, "perf_counter", lambda: self.now)

@@ -2,7 +2,7 @@
 
 from forerun.core.pace import Pace
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.skip_costs import SkipCosts
+from forerun.drafting.layer_skip.speed_model import SkipCosts
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 

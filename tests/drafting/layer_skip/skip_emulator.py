@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, Sublayer, skippable
-from forerun.drafting.layer_skip.set_search import SetSearch
-from forerun.drafting.layer_skip.skip_costs import SkipCosts
-from forerun.drafting.layer_skip.speed_model import SpeedModel
+from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.speed_model import SkipCosts, SpeedModel
 
 CONTEXT: Final = 100
 NUM_LAYERS: Final = 40
@@ -65,10 +64,6 @@ class Emulator:
         chance = self.chance(skipped)
         logit = math.log(chance / (1.0 - chance)) + self.stretch * float(rng.standard_normal())
         return int(rng.binomial(num_rows, sigmoid(logit)))
-
-    def best(self, num_skipped: int) -> float:
-        """The best chance that the penalties alone allow with so many skipped."""
-        return sigmoid(self.intercept - float(np.sort(self.penalties)[:num_skipped].sum()))
 
     def _places(self, skipped: SkipSet) -> list[int]:
         return sorted(self._place[sublayer] for sublayer in skipped)
@@ -146,11 +141,11 @@ def best_speed(emulator: Emulator, speed_model: SpeedModel) -> float:
     return speed_model.speed(emulator.additive(best), best, speed_model.costs.context)
 
 
-def score(search: SetSearch, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
+def score(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
     """Four candidates a round, at so many rows each, until so many evaluations are done."""
     while search.num_evaluations < until:
-        for skipped in search.candidates(4, CONTEXT):
-            search.record(skipped, emulator.score(skipped, num_rows, rng), num_rows)
+        for skipped in search.propose(4, CONTEXT):
+            search.observe(skipped, emulator.score(skipped, num_rows, rng), num_rows)
 
 
 def random_set(rng: np.random.Generator, num_skipped: int = NUM_SKIPPED) -> SkipSet:

@@ -17,7 +17,7 @@ from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
+from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
@@ -172,8 +172,8 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
         copy_of = None if config.config.weights == "plain" else weights
         drafter = drafter_on(target, config, skipped=SKIP_SETS["only MLPs"], copy_of=copy_of)
     short, long = (bytes_of_a_round(target, drafter, length) for length in (SHORT, LONG))
-    if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search, InPassSearch):
-        assert drafter.search.search.num_evaluations > 0, "nothing rode along"
+    if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search.strategy, GatedStrategy):
+        assert drafter.search.strategy.num_evaluations > 0, "nothing rode along"
     assert long <= short + SLACK, f"{long} bytes at {LONG} tokens, {short} at {SHORT}"
 
 

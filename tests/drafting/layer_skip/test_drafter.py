@@ -6,9 +6,8 @@ from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.swift_candidates import WINDOW
-from forerun.drafting.layer_skip.swift_search import SwiftSearch
+from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.swift import WINDOW, SwiftStrategy
 from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
@@ -51,7 +50,7 @@ def pair(config: Varied, skipped: SkipSet | None = None, *, max_length: int = 12
 def test_any_set_gives_the_plain_text(name: str, params: SamplingParams, shape: dict[str, int]) -> None:
     target, drafter = pair(layer_skip(**PLAIN, **shape), SKIP_SETS[name])
     rounds = play(target, drafter, params=params)
-    assert drafter.search.skipped == SKIP_SETS[name]
+    assert drafter.search.strategy.skipped == SKIP_SETS[name]
     assert ids_of(rounds, 40) == plain_ids(WEIGHTS, params=params)
     assert 0 < num_accepted(rounds) < num_drafted(rounds) or name == "nothing"
 
@@ -145,7 +144,6 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
     target, drafter = pair(layer_skip(**CHAIN, search="gated", search_share=1.0))
     search = drafter.search
-    assert isinstance(search, InPassSearch)
     starts: list[int] = []
     gather = search._gather
 
@@ -156,13 +154,15 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
 
     search._gather = note  # type: ignore[method-assign, assignment]
     play(target, drafter, num_tokens=100)
-    found, num_scored = drafter.search.skipped, search.search.num_evaluations
+    strategy = search.strategy
+    assert isinstance(strategy, GatedStrategy)
+    found, num_scored = strategy.skipped, strategy.num_evaluations
     assert num_scored > 0
     prompt_ids = [*PROMPT, *range(20, 29)]
     starts.clear()
     running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
-    assert (drafter.search, drafter.search.skipped) == (search, found)
-    assert search.search.num_evaluations == num_scored
+    assert (drafter.search, drafter.search.strategy.skipped) == (search, found)
+    assert strategy.num_evaluations == num_scored
     list(running)
     assert starts
     assert min(starts) >= len(prompt_ids) - 1, "scored on what the target did not choose"
@@ -170,8 +170,8 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
 
 def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
     target, drafter = pair(layer_skip(**CHAIN, search="paper", looks_up=False))
-    assert isinstance(drafter.search, SwiftSearch)
-    paper = drafter.search._candidates
+    paper = drafter.search.strategy
+    assert isinstance(paper, SwiftStrategy)
     play(target, drafter, num_tokens=WINDOW + 14)
     kept, num_steps = paper.skipped, paper.num_steps
     assert num_steps > 0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
+from forerun.drafting.layer_skip import penalties
 from forerun.drafting.layer_skip.penalties import PenaltyModel, mode, sigmoid
-from forerun.drafting.layer_skip.settings import SearchSettings
 from tests.drafting.layer_skip.estimates import Estimate
 from tests.drafting.layer_skip.estimates import estimate as estimate_by
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, cnn_dm, random_set
@@ -132,10 +132,11 @@ def test_forgetting_leads_back_to_what_was_believed_before() -> None:
     assert estimate_by(model, skipped).deviation == pytest.approx(estimate_by(fresh, skipped).deviation, abs=1e-6)
 
 
-def test_old_evidence_fades() -> None:
+def test_old_evidence_fades(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = random_set(np.random.default_rng(0))
-    lasting, fading = (PenaltyModel(NUM_LAYERS, SearchSettings(discount=left)) for left in (1.0, 0.5))
-    for model in (lasting, fading):
+    lasting, fading = PenaltyModel(NUM_LAYERS), PenaltyModel(NUM_LAYERS)
+    for model, left in ((lasting, 1.0), (fading, 0.5)):
+        monkeypatch.setattr(penalties, "DISCOUNT", left)
         for _ in range(10):
             model.record(skipped, 0, 32 * 40)  # a thousand evaluations and more
         for _ in range(10):

@@ -12,9 +12,9 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
+from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
-from forerun.drafting.layer_skip.settings import TUNED
+from forerun.drafting.layer_skip.search import CHAIN
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -40,7 +40,6 @@ from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
 
-CHAIN = TUNED.chain
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -161,10 +160,10 @@ def scores_of(
     """A request's whole text and every score that its search took, however long it takes on a busy machine."""
     monkeypatch.setattr(TimeShare, "is_open", True)
     gated = drafter.search
-    assert isinstance(gated, InPassSearch)
+    assert isinstance(gated.strategy, GatedStrategy)
     scores: list[Score] = []
     told: list[tuple[SkipSet, float]] = []
-    score, record = gated._score, gated.search.record
+    score, record = gated._score, gated.strategy.observe
 
     def note(probes: ProbeRows, logits: Tensor, draft: object) -> None:
         told.clear()
@@ -182,7 +181,7 @@ def scores_of(
         record(skipped, num_hits, num_rows, is_draft=is_draft)
 
     monkeypatch.setattr(gated, "_score", note)
-    monkeypatch.setattr(gated.search, "record", hear)
+    monkeypatch.setattr(gated.strategy, "observe", hear)
     rounds = play(target, drafter, params=params, num_tokens=60)
     assert num_accepted(rounds) > 0
     return [*PROMPT, *ids_of(rounds)], scores

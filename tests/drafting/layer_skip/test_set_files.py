@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip.named_set import NamedSet
-from forerun.drafting.layer_skip.set_files import read_sets, sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache, write_sets
 
 NUM_LAYERS = 12
 IDENTITY = "0123456789abcdef"

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import SkipSet, skippable
-from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.penalties import PenaltyModel
-from forerun.drafting.layer_skip.set_pool import PooledSet, SetPool
-from forerun.drafting.layer_skip.settings import TUNED
+from forerun.drafting.layer_skip.set_files import NamedSet
+from forerun.drafting.layer_skip.set_pool import MOST_PRIOR_ROWS, NUM_KEPT, POOL_SIZE, RECORD_MEMORY, PooledSet, SetPool
 from tests.drafting.layer_skip.estimates import estimate
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, random_set, speed_model
 
@@ -51,7 +50,7 @@ def test_the_models_word_counts_for_more_the_surer_it_is_but_never_much() -> Non
     for number in range(200):
         model.record(frozenset(skippable(12)[number % 20 :]) | skipped, 30, 32)
     pool.refresh()
-    assert 1.0 <= unsure < pool.in_use.prior_rows <= TUNED.most_prior_rows
+    assert 1.0 <= unsure < pool.in_use.prior_rows <= MOST_PRIOR_ROWS
 
 
 def test_a_few_lucky_hits_do_not_put_a_set_above_one_seen_for_long() -> None:
@@ -64,13 +63,13 @@ def test_a_few_lucky_hits_do_not_put_a_set_above_one_seen_for_long() -> None:
 
 def test_the_least_valuable_leaves_and_the_incumbent_never() -> None:
     pool = make_pool(named(0, 10, 400))
-    for number in range(1, TUNED.pool_size):
+    for number in range(1, POOL_SIZE):
         pool.add(named(number, 40 * number, 400), CONTEXT)
     pool.refresh()
     assert pool.ranked(CONTEXT, 1.0)[-1] is pool.in_use
     pool.add(named(50, 390, 400), CONTEXT)
-    assert len(list(pool)) == TUNED.pool_size
-    assert names(pool) == {"0", *map(str, range(2, TUNED.pool_size)), "50"}
+    assert len(list(pool)) == POOL_SIZE
+    assert names(pool) == {"0", *map(str, range(2, POOL_SIZE)), "50"}
 
 
 def test_a_set_is_let_in_once() -> None:
@@ -84,7 +83,7 @@ def test_a_set_is_let_in_once() -> None:
 
 
 def fill(pool: SetPool, start: int) -> None:
-    for number in range(start, start + 2 * TUNED.pool_size):
+    for number in range(start, start + 2 * POOL_SIZE):
         pool.add(named(number, 380, 400), CONTEXT)
 
 
@@ -92,7 +91,7 @@ def test_what_served_well_is_kept_though_it_is_worth_little_now_until_others_ser
     pool = make_pool(named(0, 20, 400))
     pool.keep()
     members: list[PooledSet] = [pool.in_use]
-    for number in range(1, TUNED.num_kept + 1):
+    for number in range(1, NUM_KEPT + 1):
         pool.in_use = pool.add(named(number, 20, 400), CONTEXT)
         members.append(pool.in_use)
         fill(pool, 100 * number)
@@ -107,9 +106,9 @@ def test_records_fade_and_are_given_up() -> None:
     member = make_pool().in_use
     for _ in range(100):
         member.record(0, 64)
-    for _ in range(int(4 * TUNED.record_memory) // 64):
+    for _ in range(int(4 * RECORD_MEMORY) // 64):
         member.record(64, 64)
-    assert member.num_rows <= TUNED.record_memory
+    assert member.num_rows <= RECORD_MEMORY
     assert member.chance() > 0.97
     pool = make_pool(named(0, 90, 100))
     pool.forget(0.8)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, all_sublayers, skippable
-from forerun.drafting.layer_skip.skip_costs import SkipCosts
+from forerun.drafting.layer_skip.speed_model import SkipCosts
 
 WHOLE = Pace(steps=((1, 1.0), (2, 1.25), (8, 2.0)))
 COSTS = SkipCosts(

@@ -21,7 +21,7 @@ from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.wait_policy import WAITING
+from forerun.speculation.economy.waiting import FLOOR_S, STEP_FACTOR
 from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import FAULTS, Pace, Spend, World
@@ -165,7 +165,7 @@ class Life:
         began = clock.now
         tree = drafter.propose()
         waited_s = clock.now - began
-        deadline_s = max(WAITING.floor_s, WAITING.step_factor * self.longest_step_s)
+        deadline_s = max(FLOOR_S, STEP_FACTOR * self.longest_step_s)
         assert waited_s <= deadline_s + 1e-9, "no wait outlasts its deadline"
         side = Side(root=text[-1], vocab_size=language.vocab_size)
         assert checked(tree, side, drafter.verify_width) is tree, "an honest drafter proposes no nonsense"
@@ -190,7 +190,7 @@ class Life:
         """Once nothing befalls the wires any more, guesses are accepted again."""
         schedule = self.schedule
         can_help = schedule.language.skill > 0.5 and self.drafter.verify_width > 1 and not schedule.policy.looks_up
-        if not can_help or 2 * schedule.pace.latency_s > WAITING.floor_s:
+        if not can_help or 2 * schedule.pace.latency_s > FLOOR_S:
             return  # no guess is right, or every answer may be late
         self.world.calm()
         self.step_s = SLOW_STEP_S

@@ -11,7 +11,7 @@ from forerun.drafting.remote.connection import LIVENESS, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.remote.wait_policy import WAITING, WaitPolicy
+from forerun.speculation.economy.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import Pace, Spend, World
@@ -31,15 +31,15 @@ def policy_after(*, step_s: float, response_s: float, gain: int = 2) -> WaitPoli
 
 def test_before_anything_is_known_the_wait_is_short() -> None:
     told = WaitPolicy()
-    assert told.wait_s(0.0, 1.0) == WAITING.floor_s
+    assert told.wait_s(0.0, 1.0) == FLOOR_S
     told.measure_step(0.1)
-    assert told.wait_s(0.0, 1.0) == pytest.approx(WAITING.step_factor * 0.1)
+    assert told.wait_s(0.0, 1.0) == pytest.approx(STEP_FACTOR * 0.1)
 
 
 def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
-    assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(WAITING.response_factor * 0.1)
-    assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(WAITING.step_factor)
-    assert policy_after(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == WAITING.floor_s
+    assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(RESPONSE_FACTOR * 0.1)
+    assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(STEP_FACTOR)
+    assert policy_after(step_s=0.002, response_s=0.0001).wait_s(0.0, 1.0) == FLOOR_S
 
 
 def test_a_missed_deadline_ends_the_waiting_until_a_proposal_comes_in_time() -> None:
@@ -158,7 +158,7 @@ def test_a_stopped_drafter_costs_one_wait_and_is_used_again_when_it_goes_on() ->
     stopped = [request.play() for _ in range(50)]
     waits = [wait_s for wait_s, _, _ in stopped if wait_s > 0]
     assert len(waits) <= 1
-    assert sum(waits) <= max(WAITING.floor_s, WAITING.step_factor * request.STEP_S) + 1e-9
+    assert sum(waits) <= max(FLOOR_S, STEP_FACTOR * request.STEP_S) + 1e-9
     assert stopped[-1][1:] == (DrafterState.LATE, 0)
     again = [request.play() for _ in range(80)]
     assert again[-1][1] is DrafterState.READY

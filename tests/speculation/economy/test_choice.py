@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from forerun.core.pace import Pace
-from forerun.speculation.economy.alone import ALONE, Alone
+from forerun.speculation.economy.alone import ALONE, PLAIN_RISE, REST_ROUNDS, Alone
 from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, DraftRecord, class_of
 from forerun.speculation.economy.choice import PLAIN_EVERY, Chooser, DraftTurn
 from forerun.speculation.economy.costs import RoundCosts
@@ -163,13 +165,18 @@ def drafted(alone: Alone, num_rounds: int, drafted_s: float, plain_s: float = 1.
     """Whether each round was drafted, where drafted ones bring three tokens."""
     kinds = []
     for _ in range(num_rounds):
-        kinds.append(alone.should_draft())
-        alone.measure(3 if kinds[-1] else 1, 3 * drafted_s if kinds[-1] else plain_s)
+        alone.next(lambda: True, may_rest=True)
+        kinds.append(alone.drafts)
+        if alone.drafts:
+            alone.measure(3, 3 * drafted_s)
+        elif alone.is_timed:
+            alone.measure_rest(plain_s)
     return kinds
 
 
 def alone() -> Alone:
-    chosen = Alone(RoundCosts(PACE))
+    chosen = Alone(looks_up=False)
+    chosen.choose_by(RoundCosts(PACE))
     chosen.begin(0.0)
     return chosen
 
@@ -192,13 +199,40 @@ def test_a_drafter_alone_that_comes_to_pay_is_taken_up_again() -> None:
     assert drafted(chosen, 4000, 0.5)[-100:].count(True) > 90
 
 
-def test_rounds_told_together_count_as_many() -> None:
+def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
     chosen = alone()
     drafted(chosen, 2000, 1.5)
-    while chosen.should_draft():
-        chosen.measure(1, 1.5)
-    for _ in range(20):
-        if not chosen.should_draft():
-            chosen.measure(16, 32.0, 16)
+    assert chosen._chooser is not None
+    drafted(chosen, 320, 1.5, plain_s=2.0)
     assert 1.1 < chosen._chooser.costs.plain_s <= 2.0
     assert ALONE in chosen._chooser.speeds()["greedy"]
+
+
+def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
+    chosen, rounds = Alone(looks_up=False), []
+    for _ in range(REST_ROUNDS):
+        chosen.next(lambda: False, may_rest=True)
+        rounds.append((chosen.drafts, chosen.is_checked, chosen.is_timed, chosen.may_carry_rows))
+    middle = [(False, False, False, False)] * (REST_ROUNDS - 3)
+    assert rounds == [(False, True, False, False), *middle, (False, False, True, False), (False, False, False, True)]
+    chosen.next(lambda: True, may_rest=True)
+    assert chosen.drafts
+    assert chosen.grows
+
+
+def test_where_nobody_waits_there_is_no_rest_and_what_was_looked_up_needs_no_prospect() -> None:
+    idle, looking = Alone(looks_up=False), Alone(looks_up=True)
+    for _ in range(3):
+        idle.next(lambda: False, may_rest=False)
+        assert (idle.drafts, idle.is_checked, idle.may_carry_rows) == (False, True, True)
+        looking.next(lambda: False, may_rest=True)
+        assert (looking.drafts, looking.grows) == (True, False)
+
+
+def test_a_plain_round_of_a_rest_is_believed_to_be_slow_only_little_by_little() -> None:
+    chosen = Alone(looks_up=False)
+    assert chosen.measure_rest(1.0) == REST_ROUNDS
+    chosen.measure_rest(5.0)
+    assert chosen.plain_round_s == pytest.approx(PLAIN_RISE)
+    chosen.measure_rest(0.5)
+    assert chosen.plain_round_s == 0.5

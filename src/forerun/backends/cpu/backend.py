@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from forerun.model.program import build_program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
+from forerun.runtime.threads import kernel_threads
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
 
@@ -85,7 +85,7 @@ class CpuBackend(Backend):
         top_twos, keys = (TopTwo * num_rows)(), keys_of(noise, num_rows)
         library().forerun_sample_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
-            top_twos, torch.get_num_threads(),
+            top_twos, kernel_threads(),
         )  # fmt: skip
         return BestTokens(
             token_ids=[row.token for row in top_twos],
@@ -111,7 +111,7 @@ class CpuBackend(Backend):
         library().forerun_topk_rows(
             scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
             None if column_ids is None else column_ids.data_ptr(), count, address(tokens), address(totals),
-            address(log_sums), torch.get_num_threads(),
+            address(log_sums), kernel_threads(),
         )  # fmt: skip
         return tokens.tolist(), (totals - log_sums).tolist()
 

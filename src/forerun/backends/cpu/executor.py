@@ -31,6 +31,7 @@ from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
+from forerun.runtime.threads import kernel_threads
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
 # Multiplications in one call. A pass with more, such as a long prompt, runs op by op, so that Ctrl-C works in between.
@@ -81,7 +82,7 @@ class NativeExecutor(Executor):
 
     def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
         """Run the pass with the number of threads that `Crew` chooses."""
-        num_threads, num_rows = self._crew.threads(torch.get_num_threads()), one_pass.num_rows
+        num_threads, num_rows = self._crew.threads(kernel_threads()), one_pass.num_rows
         stops, began = library().forerun_num_stops(), perf_counter()
         self._fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
@@ -171,7 +172,7 @@ class NativeProgram:
         if one_pass.num_rows > self._max_rows:
             self._make_room(one_pass.num_rows)
         last_op = self.num_ops if last_op is None else last_op
-        num_threads = torch.get_num_threads() if num_threads is None else num_threads
+        num_threads = kernel_threads() if num_threads is None else num_threads
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
         for op in range(first_op, last_op, stride):
             has_room = self._run(

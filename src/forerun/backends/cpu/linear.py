@@ -22,6 +22,7 @@ from forerun.model.weights import (
     StackedWeight,
     Weight,
 )
+from forerun.runtime.threads import kernel_threads
 
 PlainWeight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight
 
@@ -143,4 +144,4 @@ def values_packed(descriptor: NativeLinear, source: Source, weight: PlainWeight)
     for name, part in zip(("values", "scales", "zeros"), held, strict=False):
         setattr(source, name, part.data_ptr())
     source.places = None
-    return int(library().forerun_pack(byref(descriptor), byref(source), torch.get_num_threads()))
+    return int(library().forerun_pack(byref(descriptor), byref(source), kernel_threads()))

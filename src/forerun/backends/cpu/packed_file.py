@@ -21,7 +21,6 @@ from threading import Thread, get_native_id
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-import torch
 
 from forerun.backends.cpu.binding import VERSION, library
 from forerun.backends.cpu.layouts import NativeLinear, Source
@@ -30,6 +29,7 @@ from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.locks import held, lock
 from forerun.core.output_file import synchronise
 from forerun.model.weights import RowsInFile
+from forerun.runtime.threads import kernel_threads
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> i
     try:
         with rows.path.open("rb", buffering=0) as file:
             source.places, source.file = rows.places_O.data_ptr(), file.fileno()
-            num_bytes = int(library().forerun_pack(byref(descriptor), byref(source), torch.get_num_threads()))
+            num_bytes = int(library().forerun_pack(byref(descriptor), byref(source), kernel_threads()))
     except OSError:
         return -1
     if num_bytes > 0:

@@ -5,7 +5,6 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
@@ -15,6 +14,7 @@ from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
+from forerun.runtime.threads import kernel_threads
 
 KIND_NAMES: Final = {number: name for name, number in OP_KINDS.items()}
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
@@ -55,10 +55,10 @@ class NativeProbe(KernelProbe):
         return OpTimes(ops_s=ops_s, call_s=median(calls_s))
 
     def read(self, memory: Tensor) -> None:
-        library().forerun_read(memory.data_ptr(), memory.nbytes, torch.get_num_threads())
+        library().forerun_read(memory.data_ptr(), memory.nbytes, kernel_threads())
 
     def multiply_adds(self, inputs: InputKind, num_rounds: int) -> int:
-        number: int = library().forerun_multiply_adds(INPUT_NUMBERS[inputs], num_rounds, torch.get_num_threads())
+        number: int = library().forerun_multiply_adds(INPUT_NUMBERS[inputs], num_rounds, kernel_threads())
         return number
 
     def _work_of(self, op: NativeOp, inputs: ForwardInput) -> OpWork:

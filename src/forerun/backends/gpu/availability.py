@@ -71,14 +71,14 @@ def _memory_fault(device: str, dtype: torch.dtype, head_dim: int) -> str | None:
 
 
 def _exchange_fault() -> str | None:
-    """Checks all GPUs of the machine, so that every rank gets the same answer."""
+    """Check all GPUs of the machine, so that every rank gets the same answer."""
     if not hasattr(getattr(torch._C, "_distributed_c10d", None), "_SymmetricMemory"):
-        return "this build of torch has no symmetric memory, where Triton's kernels of several ranks add up their parts"
+        return "this build of torch has no symmetric memory, through which the Triton kernels of several ranks add sums"
     count = torch.cuda.device_count()
     for one, other in permutations(range(count), 2):
         if not torch.cuda.can_device_access_peer(one, other):
             return (
-                f"GPU {one} cannot reach the memory of GPU {other}, as the Triton kernels of a shared model do: "
+                f"GPU {one} cannot reach the memory of GPU {other}, which the Triton kernels of a shared model need: "
                 "CUDA_VISIBLE_DEVICES can leave GPUs out"
             )
     return None

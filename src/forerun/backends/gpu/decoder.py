@@ -8,8 +8,7 @@ from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
 from forerun.core.steps import StepStats
 from forerun.core.timing import Span
-from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds
-from forerun.decoding.prefill import prefill
+from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds, prefill
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.measure import measure_pace

@@ -1,12 +1,12 @@
 """The device executor: a pass as five fused Triton kernels per layer, on a GPU recorded as one CUDA graph per shape.
 
-To keep the number of shapes small, a recorded pass has spare rows at the end, and programs for more of the text than
-there is. The first pass of a kind records all shapes of that kind, which happens during the engine's warm-up.
+To keep the number of shapes small, a recorded pass has spare rows at the end, and attention programs for a longer text
+than there is. The first pass of a kind records all shapes of that kind; this happens during the engine's warm-up.
 
 The residual stream is float32; inputs of matrix units and the cache have the model's dtype. The order of operations
 for a row does not depend on other rows, so neither do its bits.
 
-Legend: R rows of a pass at most, V vocabulary, P positions, D head size.
+Legend: R the largest number of rows of a pass, V vocabulary, P positions, D head size.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ class DeviceExecutor:
     """A program bound to weights and a cache.
 
     Args:
-        group: the ranks that share the model, if this one has a part of it; None: the model is whole.
+        group: the ranks that share the model, if this one has a part of it; None if the model is whole.
 
     For callers that work on the device: `rows` is the table that every pass reads, and narrow passes write their scores
     to `logits_RV`.
@@ -120,7 +120,7 @@ class DeviceExecutor:
     def aim(self, inputs: ForwardInput) -> PassShape:
         """Write the row table of a pass, and return the pass's shape."""
         shape, spare_slot = shape_of(inputs), self._cache.capacity - 1
-        if not self.graphs.records or inputs.num_slots > spare_slot:  # Padding has no use, or there is no spare slot.
+        if not self.graphs.records or inputs.num_slots > spare_slot:  # Padding is useless, or there is no spare slot.
             self._writer.write(inputs)
             return shape
         padded = padded_shape(shape)
@@ -180,7 +180,7 @@ class DeviceExecutor:
 
 
 def plain_table(spec: ModelSpec, table: Table, head: DeviceLinear) -> DenseWeight:
-    """The embedding as its kernel reads it; a quantised one that is also a plain head shares the head's memory."""
+    """The embedding table unquantised, as its kernel reads it. If it is tied to a plain head, it shares its memory."""
     if isinstance(table, DenseWeight):
         return table
     is_head = spec.tied_embeddings and head.weight_format == "plain" and table.shape == (head.num_out, head.num_in)

@@ -3,7 +3,8 @@
 RMS norm has no kernel: a kernel that writes the residual stream x also writes h, which is x times the weight of the
 next norm, and sums of squares. The kernel that reads h divides by the root of their mean.
 
-Legend: R rows of a pass at most, H hidden size, Q query heads, D head size, I intermediate size, V vocabulary.
+Legend: R the largest number of rows of a pass, H hidden size, Q query heads, D head size, I intermediate size, V
+vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ class Buffers:
         )  # fmt: skip
 
     def features(self, num_taps: int) -> Tensor:
-        """Buffer of the taps' copies, [R, num_taps, H], always the same, as recorded passes need."""
+        """Buffer of the taps' copies, [R, num_taps, H]. It never changes, as recorded passes use its address."""
         if num_taps not in self._features:
             max_rows, size = self.x.shape
             self._features[num_taps] = self.x.new_zeros(max_rows, num_taps, size)
@@ -91,7 +92,7 @@ class LaunchList:
     """Builds the launches of a program without its skipped sublayers.
 
     Args:
-        exchange: adds up the partial sums of ranks that share the model; None: the model is whole.
+        exchange: adds the partial sums of the ranks that share the model; None if the model is whole.
     """
 
     def __init__(
@@ -107,9 +108,9 @@ class LaunchList:
         self._table_VH = as_plain(bound.table)
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
-        """The launches in order, each with the last op that it does, without those of the head."""
+        """The launches in order, without those of the head, each with the last op that it performs."""
         launches: list[tuple[Op, Launch]] = []
-        tiles, norm = 0, ""  # Parts of the squares that the last writer of x left, and the norm that comes next.
+        tiles, norm = 0, ""  # Partial sums of squares by the last writer of x, and the next norm.
         inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
@@ -119,18 +120,18 @@ class LaunchList:
                 case "linear":
                     inputs = op
                 case "rope_append":
-                    assert inputs is not None, "rope_append stands behind a linear"
+                    assert inputs is not None, "rope_append must follow a linear"
                     launches.append((op, self._qkv(op, inputs, self._input_norm(tiles, norm))))
                 case "tree_attention":
                     launches.append((op, self._attention(op)))
                 case "silu_mul":
-                    assert inputs is not None, "silu_mul stands behind a linear"
+                    assert inputs is not None, "silu_mul must follow a linear"
                     launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
                 case "linear_add":
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
                     launches.append((op, self._add(op, norm)))
                 case "add_partials":
-                    assert inputs is not None, "add_partials stands behind a linear"
+                    assert inputs is not None, "add_partials must follow a linear"
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
                     launches.append((inputs, self._partial(inputs)))
                     launches.append((op, self._add_partials(op, norm)))

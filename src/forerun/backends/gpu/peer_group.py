@@ -49,7 +49,9 @@ class PeerGroup:
             memories = self._memory.open(shape.num_bytes)
         except RuntimeError as error:
             reason = (
-                self._blame() or f'rank {self.rank} cannot reach the memory of the others (kernels "torch" need not)'
+                self._blame()
+                or f'rank {self.rank} cannot reach the memory of the other ranks: set kernels to "torch", which need '
+                "no access to it"
             )
             raise RankLostError(f"{reason}: {error}") from error
         peers = Peers(

@@ -1,7 +1,7 @@
 """The table that describes a pass's rows to the kernels: one block of int32 on the device, filled by one copy or by
 kernels.
 
-Legend: R most rows of a pass, T rows of one, W tree slots, E slots of all rows' trees.
+Legend: R the largest number of rows of a pass, T rows of this pass, W tree slots, E tree slots of all rows.
 """
 
 from typing import Final, NamedTuple

@@ -8,23 +8,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from forerun.bench.peers.endpoint_peer import EndpointPeer
 from forerun.bench.peers.messages import DTYPES, PeerPlan
 from forerun.bench.peers.process import ProcessPeer
+from forerun.bench.peers.server_peer import find_program_fault
 from forerun.bench.records.answers import Contestant
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 
-GGUF_DTYPES: Final = DTYPES[:3]
 COMPILERS: Final = ("c++", "g++", "clang++")
-Settings = Mapping[str, Any]
-Kind = Literal["transformers", "llama_cpp", "llama_server", "endpoint"]
-PACKAGES: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "transformers": ("transformers",),
-    "llama_cpp": ("llama_cpp", "gguf"),
-    "llama_server": ("gguf",),
-    "endpoint": (),
+SERVER_DTYPES: Final = DTYPES[:3]
+RENAMED: Final = {  # names of earlier versions, which measured llama.cpp through llama-cpp-python
+    "llama_cpp": "llama_server",
+    "llama_cpp_draft": "llama_server_draft",
+    "llama_cpp_lookup": "llama_server_lookup",
 }
+Settings = Mapping[str, Any]
+Kind = Literal["transformers", "llama_server", "ik_llama_server", "vllm", "sglang", "openai_server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,32 +76,6 @@ PEERS: Final[Mapping[str, Peer]] = {
             {"prompt_lookup_num_tokens": 15, "max_matching_ngram_size": 4},
         ),
     ),
-    "llama_cpp": Peer(kind="llama_cpp", grid=({}, {"flash_attention": True})),
-    "llama_cpp_draft": Peer(
-        kind="llama_cpp",
-        mode="draft",
-        needs_draft=True,
-        grid=(
-            {},
-            {"num_pred_tokens": 2},
-            {"num_pred_tokens": 2, "draft_weights": "int8", "flash_attention": True},
-            {"num_pred_tokens": 4, "draft_weights": "int8", "flash_attention": True},
-            {"num_pred_tokens": 6, "p_min": 0.3},
-            {"num_pred_tokens": 12, "p_min": 0.6, "draft_weights": "int8"},
-        ),
-    ),
-    "llama_cpp_lookup": Peer(
-        kind="llama_cpp",
-        mode="lookup",
-        grid=(
-            {},
-            {"num_pred_tokens": 2, "flash_attention": True},
-            {"num_pred_tokens": 4, "flash_attention": True},
-            {"num_pred_tokens": 4, "max_ngram_size": 3},
-            {"num_pred_tokens": 7, "max_ngram_size": 3},
-            {"num_pred_tokens": 10, "max_ngram_size": 4},
-        ),
-    ),
     "llama_server": Peer(kind="llama_server"),
     "llama_server_draft": Peer(
         kind="llama_server",
@@ -111,9 +84,9 @@ PEERS: Final[Mapping[str, Peer]] = {
         grid=(
             {},
             {"spec_draft_n_max": 2},
-            {"spec_draft_n_max": 2, "draft_weights": "int8"},
-            {"spec_draft_n_max": 4, "draft_weights": "int8"},
-            {"spec_draft_n_max": 8, "spec_draft_p_min": 0.5, "draft_weights": "int8"},
+            {"spec_draft_n_max": 4},
+            {"spec_draft_n_max": 4, "spec_draft_p_min": 0.5},
+            {"spec_draft_n_max": 8, "spec_draft_p_min": 0.5},
             {"spec_type": "ngram-simple,draft-simple", "spec_ngram_simple_size_n": 4, "spec_ngram_simple_size_m": 8},
         ),
     ),
@@ -129,8 +102,10 @@ PEERS: Final[Mapping[str, Peer]] = {
             {"spec_type": "ngram-mod", "spec_ngram_mod_n_match": 4, "spec_ngram_mod_n_min": 2},
         ),
     ),
-    "vllm": Peer(kind="endpoint"),
-    "sglang": Peer(kind="endpoint"),
+    "ik_llama_server": Peer(kind="ik_llama_server"),
+    "vllm": Peer(kind="vllm"),
+    "sglang": Peer(kind="sglang"),
+    "openai_server": Peer(kind="openai_server"),
 }
 
 
@@ -140,6 +115,8 @@ def find_peer(name: str) -> Peer:
     Raises:
         ConfigError: there is no such peer.
     """
+    if name in RENAMED:
+        raise ConfigError(f"{name} is measured through its server now: name {RENAMED[name]}, with --llama-server FILE")
     if name not in PEERS:
         raise ConfigError(f"there is no peer {name!r}: choose from {', '.join(PEERS)}")
     return PEERS[name]
@@ -148,36 +125,31 @@ def find_peer(name: str) -> Peer:
 def find_absence(name: str, plan: PeerPlan) -> str | None:
     """The reason why a peer cannot take part, or None. Nothing is loaded to find out."""
     peer = find_peer(name)
-    missing = [package for package in PACKAGES[peer.kind] if find_spec(package) is None]
-    if missing:
-        return f"{' and '.join(missing)} not installed"
+    if peer.kind == "transformers" and find_spec("transformers") is None:
+        return "transformers not installed"
     if read_device(plan.device).is_paced:
         return "a paced device slows this engine only"
     if peer.needs_draft and plan.draft is None:
         return "no draft model given"
-    if peer.kind == "endpoint" and name not in plan.urls:
-        return "no URL given"
-    has_file = any(path is not None and Path(path).is_file() for path in (plan.target, plan.draft))
-    if peer.kind == "transformers" and has_file:
+    if name in plan.urls:
+        return None
+    paths = [Path(path) for path in (plan.target, plan.draft if peer.needs_draft else None) if path is not None]
+    folder = next((path for path in paths if not path.is_file()), None)
+    if peer.kind == "transformers" and any(path.is_file() for path in paths):
         return "it computes no codes of GGUF files: measure it beside the same model's safetensors"
-    if has_file and peer.kind != "endpoint" and plan.weight_format != "plain":
-        return f"a GGUF file is not rounded again to {plan.weight_format}"
-    if peer.kind == "transformers" and plan.weight_format != "plain":
+    if peer.kind in ("llama_server", "ik_llama_server") and folder is not None:
+        return f"it reads GGUF files only, and {folder} is none: give --target and --draft a GGUF file"
+    if plan.weight_format != "plain":
+        if folder is None:
+            return f"a GGUF file is not rounded again to {plan.weight_format}"
         return f"it loads no {plan.weight_format} weights here, only {', '.join(DTYPES)}"
-    if peer.kind in ("llama_cpp", "llama_server") and plan.dtype not in GGUF_DTYPES:
-        return f"llama.cpp has no {plan.dtype}"
-    if peer.kind == "llama_server":
-        return find_binary_fault(plan.llama_server)
+    if peer.kind != "transformers":
+        if plan.dtype not in SERVER_DTYPES:
+            return f"servers compute in no {plan.dtype}, only in {', '.join(SERVER_DTYPES)}"
+        return find_program_fault(plan, name, peer.kind)
     if peer.mode == "static_compile" and plan.device == "cpu" and not any(map(shutil.which, COMPILERS)):
         return "no C++ compiler on this machine"
     return None
-
-
-def find_binary_fault(path: str | None) -> str | None:
-    """The reason why the server cannot be started, or None."""
-    if path is None:
-        return "no llama-server binary given"
-    return None if shutil.which(path) else f"{path} is not a program"
 
 
 def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
@@ -195,7 +167,6 @@ def open_peer(name: str, plan: PeerPlan, settings: Settings) -> Contestant:
     absence = find_absence(name, plan)
     if absence is not None:
         raise ConfigError(f"{name} cannot take part: {absence}")
-    if peer.kind == "endpoint":
-        return EndpointPeer(name, plan.urls[name], max_length=plan.max_length)
-    command = (sys.executable, "-P", "-m", f"forerun.bench.peers.{peer.kind}_peer")
-    return ProcessPeer(name, command, replace(plan, mode=peer.mode, settings=settings, urls={}))
+    module = "transformers_peer" if peer.kind == "transformers" else "server_peer"
+    command = (sys.executable, "-P", "-m", f"forerun.bench.peers.{module}", peer.kind)
+    return ProcessPeer(name, command, replace(plan, name=name, mode=peer.mode, settings=settings))

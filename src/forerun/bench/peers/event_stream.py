@@ -25,9 +25,9 @@ def get_json(url: str, *, timeout_s: float = TIMEOUT_S) -> Any:
         return read_json(response.read(), url)
 
 
-def post(url: str, *, timeout_s: float = TIMEOUT_S) -> int:
-    """Send a POST without a body; returns the status."""
-    with request("POST", url, None, timeout_s=timeout_s) as response:
+def status_of(method: str, url: str, *, timeout_s: float = TIMEOUT_S) -> int:
+    """The status of a request without a body."""
+    with request(method, url, None, timeout_s=timeout_s) as response:
         return response.status
 
 

@@ -1,9 +1,8 @@
-"""The messages between a peer's process and this one: one JSON object per line."""
+"""What a peer's process is told: the models and settings, then one request after the other."""
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from forerun.core.config import SamplingParams
@@ -30,12 +29,12 @@ class PeerPlan:
         dtype: of the cache, and of weights that are not quantised; "auto" must be resolved before.
         num_threads: CPU threads.
         max_length: most tokens of prompt and answer together, and the length of a static cache.
-        cache: folder for converted checkpoints.
         weight_format: of the linear layers' weights.
         device: a torch device.
         urls: addresses of running servers, by peer.
-        llama_server: path of the binary.
-        mode: the peer's decoding mode; this and the next field are set for each peer.
+        commands: command lines that start servers, by peer.
+        name: of the peer; this and the next fields are set for each peer.
+        mode: the peer's decoding mode.
         settings: the tunable settings, by the peer's own names.
     """
 
@@ -43,22 +42,17 @@ class PeerPlan:
     dtype: str
     num_threads: int
     max_length: int
-    cache: str
     weight_format: WeightFormat = "plain"
     draft: str | None = None
     device: str = "cpu"
     urls: Mapping[str, str] = field(default_factory=dict)
-    llama_server: str | None = None
+    commands: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
     mode: str = "plain"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.dtype in DTYPES, f"dtype {self.dtype!r} of the peers must be one of {', '.join(DTYPES)}")
-
-    @property
-    def weights(self) -> str:
-        """The dtype or format of the weights, in one word."""
-        return self.dtype if self.weight_format == "plain" else self.weight_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,32 +98,3 @@ class PeerRequest:
             ignore_eos=params.ignore_eos,
             **{name: getattr(params, name) for name in FILTERS},
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """New ids including the one that ended the text, the number per arrival, and arrival times (s since request)."""
-
-    token_ids: tuple[int, ...]
-    emitted: tuple[int, ...]
-    emitted_at_s: tuple[float, ...]
-
-
-def to_line(kind: str, value: PeerPlan | PeerRequest | Answer | None = None) -> bytes:
-    """A message as the bytes of one line."""
-    values = {} if value is None else asdict(value)
-    return json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"
-
-
-def from_line(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Kind and fields of a message; lists come back as tuples.
-
-    Raises:
-        PeerError: the line is not a message.
-    """
-    try:
-        values = json.loads(line)
-        kind = values.pop("kind")
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise PeerError(f"{line[:80]!r} came from a peer's process, where a message was due: report this") from error
-    return str(kind), {name: tuple(item) if isinstance(item, list) else item for name, item in values.items()}

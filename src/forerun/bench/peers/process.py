@@ -3,15 +3,20 @@
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from tempfile import TemporaryFile
-from threading import Timer
-from typing import IO, Any, Final
+from time import perf_counter
+from typing import IO, Any, Final, Protocol
 
-from forerun.bench.peers.messages import Answer, PeerError, PeerPlan, PeerRequest, from_line, to_line
+from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
 from forerun.bench.records.answers import Turn
 from forerun.core.config import SamplingParams
+from forerun.core.errors import ForerunError
 
 START_S: Final = 900.0  # compiling a model takes minutes
 ANSWER_S: Final = 900.0
@@ -19,88 +24,14 @@ GRACE_S: Final = 5.0
 TAIL_BYTES: Final = 2000
 
 
-class Process:
-    """A child process that answers lines. It and its children are killed if it is late, and when it is closed."""
-
-    def __init__(self, name: str, command: Sequence[str]) -> None:
-        self.name = name
-        # A file, because a pipe would have to be read while the child writes.
-        self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
-        )
-        self._was_late = False
-
-    def ask(self, line: bytes, *, due: str, timeout_s: float) -> dict[str, Any]:
-        """Send a line and wait for the answer, which must be of the kind `due`; returns its fields.
-
-        Raises:
-            PeerError: the child refused, died, or was late.
-        """
-        watchdog = Timer(timeout_s, self._kill_late)
-        watchdog.start()
-        try:
-            reply = self._exchange(line)
-        finally:
-            watchdog.cancel()
-        if not reply:
-            raise self._failure(timeout_s)
-        kind, values = from_line(reply)
-        if kind == "refusal":
-            raise PeerError(f"{self.name}: {values['message']}")
-        if kind != due:
-            raise PeerError(f"{self.name} answered with {kind!r} where {due!r} was due: report this")
-        return values
-
-    def close(self) -> None:
-        """Give the child a moment to exit, then kill it and its children."""
-        assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
-        with suppress(BrokenPipeError):
-            self._child.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(GRACE_S)
-        self._kill()
-        self._child.wait()
-        self._child.stdout.close()
-        self._stderr.close()
-
-    def _exchange(self, line: bytes) -> bytes:
-        """Send a line and read the child's reply; empty if the child has ended."""
-        assert self._child.stdin is not None and self._child.stdout is not None, "both are pipes"
-        try:
-            self._child.stdin.write(line)
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            return b""
-        return self._child.stdout.readline()
-
-    def _kill_late(self) -> None:
-        self._was_late = True
-        self._kill()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-    def _failure(self, timeout_s: float) -> PeerError:
-        status = self._child.wait()
-        if self._was_late:
-            return PeerError(f"{self.name} gave no answer within {timeout_s:g} s and was stopped{self._last_words()}")
-        return PeerError(f"the process of {self.name} ended with status {status}{self._last_words()}")
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - TAIL_BYTES))
-        words = self._stderr.read().decode(errors="replace").strip()
-        return f"; its last words:\n{words}" if words else ", without a word"
-
-
 class ProcessPeer:
     """A contestant in a separate process. The process measures times itself, so that they exclude the messages.
 
+    The process and its children are killed if it is late, and when it is closed.
+
     Args:
         name: its name in reports.
-        command: starts a process that runs `child.serve`.
+        command: starts a process that runs `serve`.
         plan: the models to load, and their settings.
     """
 
@@ -114,34 +45,167 @@ class ProcessPeer:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.name, self._max_length, self._answer_s = name, plan.max_length, answer_s
-        self._process = Process(name, command)
+        # A file, because a pipe would have to be read while the child writes.
+        self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
+        self._channel, theirs = Pipe()
+        self._child = subprocess.Popen(
+            (*command, str(theirs.fileno())),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+        theirs.close()
         try:
-            self._process.ask(to_line("open", plan), due="opened", timeout_s=start_s)
+            self._ask(plan, timeout_s=start_s)
         except BaseException:
-            self._process.close()
+            self.close()
             raise
 
     def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-        """The peer's answer to the prompt; the text stays empty.
+        """The peer's answer to the prompt.
 
         Raises:
             PeerError: the peer died, was late or refused.
         """
-        request = PeerRequest.of(prompt_ids, params, max_length=self._max_length)
-        fields = self._process.ask(to_line("write", request), due="answer", timeout_s=self._answer_s)
-        answer = Answer(**fields)
-        return Turn(
-            text="",
-            num_new_tokens=len(answer.token_ids),
-            wall_s=answer.emitted_at_s[-1],
-            num_prompt_tokens=len(prompt_ids),
-            **fields,
+        turn: Turn = self._ask(
+            PeerRequest.of(prompt_ids, params, max_length=self._max_length), timeout_s=self._answer_s
         )
+        return turn
 
     def forget(self) -> None:
         """Empty the peer's cache."""
-        self._process.ask(to_line("forget"), due="forgotten", timeout_s=self._answer_s)
+        self._ask(None, timeout_s=self._answer_s)
 
     def close(self) -> None:
-        """End the peer's process."""
-        self._process.close()
+        """Give the child a moment to exit, then kill it and its children."""
+        self._channel.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(GRACE_S)
+        self._kill()
+        self._output.close()
+
+    def _ask(self, message: PeerPlan | PeerRequest | None, *, timeout_s: float) -> Any:
+        """Send a message and wait for the answer.
+
+        Raises:
+            PeerError: the child refused, died, or was late.
+        """
+        try:
+            self._channel.send(message)
+            if not self._channel.poll(timeout_s):
+                self._kill()
+                raise PeerError(
+                    f"{self.name} gave no answer within {timeout_s:g} s and was stopped{self._last_words()}"
+                )
+            answer = self._channel.recv()
+        except (EOFError, ConnectionError) as error:
+            status = self._child.wait()
+            raise PeerError(f"the process of {self.name} ended with status {status}{self._last_words()}") from error
+        if isinstance(answer, PeerError):
+            raise PeerError(f"{self.name}: {answer}")
+        return answer
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def _last_words(self) -> str:
+        words = tail_of(self._output)
+        return f"; its last words:\n{words}" if words else ", without a word"
+
+
+def tail_of(file: IO[bytes]) -> str:
+    """The end of what a process has written into a file."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+    return file.read().decode(errors="replace").strip()
+
+
+class Writer(Protocol):
+    """An engine that answers requests in the peer's process."""
+
+    def write(self, request: PeerRequest) -> Turn: ...
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
+    """The main loop of a peer's process: open the engine that the first message describes, then answer until the
+    parent ends or closes its end.
+
+    A ForerunError is sent back as a message. Any other error ends this process, and the parent reads its traceback.
+    """
+    channel: Connection[Any, Any] = Connection(int(sys.argv[-1]))
+    os.set_inheritable(channel.fileno(), False)  # so that nothing that is started here keeps it open
+    with suppress(EOFError, ConnectionError):
+        try:
+            writer = open_writer(channel.recv())
+        except ForerunError as error:
+            channel.send(PeerError(str(error)))
+            return
+        try:
+            channel.send(None)
+            while True:
+                request = channel.recv()
+                try:
+                    if request is None:
+                        writer.forget()
+                        channel.send(None)
+                    else:
+                        channel.send(writer.write(request))
+                except ForerunError as error:
+                    channel.send(PeerError(str(error)))
+        finally:
+            writer.close()
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The part of an answer that has arrived.
+
+    Ids are kept if the peer tells them. Tokens are counted by their ids, else by the peer's running count; if it tells
+    neither, the columns stay empty.
+    """
+
+    began_s: float = field(default_factory=perf_counter)
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+    emitted: list[int] = field(default_factory=list)
+    emitted_at_s: list[float] = field(default_factory=list)
+    last_s: float = 0.0
+
+    def add(self, token_ids: Sequence[int], *, text: str = "", num_tokens: int = 0, is_output: bool = True) -> None:
+        """Note what has arrived now.
+
+        Args:
+            num_tokens: the peer's count of all tokens so far; 0 if it does not tell.
+            is_output: False for an event that has the count only.
+        """
+        at_s = perf_counter() - self.began_s
+        if is_output:
+            self.last_s = at_s
+        self.texts.append(text)
+        self.token_ids += token_ids
+        count = len(self.token_ids) or num_tokens
+        if count > self.num_tokens:
+            self.emitted.append(count - self.num_tokens)
+            self.emitted_at_s.append(at_s)
+            self.num_tokens = count
+
+    def turn(self, num_prompt_tokens: int) -> Turn:
+        # A single count at the end gives the number of tokens but not their times.
+        is_timed = len(self.emitted) > 1 or self.num_tokens == 1
+        return Turn(
+            text="".join(self.texts),
+            num_new_tokens=self.num_tokens,
+            wall_s=self.last_s,
+            token_ids=tuple(self.token_ids),
+            num_prompt_tokens=num_prompt_tokens,
+            emitted=tuple(self.emitted) if is_timed else (),
+            emitted_at_s=tuple(self.emitted_at_s) if is_timed else (),
+        )

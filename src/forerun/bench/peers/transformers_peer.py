@@ -12,8 +12,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, CompileConfig, GenerationConfig, StoppingCriteriaList
 
-from forerun.bench.peers.child import Log, serve
-from forerun.bench.peers.messages import FILTERS, Answer, PeerPlan, PeerRequest
+from forerun.bench.peers.messages import FILTERS, PeerError, PeerPlan, PeerRequest
+from forerun.bench.peers.process import Arrivals, serve
+from forerun.bench.records.answers import Turn
 from forerun.checkpoints.open import open_source
 
 DEFAULT_LOOKUP: Final = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
@@ -24,12 +25,12 @@ WARM_UP_TOKENS: Final = 6
 class RoundLog:
     """A streamer for transformers: it receives the prompt, then the tokens of each round."""
 
-    log: Log = field(default_factory=Log)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     has_prompt: bool = False
 
     def put(self, token_ids: torch.Tensor) -> None:
         if self.has_prompt:
-            self.log.add(token_ids.view(-1).tolist())
+            self.arrivals.add(token_ids.view(-1).tolist())
         self.has_prompt = True
 
     def end(self) -> None:
@@ -50,6 +51,10 @@ class TransformersWriter:
         match plan.mode:
             case "assisted":
                 assert plan.draft is not None, "the catalogue asks for a draft"
+                if open_source(plan.draft).vocabulary_map() is not None:
+                    raise PeerError(
+                        "it reads no draft with a part of the target's tokens: give another one with --draft"
+                    )
                 self._assistant = load(plan.draft, plan)
             case "lookup":
                 self._constant = {**DEFAULT_LOOKUP, **plan.settings}
@@ -59,10 +64,10 @@ class TransformersWriter:
                 self._constant = {"cache_implementation": "static", "compile_config": compile_config()}
         self._warm_up()
 
-    def write(self, request: PeerRequest) -> Answer:
+    def write(self, request: PeerRequest) -> Turn:
         rounds = RoundLog()
         self._generate(request.prompt_ids, self._config(request), streamer=rounds, seed=request.seed)
-        return rounds.log.answer()
+        return rounds.arrivals.turn(len(request.prompt_ids))
 
     def forget(self) -> None:
         """Do nothing: `generate` begins every text with an empty cache."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.bench.peers.catalogue import PEERS, open_peer
+from forerun.bench.peers.catalogue import PEERS, RENAMED, find_peer, open_peer
 from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.answers import Contestant
 from forerun.bench.records.run_folder import RunFolder
@@ -66,6 +66,6 @@ def grid_of(name: str) -> Sequence[Mapping[str, Any]]:
     """
     if name in GRIDS:
         return GRIDS[name]
-    if name in PEERS:
-        return PEERS[name].grid
+    if name in PEERS or name in RENAMED:
+        return find_peer(name).grid
     raise ConfigError(f"there is no contestant {name!r}: drafters are {', '.join(GRIDS)}; peers {', '.join(PEERS)}")

@@ -18,7 +18,7 @@ from forerun.runtime.memory import memory_bytes
 from forerun.runtime.processor import cpu_model
 
 Facts = dict[str, str | int | float]
-PEERS: Final = ("transformers", "llama-cpp-python", "vllm", "sglang", "ctranslate2")
+PEERS: Final = ("transformers", "vllm", "sglang", "ctranslate2")
 CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE_BYTES: Final = 64 << 20  # if the system does not report it: as on large desktops
 UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -12,7 +12,6 @@ from forerun.bench.data.datasets import Dataset, load_dataset
 from forerun.bench.data.prompts import Reader, spread
 from forerun.bench.data.questions import Question
 from forerun.bench.peers.messages import PeerPlan
-from forerun.bench.peers.whole_draft import whole_draft
 from forerun.bench.records.run_folder import NAME, RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.candidates import Candidates, grid_of
@@ -41,8 +40,9 @@ class RunRequest:
         config: target, dtype, device, threads, context and exactness.
         data: names of data sets, or question files.
         data_folder: searched for data sets before anything is downloaded.
-        cache: folder for downloads and converted files.
+        cache: folder for downloads.
         urls: address of the server, by peer.
+        commands: command line that starts the server, by peer.
     """
 
     config: EngineConfig
@@ -61,7 +61,7 @@ class RunRequest:
     cache: Path
     data_folder: Path | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
-    llama_server: Path | None = None
+    commands: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
     def __post_init__(self) -> None:
@@ -75,9 +75,10 @@ class RunRequest:
         ):  # fmt: skip
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} {','.join(values)} names one twice: name each once")
-        strangers = [name for name in self.urls if name not in self.peers]
-        if strangers:
-            raise ConfigError(f"--url is given for {strangers[0]!r}, who does not take part: name it with --peers too")
+        for flag, servers in (("--url", self.urls), ("--serve", self.commands)):
+            for name in servers:
+                if name not in self.peers:
+                    raise ConfigError(f"{flag} is given for {name!r}, who does not take part: name it with --peers too")
         misplaced = [name for name in self.peers if name in GRIDS] + [
             name for name in self.drafters if name not in GRIDS
         ]
@@ -194,16 +195,15 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
 def peer_plan(request: RunRequest, checkpoint: Checkpoint, num_threads: int, max_length: int) -> PeerPlan:
     """The peers' settings, which make them do the same work as our engine."""
     is_builtin = request.draft is None and request.config.target == BUILTIN_TARGET
-    draft, cache = BUILTIN_DRAFT if is_builtin else request.draft, request.cache / "peers"
+    draft = BUILTIN_DRAFT if is_builtin else request.draft
     return PeerPlan(
         target=str(checkpoint.source.path),
-        draft=None if draft is None or not request.peers else str(whole_draft(draft, cache)),
+        draft=None if draft is None or not request.peers else str(open_source(draft).path),
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         weight_format=checkpoint.weight_format,
         num_threads=num_threads,
         max_length=max_length,
-        cache=str(cache),
         device=request.config.device,
         urls=request.urls,
-        llama_server=None if request.llama_server is None else str(request.llama_server),
+        commands=request.commands,
     )

@@ -79,7 +79,7 @@ class BoundedReader:
 
     def _numbers(self, count: int, code: int, what: str) -> tuple[MetaScalar, ...]:
         if code not in NUMBER_FORMATS:
-            raise self.damaged(f"{what} has type {code}, and there is none beyond 12")
+            raise self.damaged(f"{what} has type {code}, but types are 0 to 12")
         number_format = NUMBER_FORMATS[code]
         start = self._take(count * calcsize(number_format), what)
         self._hold(count * (SLOT_BYTES + NUMBER_BYTES * (number_format not in "Bb?")), what)
@@ -145,7 +145,7 @@ class BoundedReader:
         while len(self._raw) < stop:
             more = self._file.read(max(stop - len(self._raw), FIRST_READ_BYTES))
             if not more:
-                raise self.damaged(f"{what} ends the file, which changed while it was read")
+                raise self.damaged(f"the file ended within {what}, because it changed while it was read")
             self._raw += more
 
     def _hold(self, num_bytes: int, what: str) -> None:

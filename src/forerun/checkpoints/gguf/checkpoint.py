@@ -34,7 +34,7 @@ SAMPLING_KEYS: Final = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
 }
-# How such a file is sampled that names none of the first four. Source: llama.cpp, common/common.h.
+# The sampling for a file that has none of the first four keys. Source: llama.cpp, common/common.h.
 USUAL_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 

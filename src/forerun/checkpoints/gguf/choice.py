@@ -11,14 +11,14 @@ from forerun.core.errors import CheckpointError
 MAGIC: Final = b"GGUF"
 DEFAULT_TAG: Final = "Q4_K_M"  # llama.cpp's too
 SUFFIX: Final = ".gguf"
-BESIDE_MODELS: Final = ("mmproj", "imatrix")  # a model's eyes, and what its codes were chosen by
-# What drafts for a model, in the name of a file or of its folder: m-draft-Q8_0.gguf, draft/m.gguf, m-MTP-Q8_0.gguf.
+BESIDE_MODELS: Final = ("mmproj", "imatrix")  # a vision projector; the importance matrix used for quantisation
+# Marks of draft models in the name of a file or of its folder: m-draft-Q8_0.gguf, draft/m.gguf, m-MTP-Q8_0.gguf.
 DRAFT: Final = re.compile(r"(?<![a-z0-9])(draft(er)?|dflash|mtp|assistant|eagle\d*|medusa)(?![a-z0-9])")
 MAX_LISTED: Final = 12
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file is one of GGUF, or says so: who calls it that is told what is wrong with it."""
+    """Whether a file is a GGUF file by its content or its name; with only the name, reading it reports the fault."""
     if path.suffix.lower() == SUFFIX:
         return True
     with path.open("rb") as file:
@@ -37,14 +37,14 @@ def first_files(names: Iterable[str]) -> list[str]:
 
 
 def plain_files(names: Iterable[str]) -> list[str]:
-    """The same without what drafts for a model that lies beside it; all of them where there is nothing else."""
+    """`first_files` without draft models; all of them if there are no others."""
     found = first_files(names)
     return [name for name in found if not DRAFT.search(name.lower())] or found
 
 
 def choose_file(repository: str, names: Sequence[str], tag: str | None) -> str:
-    """The file of a type, in the notation of llama.cpp's `-hf`; without one, Q4_K_M, else the first. A draft is chosen
-    only where no other file fits.
+    """The file of a type, in the notation of llama.cpp's `-hf`; without a type, the one of Q4_K_M, else the first. A
+    draft model is chosen only if no other file fits.
 
     Args:
         tag: such as "Q4_K_M", in any case; it must be part of the file's name or folder.
@@ -59,7 +59,5 @@ def choose_file(repository: str, names: Sequence[str], tag: str | None) -> str:
     if chosen is None:
         listed = ", ".join(found[:MAX_LISTED]) or "none"
         more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-        raise CheckpointError(
-            f"{repository} has no GGUF file whose name says {tag}: choose of those that it has, {listed}{more}"
-        )
+        raise CheckpointError(f"{repository} has no GGUF file with {tag} in its name: choose one of {listed}{more}")
     return chosen

@@ -7,6 +7,8 @@ from math import log, sqrt
 from struct import unpack
 from typing import Final
 
+from forerun.checkpoints.families.family import Family
+from forerun.checkpoints.families.known import BY_ARCHITECTURE
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface.config import MAX_LAYERS, MIN_POSITIONS
 from forerun.checkpoints.huggingface.rope import DEFAULT_THETA, MIN_THETA
@@ -16,7 +18,6 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_NUMBER, MIN_NUMBER, JsonFile, short
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
-ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 EMBEDDING_NAME: Final = "token_embd.weight"
 HEAD_NAME: Final = "output.weight"
 DIVISORS_NAME: Final = "rope_freqs.weight"
@@ -50,8 +51,8 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
     Raises:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
-    architecture = _read_architecture(file)
-    keys = file.section(f"{architecture}.")
+    family = _read_family(file)
+    keys = file.section(f"{family.architecture}.")
     _refuse_unknown(keys)
     num_heads = keys.integer("attention.head_count")
     num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
@@ -61,7 +62,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
     window = keys.integer("attention.sliding_window", max_positions, least=MIN_POSITIONS)
     head_dim = _read_head_dim(keys, num_heads)
     return ModelSpec(
-        family=architecture,
+        family=family.name,
         num_layers=keys.integer("block_count", most=MAX_LAYERS),
         hidden_size=keys.integer("embedding_length"),
         num_heads=num_heads,
@@ -71,33 +72,33 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         vocab_size=_read_vocab_size(file),
         max_positions=min(max_positions, window),
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in file.tensors,
+        qkv_bias=family.qkv_bias or "blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,
-        qk_norm=architecture == "qwen3",
+        qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
         rope=_read_rope(keys, max_positions, _read_divisors(file, head_dim)),
         window=window if window < max_positions else None,
     )
 
 
-def _read_architecture(file: GgufFile) -> str:
+def _read_family(file: GgufFile) -> Family:
     general = file.section("general.")
     if general.text("type", "model") != "model":
         raise general.wrong("type", "'model': choose the file that holds the model itself")
     architecture = general.text("architecture")
-    if architecture not in ARCHITECTURES:
-        raise general.wrong("architecture", f"one of {', '.join(ARCHITECTURES)}: choose a model of one of them")
-    return architecture
+    if architecture not in BY_ARCHITECTURE:
+        raise general.wrong("architecture", f"one of {', '.join(BY_ARCHITECTURE)}: choose a model of one of them")
+    return BY_ARCHITECTURE[architecture]
 
 
 def _refuse_unknown(keys: JsonFile) -> None:
     for key, value in keys.values.items():
         if key in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[key]:
-                raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, since nothing else is computed: choose another model")
+                raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, the only supported value: choose another model")
         elif key not in KEYS:
-            raise keys.wrong(key, "absent: what it changes is not known here, so choose another model")
+            raise keys.wrong(key, "absent: forerun does not know its effect, so choose another model")
 
 
 def _read_head_dim(keys: JsonFile, num_heads: int) -> int:
@@ -120,7 +121,7 @@ def _read_vocab_size(file: GgufFile) -> int:
     """Rows of the embedding. Rows beyond the last token are computed too, but no text uses them."""
     embedding = file.tensors.get(EMBEDDING_NAME)
     if embedding is None or len(embedding.shape) != 2:
-        raise CheckpointError(f"{file.path} holds no matrix {EMBEDDING_NAME}: fetch the file again")
+        raise CheckpointError(f"{file.path} lacks the matrix {EMBEDDING_NAME}: fetch the file again")
     num_rows, tokens = embedding.shape[0], file.metadata.get(TOKENS_KEY, ())
     if not isinstance(tokens, tuple) or len(tokens) > num_rows:
         num_tokens = len(tokens) if isinstance(tokens, tuple) else 1

@@ -89,14 +89,14 @@ def _read(reader: BoundedReader, file_bytes: int) -> GgufFile:
 
 def _check_version(reader: BoundedReader) -> None:
     if reader.uint32("the magic") != MAGIC:
-        raise CheckpointError(f"{reader.path} does not begin like a GGUF file: give one, or a folder of safetensors")
+        raise CheckpointError(f"{reader.path} is not a GGUF file: give a GGUF file, or a folder of safetensors")
     version = reader.uint32("the version")
     if version not in VERSIONS:
         is_big_endian = version.to_bytes(4, "big") in (number.to_bytes(4, "little") for number in VERSIONS)
         seen = "big-endian" if is_big_endian else f"of version {version}"
         raise CheckpointError(
             f"{reader.path} is a GGUF file {seen}, but must be little-endian and of version 2 or 3: fetch or convert "
-            "the model anew"
+            "the model again"
         )
 
 

@@ -23,8 +23,8 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
             _check(tensor, plan[tensor.name])
         elif not is_ignorable(tensor.name):
             raise CheckpointError(
-                f"{tensor.path} holds tensor {short(tensor.name)}, which no {spec.family} model has that forerun "
-                "computes: choose another file of the model"
+                f"{tensor.path} holds tensor {short(tensor.name)}, which forerun does not support in a {spec.family} "
+                "model: choose another file of the model"
             )
     missing = [name for name in plan if name not in file.tensors]
     if missing:
@@ -37,8 +37,8 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
 def _check(tensor: StoredTensor, place: TensorPlace) -> None:
     if tensor.shape != place.shape:
         raise CheckpointError(
-            f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but the file's own metadata "
-            f"need {list(place.shape)}: fetch the file again"
+            f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but must have "
+            f"{list(place.shape)} by the file's own metadata: fetch the file again"
         )
     if len(tensor.shape) == 1 and kind_of(tensor) != DENSE:
         raise CheckpointError(

@@ -5,6 +5,7 @@ Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 
 from typing import Final
 
+from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.gguf.config import DIVISORS_NAME, EMBEDDING_NAME, HEAD_NAME
 from forerun.checkpoints.huggingface import names as huggingface_names
 from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
@@ -50,10 +51,6 @@ def is_ignorable(name: str) -> bool:
 
 
 def rotated_in_pairs(name: str, spec: ModelSpec) -> int:
-    """The head size of a tensor whose rows are in llama.cpp's own order; 0 if they are in the order of training.
-
-    Only for architecture llama, llama.cpp rotates neighbouring dimensions; for all others it rotates dimension i with
-    i + D/2, as we do.
-    """
-    is_rotated = spec.family == "llama" and (".attn_q." in name or ".attn_k." in name)
+    """The head size of a tensor whose rows are in llama.cpp's own order; 0 if they are in the order of training."""
+    is_rotated = BY_NAME[spec.family].gguf_rotates_pairs and (".attn_q." in name or ".attn_k." in name)
     return spec.head_dim if is_rotated else 0

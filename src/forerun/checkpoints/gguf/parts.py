@@ -35,7 +35,7 @@ def read_model(path: Path) -> GgufFile:
             tensors[name] = tensor
     num_tensors = split.integer("tensors.count")
     if len(tensors) != num_tensors:
-        raise split.wrong("tensors.count", f"the {len(tensors)} that its parts hold: fetch all of them again")
+        raise split.wrong("tensors.count", f"{len(tensors)}, the number in its parts: fetch all parts again")
     return GgufFile(path=path, metadata=first.metadata, tensors=tensors)
 
 

@@ -22,9 +22,11 @@ def merges_by_score(
     published files of such models in this order, so texts get the same tokens as with the model's own tokenizer.json.
     """
     if max(map(len, vocabulary)) > MAX_TOKEN_LETTERS or sum(map(len, vocabulary)) > MAX_LETTERS:
-        raise keys.wrong("tokens", f"has more than {MAX_TOKEN_LETTERS} letters in one, or {MAX_LETTERS} in all")
+        raise keys.wrong(
+            "tokens", f"has a token of more than {MAX_TOKEN_LETTERS} letters, or more than {MAX_LETTERS} letters in all"
+        )
     if any(map(isnan, scores)):
-        raise keys.wrong("scores", "holds one that is no number")
+        raise keys.wrong("scores", "holds a value that is not a number")
     own = {token: token for token in vocabulary}  # parts reuse the tokens' own string objects to save memory
     merges: list[tuple[float, str, str]] = []
     for token, id_ in vocabulary.items():

@@ -14,12 +14,8 @@ from typing import Final
 
 from tokenizers import Regex, pre_tokenizers
 
-CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-WORD: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-SIGNS: Final = r" ?[^\s\p{L}\p{N}]+"
-SPACES: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
-LOWER: Final = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, QWEN2, SEED_CODER, TEKKEN
+
 # Cased letters, but for some scripts, as DeepSeek's tokenizer.json lists them.
 DEEPSEEK_LETTERS: Final = (
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}"
@@ -38,15 +34,6 @@ DEEPSEEK_LETTERS: Final = (
 )
 DEEPSEEK_SIGNS: Final = r"!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}"
 DEEPSEEK_EAST_ASIAN: Final = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+"
-
-GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{SPACES}"
-QWEN2: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{SIGNS}[\r\n]*|{SPACES}"
-SEED_CODER: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}"
-TEKKEN: Final = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*|\p{{N}}|{SIGNS}[\r\n/]*|"
-    rf"{SPACES}"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +71,7 @@ SPLITTINGS: Final[Mapping[str, Splitting]] = {
             r"[\r\n]",
             rf"\s?[{DEEPSEEK_LETTERS}]+",
             rf"\s?[{DEEPSEEK_SIGNS}]+",
-            r"\s+$",
+            r"(?<!\s)\s+$",
             DEEPSEEK_EAST_ASIAN,
             r"\p{N}",
         )

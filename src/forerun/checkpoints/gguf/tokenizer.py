@@ -98,7 +98,8 @@ def read_tokenizer(file: GgufFile) -> Tokenizer:
     """
     keys = VocabularyKeys(file=file)
     pieces = Pieces.read(keys)
-    return Tokenizer(_read_backend(keys, pieces), read_chat_template(file), pieces.special_tokens())
+    backend, foreign = _read_backend(keys, pieces)
+    return Tokenizer(backend, read_chat_template(file), pieces.special_tokens(), foreign)
 
 
 def read_chat_template(file: GgufFile) -> str | None:
@@ -121,7 +122,8 @@ def _text_under(key: str, file: GgufFile) -> str:
     return value
 
 
-def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
+def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
+    """The tokenizer without the parts of a whole tokenizer.json that are foreign; and these."""
     if WHOLE_FILE_KEY in keys.file.metadata:
         whole = _text_under(WHOLE_FILE_KEY, keys.file)
         return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
@@ -131,10 +133,10 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
         case "llama":
             backend, adds_bos = _sentencepiece(keys, pieces), True
         case other:
-            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the kinds read here")
+            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the supported kinds")
     backend.add_tokens(pieces.added())
     _surround(backend, keys, pieces, adds_bos=adds_bos)
-    return backend
+    return backend, {}
 
 
 def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
@@ -158,8 +160,8 @@ def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokeni
 def _read_splitting(keys: VocabularyKeys) -> Splitting:
     if not keys.has("pre"):
         logger.warning(
-            "%s does not say how texts are split before merging (tokenizer.ggml.pre), as files of before May 2024: "
-            "llama.cpp's default is taken, and some texts get other tokens than the model was trained on",
+            "%s does not say how texts are split before merging (tokenizer.ggml.pre), like files from before May 2024: "
+            "llama.cpp's default is used, so some texts get other tokens than the model was trained on",
             keys.file.path,
         )
         return SPLITTINGS["default"]

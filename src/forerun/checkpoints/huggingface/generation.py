@@ -77,7 +77,7 @@ def _does_sample(file: JsonFile, stated: Mapping[str, object]) -> bool:
     try:
         return file.flag("do_sample", says_so)
     except CheckpointError as error:
-        logger.warning("%s; it is left out", error)
+        logger.warning("%s; it is ignored", error)
         return says_so
 
 
@@ -85,6 +85,6 @@ def _is_usable(file: JsonFile, name: str) -> bool:
     try:
         SamplingParams(**{name: file.values[name]})  # type: ignore[arg-type]  # the constructor checks the type
     except ConfigError as error:
-        logger.warning("%s: %s; it is left out", file.path, error)
+        logger.warning("%s: %s; it is ignored", file.path, error)
         return False
     return True

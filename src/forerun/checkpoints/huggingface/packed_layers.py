@@ -99,6 +99,6 @@ def _check_excepted(folder: Path, module: str, packing: Packing) -> None:
     pattern is assumed to match."""
     if not any(name.startswith(PATTERN) or name in module for name in packing.exceptions):
         raise CheckpointError(
-            f"{folder} holds a plain '{module}{WEIGHT}', but by the quantization_config in {folder / CONFIG_NAME} that "
-            "layer is packed: check that config.json and weights belong together"
+            f"{folder} holds a plain '{module}{WEIGHT}', but the quantization_config in {folder / CONFIG_NAME} says "
+            "that the layer is packed: check that config.json and weights belong together"
         )

@@ -188,8 +188,8 @@ def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
 def _check_order(g_idx_I: Tensor, group_size: int) -> None:
     if not torch.equal(g_idx_I.long(), torch.arange(len(g_idx_I)) // group_size):
         raise CheckpointError(
-            f"g_idx does not number groups of {group_size} consecutive inputs, as without activation order it must: "
-            "GPTQ with activation order is not supported"
+            f"g_idx does not number groups of {group_size} consecutive inputs, so the layer has activation order: GPTQ "
+            "with activation order is not supported"
         )
 
 
@@ -200,4 +200,4 @@ def _check_shape(stored: Tensor, shape: Shape) -> None:
 
 def _require_multiple(size: int, what: str, unit: int) -> None:
     if size % unit:
-        raise CheckpointError(f"it has {size} {what}, but can be packed so only with a multiple of {unit}")
+        raise CheckpointError(f"it has {size} {what}, but this packing needs a multiple of {unit}")

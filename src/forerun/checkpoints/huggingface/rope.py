@@ -27,7 +27,7 @@ def read_rope(config: JsonFile) -> RopeSpec:
     _refuse_partial(rope)
     for key, value in rope.values.items():
         if isinstance(value, dict):
-            raise rope.wrong(key, "absent: a rotation of its own for each kind of layer is not supported")
+            raise rope.wrong(key, "absent: separate rotations for different kinds of layers are not supported")
     theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA, least=MIN_THETA), least=MIN_THETA)
     kind_key = "rope_type" if rope.has("rope_type") else "type"
     match rope.text(kind_key, "default"):

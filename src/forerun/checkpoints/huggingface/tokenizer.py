@@ -1,5 +1,6 @@
 """Read a checkpoint's tokenizer and chat template, as transformers 5 does."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +9,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.foreign_parts import foreign_parts
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_JSON_BYTES, JsonFile, read_bounded, short
 from forerun.text.chat_template import TEMPLATE_FILE
@@ -30,9 +32,9 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         CheckpointError: a file of the tokenizer is missing or damaged.
     """
     special_tokens = read_special_tokens(folder)
-    backend = read_backend(folder)
+    backend, foreign = read_backend(folder)
     backend.add_special_tokens([token for token in special_tokens.values() if backend.token_to_id(token) is None])
-    return Tokenizer(backend, read_chat_template(folder), special_tokens)
+    return Tokenizer(backend, read_chat_template(folder), special_tokens, foreign)
 
 
 def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[str, object]:
@@ -52,12 +54,14 @@ def require_text(text: str, folder: Path, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(f"{folder}: the tokenizer's {name} is no text ({error.reason}): fetch it") from error
+        raise CheckpointError(
+            f"{folder}: the tokenizer's {name} is not valid text ({error.reason}): fetch the file again"
+        ) from error
     return text
 
 
-def read_backend(folder: Path) -> tokenizers.Tokenizer:
-    """The tokenizer in tokenizer.json, without truncation or padding.
+def read_backend(folder: Path) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
+    """The tokenizer in tokenizer.json, without truncation, padding and foreign parts; and these.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -65,30 +69,42 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     path = folder / TOKENIZER_NAME
     if not path.is_file():
         raise CheckpointError(
-            f"{path} does not exist: forerun reads text with it alone. If the folder has vocab.json or "
+            f"{path} does not exist, and forerun reads no other tokenizer file. If the folder has vocab.json or "
             "tokenizer.model, AutoTokenizer.from_pretrained(folder).save_pretrained(folder) in transformers writes it"
         )
     try:
         raw = read_bounded(path, MAX_TOKENIZER_BYTES)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
-    backend = parse_backend(raw, str(path))
-    _read_as_llama(backend, folder)
-    return backend
+    backend, foreign = parse_backend(raw, str(path))
+    if _is_read_as_llama(folder) and "ByteLevel" not in f"{backend.pre_tokenizer}{foreign.get('pre_tokenizer')}":
+        _read_as_llama(backend, folder)
+        foreign = {}
+    return backend, foreign
 
 
-def parse_backend(raw: bytes, name: str) -> tokenizers.Tokenizer:
-    """Parse a file of tokenizers, without truncation or padding; `name` is for error messages."""
+def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
+    """Parse a file of tokenizers, without truncation, padding and foreign parts; return these too.
+
+    Args:
+        name: of the file, for error messages.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    foreign = foreign_parts(raw, name)
     try:
+        if foreign:
+            raw = json.dumps({**json.loads(raw), **dict.fromkeys(foreign)}).encode()
         backend = tokenizers.Tokenizer.from_buffer(raw)
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a bare Exception for an invalid file; a panic in Rust is a BaseException
         version, fault = tokenizers.__version__, short(str(error))
-        raise CheckpointError(f"{name} is not a file of tokenizers {version} ({fault}): fetch it again") from error
+        raise CheckpointError(f"{name} cannot be read by tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
-    return backend
+    return backend, foreign
 
 
 def read_chat_template(folder: Path) -> str | None:
@@ -126,6 +142,13 @@ def _content(value: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
+def _is_read_as_llama(folder: Path) -> bool:
+    config = read_optional(folder / TOKENIZER_CONFIG_NAME)
+    is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
+    model = read_optional(folder / CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama")
+    return is_llama_class and model == "llama"
+
+
 def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
     """Give a sentencepiece Llama tokenizer the pre-tokenizer and the decoder that transformers 5 gives it.
 
@@ -134,10 +157,6 @@ def _read_as_llama(backend: tokenizers.Tokenizer, folder: Path) -> None:
     LlamaTokenizer with model type llama. It drops a space if it adds one.
     """
     config = read_optional(folder / TOKENIZER_CONFIG_NAME)
-    is_llama_class = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
-    is_llama_model = read_optional(folder / CONFIG_NAME, max_bytes=MAX_JSON_BYTES).get("model_type", "llama") == "llama"
-    if not (is_llama_class and is_llama_model) or "ByteLevel" in str(backend.pre_tokenizer):
-        return
     adds_space = config.get("add_prefix_space") is not False
     scheme = ("always" if config.get("legacy") else "first") if adds_space else "never"
     backend.normalizer = None

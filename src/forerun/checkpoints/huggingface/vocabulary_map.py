@@ -40,7 +40,7 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
     _require_range(path, "draft_ids", draft_ids, num_draft)
     _require_range(path, "target_ids", target_ids, num_target)
     if not bool((target_ids[1:] > target_ids[:-1]).all()):
-        raise _wrong(path, "its target_ids do not rise")
+        raise _wrong(path, "its target_ids are not in ascending order")
     misread = torch.nonzero(draft_ids[target_ids.long()] != torch.arange(num_draft))
     if len(misread):
         first = int(misread[0])
@@ -65,4 +65,4 @@ def _require_range(path: Path, name: str, ids: Tensor, end: int) -> None:
 
 
 def _wrong(path: Path, seen: str) -> CheckpointError:
-    return CheckpointError(f"{path} is no map of this draft's vocabulary: {seen}: fetch or make the draft again")
+    return CheckpointError(f"{path} is not a map of this draft's vocabulary: {seen}: fetch or make the draft again")

@@ -92,7 +92,7 @@ class PreparedFolder:
         prepared = len(self.manifest().ranks)
         if prepared != num_ranks:
             raise CheckpointError(
-                f"{self.folder} was prepared for {prepared} ranks, and {num_ranks} are asked for: say --target-ranks "
+                f"{self.folder} was prepared for {prepared} ranks, but {num_ranks} were requested: use --target-ranks "
                 f"{prepared}, or prepare the model for {num_ranks}"
             )
         return self.manifest().plans(self.spec())
@@ -114,7 +114,7 @@ class PreparedFolder:
         manifest = self.manifest()
         if weight_format not in ("plain", manifest.weights):
             raise CheckpointError(
-                f"{self.folder} was prepared with {manifest.weights} weights, and {weight_format} is asked for: leave "
+                f"{self.folder} was prepared with {manifest.weights} weights, but {weight_format} was requested: leave "
                 f"--weights out, or prepare the model with --weights {weight_format}"
             )
         self._check_file(manifest, plan.rank)
@@ -135,4 +135,4 @@ class PreparedFolder:
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error}): {PREPARE_AGAIN}") from error
         if digest != expected.sha256:
-            raise CheckpointError(f"{path} is damaged, its bytes are not those that were written: {PREPARE_AGAIN}")
+            raise CheckpointError(f"{path} is damaged, its bytes differ from those that were written: {PREPARE_AGAIN}")

@@ -76,7 +76,7 @@ def read_manifest(folder: Path, spec: ModelSpec) -> Manifest:
     version = file.integer("version")
     if version != VERSION:
         raise CheckpointError(
-            f"{file.path} is of version {version}, and this forerun reads version {VERSION}: {PREPARE_AGAIN}"
+            f"{file.path} has version {version}, but this forerun reads version {VERSION}: {PREPARE_AGAIN}"
         )
     formats = file.nested("formats")
     manifest = Manifest(
@@ -93,7 +93,7 @@ def read_manifest(folder: Path, spec: ModelSpec) -> Manifest:
         raise file.wrong("dtype", "float64, float32, bfloat16 or float16")
     if file.values.get("plan") != plan_values(manifest.plans(spec)):
         raise CheckpointError(
-            f"{file.path} divides the model in another way than this forerun does with {len(manifest.ranks)} ranks: "
+            f"{file.path} divides the model among {len(manifest.ranks)} ranks in another way than this forerun does: "
             f"{PREPARE_AGAIN}"
         )
     return manifest

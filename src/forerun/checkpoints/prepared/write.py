@@ -31,7 +31,7 @@ def write_ranks(
     weights_of: Callable[[ShardPlan], WeightSource],
     on_rank: OnRank = lambda done, total: None,
 ) -> None:
-    """Write the file of every rank that is not there; no more than one rank's weights are in memory.
+    """Write the missing files of ranks; no more than one rank's weights are in memory at a time.
 
     Args:
         weights_of: returns a rank's own part.
@@ -47,7 +47,7 @@ def write_ranks(
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, which gets its name once the disk holds all of it.
+    """Write a safetensors file, which gets its name once all of it is on the disk.
 
     Raises:
         OSError: it cannot be written.
@@ -55,7 +55,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         with replacing(path) as unfinished:
             save_file(dict(tensors), unfinished, {"format": "pt"})
-    except SafetensorError as error:  # what a full disk gives
+    except SafetensorError as error:  # raised if the disk is full
         raise OSError(str(error)) from error
 
 

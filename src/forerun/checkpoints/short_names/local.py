@@ -54,7 +54,7 @@ def has_sum(path: Path, expected: str) -> bool:
             return True
     found = sha256_of(path)
     if found != expected:
-        logger.warning("%s is left aside: its sha256 is %s, not %s", path, found, expected)
+        logger.warning("%s is ignored: its sha256 is %s, but must be %s", path, found, expected)
         return False
     with suppress(ConfigError):  # if it cannot be written, every start computes the sum again
         write_whole(marker, remembered)

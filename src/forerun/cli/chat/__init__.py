@@ -1,1 +1,1 @@
-"""A conversation in the terminal: what is typed, what is kept, and what commands do to it."""
+"""A chat in the terminal: input, conversation, files and commands."""

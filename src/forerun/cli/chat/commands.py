@@ -1,4 +1,4 @@
-"""What a line that begins with a slash does: one entry a command."""
+"""The commands of a chat, which are lines that begin with a slash."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from forerun.cli.failures import say
 from forerun.core.errors import ConfigError, require
 
 FOOT: Final = (
-    "Ctrl-C stops the answer; at the prompt it clears the line. A line that ends in \\ goes on in the next; pasted "
+    "Ctrl-C stops the answer; at the prompt it clears the line. A line that ends in \\ continues on the next; pasted "
     "lines are one message. ! works in place of /: to send a line that begins with one of them, put a space before it."
 )
-EMPTY: Final = '""'  # as a shell has it
+EMPTY: Final = '""'  # an empty text, as in a shell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command by its name and others that it goes by, and what it does with the text behind it."""
+    """A command: its name and aliases, and what it does with the text after it."""
 
     names: tuple[str, ...]
     argument: str = ""
@@ -27,7 +27,7 @@ class Command:
 
 
 def obey(session: Session, line: str) -> None:
-    """Do what a line says."""
+    """Run the command in a line."""
     word, _, argument = line.partition(" ")
     command = next((command for command in COMMANDS if word in command.names), None)
     if command is None:
@@ -45,7 +45,7 @@ def help_text() -> str:
 
 
 def completions(session: Session, line: str) -> Sequence[str]:
-    """What the last word of a line may become: a command, or the name of a setting."""
+    """Completions of the last word of a line: commands, or names of settings."""
     mark, words = line[:1], [*line[1:].split(), *([""] if line[-1:] in " /!" else [])]
     match words:
         case [word] if mark in ("/", "!"):
@@ -89,7 +89,7 @@ def _set(session: Session, text: str) -> None:
         say(session.settings.listed())
         return
     name, _, value = text.partition(" ")
-    require(value.strip() != "", f"/set {name} needs a value; default is the one it had at the start")
+    require(value.strip() != "", f"/set {name} needs a value; default stands for the one it had at the start")
     session.settings = session.settings.changed(name, value.strip(), start=session.settings_at_start)
 
 
@@ -112,21 +112,21 @@ COMMANDS: Final = (
         act=lambda session, _: session.answer_again(),
     ),
     Command(
-        names=("continue",), help="go on with the last answer, as after Ctrl-C", act=lambda session, _: session.go_on()
+        names=("continue",), help="continue the last answer, as after Ctrl-C", act=lambda session, _: session.go_on()
     ),
-    Command(names=("undo",), help="take the last question and its answer back", act=_undo),
+    Command(names=("undo",), help="remove the last question and its answer", act=_undo),
     Command(names=("clear",), help="forget what was said", act=_clear),
     Command(
-        names=("shift",), argument="[N]", help="send the oldest N turns no more, or half of them", act=_shift
+        names=("shift",), argument="[N]", help="drop the oldest N turns, or half of them", act=_shift
     ),
     Command(
-        names=("system",), argument="[TEXT]", help='what comes before the first message; "" is nothing',
+        names=("system",), argument="[TEXT]", help='show or set the system prompt; "" removes it',
         act=_set_system_prompt,
     ),
-    Command(names=("set",), argument="[NAME VALUE]", help="a setting; alone: all of them", act=_set),
-    Command(names=("save",), argument="FILE", help="the conversation and its settings to a file", act=save),
-    Command(names=("load",), argument="FILE", help="and back", act=load),
-    Command(names=("stats",), help="numbers of the last answer", act=lambda session, _: session.say_stats()),
-    Command(names=("multi",), help="several lines, up to a line with only /end", act=_answer_lines),
+    Command(names=("set",), argument="[NAME VALUE]", help="change a setting; alone: list all of them", act=_set),
+    Command(names=("save",), argument="FILE", help="save the conversation and its settings to a file", act=save),
+    Command(names=("load",), argument="FILE", help="continue the conversation of a file", act=load),
+    Command(names=("stats",), help="statistics of the last answer", act=lambda session, _: session.say_stats()),
+    Command(names=("multi",), help="send several lines, up to a line with only /end", act=_answer_lines),
     Command(names=("exit", "quit", "bye"), help="leave (or Ctrl-D)", act=_leave),
 )  # fmt: skip

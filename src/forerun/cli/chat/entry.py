@@ -29,10 +29,10 @@ def chat(
     *options: Any,
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     quick: Annotated[
-        str | None, option("--quick", "-q", help="Send this one message, print the answer, leave.")
+        str | None, option("--quick", "-q", help="Send this one message, print the answer, and exit.")
     ] = None,
 ) -> None:
-    """Talk to a model. What was said stays in its cache, so that a turn costs only what is new."""
+    """Chat with a model. Earlier turns stay in its cache, so a turn costs only its new tokens."""
     _talk(*options, model=model, message=quick)
 
 
@@ -41,9 +41,9 @@ def chat(
 def run(
     *options: Any,
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
-    message: Annotated[str | None, typer.Argument(help="One message; else what is piped in, else a chat.")] = None,
+    message: Annotated[str | None, typer.Argument(help="One message; if left out, the piped input, or a chat.")] = None,
 ) -> None:
-    """Answer one message, or talk where there is none: chat, called as ollama calls it."""
+    """Answer one message, or chat if there is none. The arguments are those of ollama run."""
     if message is None and not is_terminal():
         message = sys.stdin.read().removesuffix("\n")
         named = "" if model is None else f" for the model {model!r}"
@@ -66,7 +66,7 @@ def _talk(
     require(message is None or message.strip() != "", "the message is empty: give at least one character")
     target = model_options.choose(model)
     config = engine_options.config(target, drafter_options.config(target))
-    sampling.params()  # complains before the model is loaded
+    sampling.params()  # checks the values before the model is loaded
     files = KeptFiles(MAX_BYTES)
     saved = resumed(chat_options.resume, files)
     with logs.speaking(), open_engine(config) as engine:

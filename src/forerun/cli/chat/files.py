@@ -1,4 +1,4 @@
-"""Conversations on disk: /save, /load, and a file that holds one as it goes on."""
+"""Conversations on disk: /save, /load, and a file that is updated after every turn."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -13,12 +13,12 @@ from forerun.core.errors import ConfigError
 from forerun.core.kept_files import FileChangedError, KeptFiles
 from forerun.core.output_file import require_writable
 
-MOST_BESIDE: Final = 1000  # files of one name with a number each
+MOST_BESIDE: Final = 1000  # numbered files with the same name
 identity_of = cache(lambda model: find_model(model).identity())
 
 
 def resumed(path: Path | None, files: KeptFiles) -> Transcript | None:
-    """The conversation to go on with; None where it begins. A file that cannot be kept is refused at once."""
+    """The conversation to continue; None for a new one. A file that cannot be written is refused at once."""
     if path is None:
         return None
     require_writable(path, needs_folder=True)
@@ -26,7 +26,7 @@ def resumed(path: Path | None, files: KeptFiles) -> Transcript | None:
 
 
 def with_flags(saved: Transcript, session: Session) -> Transcript:
-    """A conversation with what the command line asked for, which goes before what was saved."""
+    """A conversation with the settings of the command line, which take precedence over the saved ones."""
     start = session.settings_at_start
     return replace(
         saved,
@@ -37,7 +37,7 @@ def with_flags(saved: Transcript, session: Session) -> Transcript:
 
 
 def transcript_of(session: Session) -> Transcript:
-    """The conversation as a file holds it."""
+    """The conversation in the form of a file."""
     model, talk = session.engine.config.target, session.conversation
     return Transcript(
         model=model,
@@ -51,10 +51,10 @@ def transcript_of(session: Session) -> Transcript:
 
 
 def take_over(session: Session, transcript: Transcript) -> None:
-    """Go on with another conversation."""
+    """Continue another conversation."""
     model, talk = session.engine.config.target, session.conversation
     if transcript.identity != identity_of(model):
-        say(f"this conversation was held with {shortened(transcript.model)}; {model} goes on with it")
+        say(f"this conversation was held with {shortened(transcript.model)}; {model} continues it")
     session.settings = replace(session.settings, params=transcript.params, variables=transcript.variables)
     talk.system_prompt, talk.turns = transcript.system_prompt, list(transcript.turns)
     talk.num_dropped = transcript.num_dropped
@@ -63,20 +63,20 @@ def take_over(session: Session, transcript: Transcript) -> None:
 
 
 def save(session: Session, name: str) -> None:
-    """/save: what is there already is replaced only if the user agrees, or if it is as this chat left it."""
+    """/save: an existing file is replaced only if the user agrees, or if it is unchanged since this chat wrote it."""
     path = _path(name, "save")
     is_known = session.files.is_known(path)
     if not is_known:
-        question = f"{path} is there already: replace it?"
+        question = f"{path} exists already: replace it?"
         if not session.lines.agrees(question, unless_told=False):
-            say(f"{path} was there already and stays as it is: name another file")
+            say(f"{path} exists already and was not changed: name another file")
             return
     session.files.write(path, transcript_of(session).to_json(), is_agreed=not is_known)
     say(f"{count_of(session.conversation)} saved to {path}")
 
 
 def load(session: Session, name: str) -> None:
-    """/load: the conversation of a file in place of this one. Where one is kept in a file, it is that file from now."""
+    """/load: continue a file's conversation instead of this one. A chat that is kept in a file uses that file now."""
     path = _path(name, "load")
     take_over(session, read_transcript(path, session.files))
     if session.file is not None:
@@ -90,13 +90,13 @@ def _path(name: str, command: str) -> Path:
 
 
 class KeptFile:
-    """Writes a session's file whenever it differs from the conversation: whatever ends the process, no turn is lost."""
+    """Writes a session's file when the conversation has changed, so that no turn is lost however the process ends."""
 
     def __init__(self) -> None:
         self._written: Transcript | None = None
 
     def update(self, session: Session) -> None:
-        """Write it if need be; where another program has changed it, go on in a new file beside it.
+        """Write the file if needed; if another program has changed it, use a new file beside it.
 
         Raises:
             ConfigError: it cannot be written.
@@ -110,8 +110,6 @@ class KeptFile:
                 session.file, self._written = place, transcript
                 break
         else:
-            raise ConfigError(f"{path} was changed by another program, and so were others beside it: /save FILE")
+            raise ConfigError(f"{path} was changed by another program, and so were others beside it: use /save FILE")
         if place != path:
-            say(
-                f"{path} was changed by another program and stays as it is: this conversation is in {place} from now on"
-            )
+            say(f"{path} was changed by another program and is not overwritten: this conversation is now in {place}")

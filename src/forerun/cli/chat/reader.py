@@ -1,4 +1,4 @@
-"""What the user types: messages of one line or several, and answers to questions."""
+"""The user's input: messages of one or several lines, and answers to questions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -6,11 +6,11 @@ from contextlib import suppress
 from forerun.cli.answer import is_terminal
 from forerun.cli.interrupt import StopOnInterrupt
 
-Complete = Callable[[str], Sequence[str]]  # the line so far to what its last word may become
+Complete = Callable[[str], Sequence[str]]  # from the line so far to completions of its last word
 
 
 class TypedLines:
-    """Lines of stdin. Ctrl-C is a KeyboardInterrupt while a line is read, and forgotten before."""
+    """Lines of stdin. Ctrl-C raises KeyboardInterrupt while a line is read; earlier ones are forgotten."""
 
     def __init__(self, interrupt: StopOnInterrupt) -> None:
         self._interrupt = interrupt
@@ -32,10 +32,10 @@ class TypedLines:
         return "\n".join(lines)
 
     def agrees(self, question: str, *, unless_told: bool = True) -> bool:
-        """Whether the person at the terminal agrees; where nobody can be asked, no.
+        """Whether the user agrees; False if stdin is not a terminal.
 
         Args:
-            unless_told: what Enter alone means.
+            unless_told: the answer if the user only presses Enter.
         """
         if not is_terminal():
             return False
@@ -58,7 +58,7 @@ def edit_lines(complete: Complete) -> None:
             line = readline.get_line_buffer()[: readline.get_endidx()]
             return dict(enumerate(complete(line))).get(number)
 
-        is_libedit = "libedit" in (readline.__doc__ or "")  # macOS's, which calls its functions otherwise
+        is_libedit = "libedit" in (readline.__doc__ or "")  # macOS's, whose functions have other names
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_completer_delims(" ")
         readline.set_completer(choose)
@@ -66,7 +66,7 @@ def edit_lines(complete: Complete) -> None:
 
 
 def typed_so_far() -> str:
-    """What stands on the line that was given up."""
+    """The text on the input line that Ctrl-C interrupted."""
     with suppress(ImportError):
         import readline
 

@@ -1,4 +1,4 @@
-"""A conversation with its settings: questions in, answers shown and kept."""
+"""A conversation with its settings: it answers messages, and shows and keeps the answers."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -33,22 +33,23 @@ MAX_SHOWN: Final = 60  # characters of a message, to recognise it by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """How the conversation goes."""
+    """Settings of the conversation."""
 
     system_prompt: Annotated[
-        str | None, option("--system-prompt", "--system", "-sys", help="What comes before the first message.")
+        str | None, option("--system-prompt", "--system", "-sys", help="System prompt, before the first message.")
     ] = None
     context_shift: Annotated[
-        bool, option("--context-shift", help="Where the context is full, drop the oldest turns without asking.")
+        bool, option("--context-shift", help="If the context is full, drop the oldest turns without asking.")
     ] = False
     resume: Annotated[
-        Path | None, output("--resume", help="Go on with this file's conversation, and keep it there; new if need be.")
+        Path | None,
+        output("--resume", help="Continue this file's conversation and save it there; the file may be new."),
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """An answer with what it was an answer to."""
+    """An answer with its prompt and settings."""
 
     prompt: "Prompt"
     settings: ChatSettings
@@ -56,12 +57,12 @@ class Answered:
 
 
 class Session:
-    """What a chat's commands act on.
+    """The state of a chat, which its commands change.
 
     Args:
-        params: how answers are chosen until a command changes it. Without a limit of their own they go on to the
-            model's end of text; those of a model without chat template, which has no end of turn, keep the engine's.
-        files: what is known of those that this chat has read or written.
+        params: the sampling parameters until a command changes them. Without max_new_tokens, answers end at the model's
+            end of text; a model without a chat template has no end of turn, so the engine's limit holds for it.
+        files: the files that this chat has read or written.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Session:
         )
         self.conversation = Conversation(has_template=has_template, system_prompt=options.system_prompt)
         self.is_over = False
-        self.file = options.resume  # which holds the conversation as it goes on
+        self.file = options.resume  # it is updated after every turn
         self.files = files
         self._form, self._options = form, options
         self._last: Answered | None = None
@@ -95,7 +96,7 @@ class Session:
         return self._answer(said, self.settings)
 
     def answer_again(self) -> None:
-        """Another answer to the last question in place of the one there is, where there can be another."""
+        """Replace the last answer by another one to the same question, unless it would be the same."""
         turns, num_turns = self.conversation.turns, len(self.conversation.turns)
         if not turns:
             say("nothing was answered yet")
@@ -104,7 +105,7 @@ class Session:
         self.conversation.take_back()
         try:
             if self._would_repeat(before.said):
-                say("the answer would be the same, as sampling is greedy; /set temperature 0.7 makes others")
+                say("the answer would be the same, as decoding is greedy; /set temperature 0.7 gives others")
                 return
             self._num_again += 1
             self._answer(before.said, self._with_another_seed())
@@ -114,10 +115,10 @@ class Session:
                 self.conversation.num_dropped = num_dropped
 
     def go_on(self) -> None:
-        """Go on with the last answer where it ends, such as one that was stopped or cut."""
+        """Continue the last answer from its end, such as one that was stopped or cut."""
         talk = self.conversation
         if not talk.turns[talk.num_dropped :]:
-            say("there is no answer to go on with")
+            say("there is no answer to continue")
             return
         turn, variables = talk.turns[-1], self.settings.variables
         prompt = self.engine.encode(talk.going_on(), chat_template_kwargs=variables, continue_final_message=True)
@@ -129,17 +130,17 @@ class Session:
             talk.turns[-1] = replace(turn, answer=turn.answer + text, is_stopped=is_stopped)
 
     def drop(self, num_dropped: int) -> None:
-        """Send this many of the oldest turns no more."""
+        """Stop sending this many of the oldest turns."""
         self.conversation.num_dropped = num_dropped
         total = count_of(self.conversation)
         say(f"(left out from now on: the oldest {num_dropped} of {total}; files keep them all)")
 
     def say_stats(self) -> None:
-        """The numbers of the last answer."""
+        """Print the statistics of the last answer."""
         say("nothing was answered yet" if self._last is None else self._all_numbers(self._last))
 
     def _make_room(self, said: str, settings: ChatSettings) -> None:
-        """Drop the oldest turns where the answer needs their room, if the user agrees."""
+        """Drop the oldest turns if the answer needs their room and the user agrees."""
         talk, max_length, num_new = self.conversation, self.engine.max_length, settings.params.max_new_tokens
 
         def num_tokens(num_dropped: int) -> int:
@@ -167,7 +168,7 @@ class Session:
         return is_interrupted
 
     def _write(self, prompt: "Prompt", settings: ChatSettings) -> tuple[Generation, bool]:
-        """Write a text; give it, and whether the user interrupted it."""
+        """Print an answer; return it, and whether the user interrupted it."""
         with wrapped("stdout"):
             result, is_interrupted = write_answer(
                 lambda: self.engine.stream(prompt, settings.params, chat_template_kwargs=settings.variables),
@@ -180,7 +181,7 @@ class Session:
         return result, is_interrupted
 
     def _tell(self, result: Generation, *, is_greedy: bool) -> None:
-        """What there is to say under an answer: why it is not whole, its numbers, and what would be faster."""
+        """Print the lines under an answer: why it is incomplete, its statistics, and what would be faster."""
         drafter = self.engine.config.drafter
         if not self._form.is_json and is_cancelled(result):
             say("[stopped]")
@@ -201,7 +202,7 @@ class Session:
         return replace(self.settings, params=replace(params, seed=seed_of_text(params.seed, self._num_again)))
 
     def _would_repeat(self, said: str) -> bool:
-        """Whether the last answer is what the model would say again."""
+        """Whether the model would give the last answer again."""
         last = self._last
         return (
             last is not None
@@ -248,6 +249,6 @@ def count_of(conversation: Conversation) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, on one line, without what a file could make a terminal do."""
+    """The beginning of a text on one line, without control characters, which a file may contain."""
     shown = shorten(text, MAX_SHOWN, placeholder=" ...")
     return "".join([character if character.isprintable() else "·" for character in shown])

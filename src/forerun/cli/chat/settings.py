@@ -1,4 +1,4 @@
-"""/set: the settings of answers by the names of their flags, and the variables of the chat template."""
+"""/set: the settings of sampling by the names of their flags, and the variables of the chat template."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,16 @@ from forerun.cli.values import plain_kind, reader_of
 from forerun.core.config import UNTIL_FULL, SamplingParams
 from forerun.core.errors import ConfigError
 
-BACK: Final = "default"  # the value that brings back what was there at the start
+BACK: Final = "default"  # this value restores the one from the start
 KINDS: Final = get_type_hints(SamplingParams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """How answers are chosen, and what the chat template is told.
+    """Sampling parameters, and variables of the chat template.
 
     Args:
-        allowed: the variables that the template asks for.
+        allowed: the variables that the template uses.
     """
 
     params: SamplingParams
@@ -44,7 +44,7 @@ class ChatSettings:
         """The same with another value of one setting.
 
         Args:
-            start: what `default` as a value goes back to.
+            start: the settings that the value `default` restores.
 
         Raises:
             ConfigError: there is no setting of this name, or it cannot have this value.
@@ -69,7 +69,7 @@ def _with_variable(
 
 
 def _read_json(text: str) -> object:
-    """What a text means as JSON, such as false; one that means nothing stands for itself."""
+    """The value of a text as JSON, such as false; the text itself if it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _shown(field: Field[Any], params: SamplingParams) -> str:
         case "max_new_tokens", n if n == UNTIL_FULL:
             return "-1 (to the end of the text, or until the context is full)"
         case "seed", None:
-            return "another one for each answer"
+            return "a new one for each answer"
         case _, {**biases}:
             return " ".join(f"{token}={bias:g}" for token, bias in biases.items()) or "none"
         case _, tuple():

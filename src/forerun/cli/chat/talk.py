@@ -16,7 +16,7 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
     """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on.
 
     Args:
-        flags: by the settings that errors name.
+        flags: the flag of each setting that errors may name.
     """
     kept = KeptFile()
     if is_terminal():
@@ -29,7 +29,7 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
         except ForerunError as error:
             advice = f"; {WAYS_OUT}" if isinstance(error, ContextOverflowError) else ""
             say(f"error: {in_flags(str(error), flags)}{advice}")
-        except KeyboardInterrupt:  # at the prompt, as answers have their own ways
+        except KeyboardInterrupt:  # at the prompt, as answers handle Ctrl-C themselves
             if not is_terminal():
                 raise
             say("" if typed_so_far() else "\n/exit or Ctrl-D leaves")

@@ -14,18 +14,18 @@ from forerun.text.conversation import Exchange
 
 FORMAT: Final = "forerun conversation, version 1"
 MAX_BYTES: Final = 2**26  # a context of a million tokens is 5 MB of text
-STOPPED: Final = "stopped"  # true in an answer that the user stopped before its end; else it is left out
+STOPPED: Final = "stopped"  # true for an answer that the user stopped before its end, else left out
 KEYS: Final = ("format", "model", "identity", "settings", "template_variables", "num_dropped_turns", "messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """All of a conversation that outlives its process.
+    """The part of a conversation that is saved.
 
     Args:
-        model, identity: what the model was called, and what stands for this very one.
-        variables: of the chat template.
-        num_dropped: the oldest turns, which the model is not shown any more.
+        model, identity: the model's name, and the identity of its files.
+        variables: the variables of the chat template.
+        num_dropped: number of the oldest turns, which are not sent to the model any more.
     """
 
     model: str
@@ -58,22 +58,22 @@ class Transcript:
 
 
 def read_transcript(path: Path, files: KeptFiles) -> Transcript:
-    """The conversation of a file; anything else is refused by the name of what is wrong with it.
+    """The conversation in a file.
 
     Raises:
-        ConfigError: the file cannot be read, or is no such conversation.
+        ConfigError: the file cannot be read, or is not a valid conversation; the message says what is wrong with it.
     """
     try:
         values = json.loads(files.read(path))
-        json.dumps(values, ensure_ascii=False).encode()  # half a character could be read, and never be written again
+        json.dumps(values, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a conversation's file") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a file with a conversation") from error
     except (ValueError, RecursionError, CheckpointError) as error:
-        _refuse(path, f"it is no JSON ({error})")
+        _refuse(path, f"it is not valid JSON ({error})")
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         _refuse(path, f"its format is not {FORMAT!r}")
     if set(values) != set(KEYS):
-        _refuse(path, f"it must hold just {', '.join(KEYS)}, not {', '.join(map(short, sorted(values)))}")
+        _refuse(path, f"it must hold the keys {', '.join(KEYS)}, not {', '.join(map(short, sorted(values)))}")
     system, turns = _turns_of(path, values["messages"])
     num_dropped = values["num_dropped_turns"]
     if type(num_dropped) is not int or not 0 <= num_dropped <= len(turns):
@@ -110,14 +110,14 @@ def _content(path: Path, message: object, number: int) -> str:
         case {"role": str(role), "content": str(content), **others}:
             if not others or (role == "assistant" and others == {STOPPED: True}):
                 return content
-    _refuse(path, f"message {number} is {short(message)}, but must hold just a role and a content, both texts")
+    _refuse(path, f"message {number} is {short(message)}, but must hold only a role and a content, both texts")
 
 
 def _params_of(path: Path, settings: object) -> SamplingParams:
     values = _object(path, "settings", settings)
     unknown = set(values) - {field.name for field in fields(SamplingParams)}
     if unknown:
-        _refuse(path, f"settings holds {short(min(unknown))}, which is none")
+        _refuse(path, f"settings holds {short(min(unknown))}, which is not a setting")
     try:
         biases = _object(path, "logit_bias", values.get("logit_bias", {}))
         return SamplingParams(**{**values, "logit_bias": {int(token): bias for token, bias in biases.items()}})
@@ -138,4 +138,4 @@ def _text(path: Path, name: str, value: object) -> str:
 
 
 def _refuse(path: Path, fault: str) -> NoReturn:
-    raise ConfigError(f"{path} is no conversation that can go on: {fault}; name another file")
+    raise ConfigError(f"{path} cannot be continued as a conversation: {fault}; name another file")

@@ -14,17 +14,18 @@ from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.layer_skip.in_pass_search import InPassSearch
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
-from forerun.drafting.layer_skip.set_search import SetSearch
-from forerun.drafting.layer_skip.settings import TUNED
-from forerun.drafting.layer_skip.skip_costs import SkipCosts, measure_skip_costs
-from forerun.drafting.layer_skip.skip_search import FixedSet, SkipSearch, first_set
-from forerun.drafting.layer_skip.speed_model import SpeedModel
-from forerun.drafting.layer_skip.swift_candidates import FEWEST_ITEMS, WINDOW, SwiftCandidates, load_library
-from forerun.drafting.layer_skip.swift_search import SwiftSearch
-from forerun.drafting.layer_skip.when_to_draft import TIMED, Drafting, DraftingSchedule, Resting
+from forerun.drafting.layer_skip.search import MOST_PROBE_ROWS, FixedSet, SkipSearch, Strategy
+from forerun.drafting.layer_skip.set_files import NamedSet, first_set
+from forerun.drafting.layer_skip.speed_model import (
+    EXPANSION_S,
+    ROUND_S,
+    SkipCosts,
+    SpeedModel,
+    measure_skip_costs,
+)
+from forerun.drafting.layer_skip.swift import FEWEST_ITEMS, WINDOW, SwiftStrategy, load_library
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
@@ -37,6 +38,8 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
 PROBED_ROWS: Final = (3, 9, 17)  # numbers of rows of passes with probe rows, timed in addition to the usual ones
+EARLY_S: Final = 0.4  # seconds of searching while the engine opens, if no set is known
+COSTS_EVERY: Final = 64  # drafting rounds between updates of overheads and of costs at the current context
 NO_NEWS: Final = DraftReport()
 
 
@@ -63,8 +66,8 @@ class LayerSkipDrafter(Drafter):
         rows = DraftRows(runner, policy.draft_width * config.depth + MAX_CATCH_UP)
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
         self._policy, self._known = policy, list(known)
-        self._search: SkipSearch = self._first_search()
-        self._schedule = DraftingSchedule(tree.looks_up)
+        self._search = SkipSearch(self._first_strategy(), runner)
+        self._schedule = Alone(tree.looks_up)
         self._costs: SkipCosts | None = None
         self._began, self._num_rounds = 0.0, 0
 
@@ -85,26 +88,29 @@ class LayerSkipDrafter(Drafter):
         """True if pass times must be measured."""
         return self._config.adaptive or self._config.search == "gated"
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self.needs_costs:
-            target = measure(sorted({*PROBED_ROWS, *widths_up_to(self.verify_width + TUNED.most_probe_rows)}))
+            target = measure(sorted({*PROBED_ROWS, *widths_up_to(self.verify_width + MOST_PROBE_ROWS)}))
             draft = measure_pace(self.runner, (1, 2, 4, 8)) if self.runner.has_copy else target
             self.take_costs(target, measure_skip_costs(self.runner, draft))
 
     def take_costs(self, target: Pace, costs: SkipCosts) -> None:
         """Use these pass times from now on to choose the skip set and the draft depth."""
         self._costs, self._pass_s, config = costs, target.step_s(1), self._config
-        usual = {"round_s": TUNED.round_s, "expansion_s": TUNED.expansion_s}
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
             depth = min(config.depth, max(1, config.verify_width - 1))
-            speed_model = SpeedModel(costs=costs, target=target, **usual, max_depth=depth)
-            search = SetSearch(self.runner.spec.num_layers, speed_model, seed=self._policy.seed, known=self._known)
-            early_s = 0.0 if self._known else TUNED.early_s
-            self._search = InPassSearch(search, self.runner, target, self._policy.search_share, early_s=early_s)
+            speed_model = SpeedModel(
+                costs=costs, target=target, round_s=ROUND_S, expansion_s=EXPANSION_S, max_depth=depth
+            )
+            strategy = GatedStrategy(
+                self.runner.spec.num_layers, speed_model, seed=self._policy.seed, known=self._known
+            )
+            early_s = 0.0 if self._known else EARLY_S
+            self._search = SkipSearch(strategy, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            shared, draft = RoundCosts(target, TUNED.round_s), costs.draft(self._search.skipped, costs.context)
-            self._guessed.rule = WidthRule(shared, draft, expansion_s=TUNED.expansion_s)
-            self._schedule.choice = Alone(shared)
+            shared, draft = RoundCosts(target, ROUND_S), costs.draft(self._search.strategy.skipped, costs.context)
+            self._guessed.rule = WidthRule(shared, draft, expansion_s=EXPANSION_S)
+            self._schedule.choose_by(shared)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._draft.begin(prompt_ids, params, noise)
@@ -114,21 +120,20 @@ class LayerSkipDrafter(Drafter):
 
     def propose(self) -> TokenTree:
         self._began, self._searched_s = perf_counter(), self._search.spent_s
-        kind = self._schedule.next(self._search, self._draft.num_tokens)
-        if isinstance(kind, Resting) and kind.rounds_left < TUNED.rest_rounds:
-            return TokenTree(self._root)
-        if self._search.wants_pass:
+        schedule, search, num_tokens = self._schedule, self._search, self._draft.num_tokens
+        schedule.next(lambda: search.strategy.may_pay(num_tokens), may_rest=not search.uses_every_round)
+        if schedule.is_checked and search.wants_pass:
             self._draft.tell()
-            self._search.run_pass(self._draft)
-        return self._propose_draft(kind.grows) if isinstance(kind, Drafting) else TokenTree(self._root)
+            search.run_pass(self._draft)
+        return self._propose_draft() if schedule.drafts else TokenTree(self._root)
 
-    def _propose_draft(self, grows: bool) -> TokenTree:
+    def _propose_draft(self) -> TokenTree:
         rule = self._guessed.rule
         self._draft.tell()
         self._follow_search()
         if rule is not None:
             rule.begin_round()
-        if grows:
+        if self._schedule.grows:
             self._grow()
         return self._guessed.proposal()
 
@@ -144,13 +149,12 @@ class LayerSkipDrafter(Drafter):
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._draft.note(acceptance.tokens)
         self._root = acceptance.bonus_token
-        match self._schedule.kind:
-            case Drafting():
-                return self._end_round(acceptance)
-            case Resting(rounds_left) if rounds_left == TIMED:
-                self._schedule.take_time(perf_counter() - self._began)
-            case _ if self._search.uses_every_round:
-                self._search.take_time(self._elapsed_s())
+        if self._schedule.drafts:
+            return self._end_round(acceptance)
+        if self._schedule.is_timed:
+            self._search.take_time(self._schedule.measure_rest(perf_counter() - self._began))
+        elif self._search.uses_every_round:
+            self._search.take_time(self._elapsed_s())
         return NO_NEWS
 
     def note(self, acceptance: Acceptance) -> None:
@@ -159,15 +163,15 @@ class LayerSkipDrafter(Drafter):
 
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
-        draft, rule, choice = self._draft, self._guessed.rule, self._schedule.choice
+        draft, rule = self._draft, self._guessed.rule
         if draft.first_guess is not None:
-            self._search.take_guess(draft.skipped, draft.first_guess == acceptance.tokens[0])
+            is_hit = draft.first_guess == acceptance.tokens[0]
+            self._search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
         was_hit = draft.tell()
         elapsed_s = self._elapsed_s()
         if rule is not None:
             rule.end_round(len(acceptance.path), elapsed_s)
-        if choice is not None:
-            choice.measure(len(acceptance.tokens), elapsed_s)
+        self._schedule.measure(len(acceptance.tokens), elapsed_s)
         self._search.take_time(elapsed_s)
         return DraftReport(was_hit=was_hit)
 
@@ -175,11 +179,11 @@ class LayerSkipDrafter(Drafter):
         """Seconds of this round without those of the search, which must not count as drafting time."""
         return perf_counter() - self._began - (self._search.spent_s - self._searched_s)
 
-    def _first_search(self) -> SkipSearch:
+    def _first_strategy(self) -> Strategy:
         config, num_layers = self._config, self.runner.spec.num_layers
         if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
             load_library()  # otherwise its first use would import it during a request
-            return SwiftSearch(SwiftCandidates(num_layers, seed=self._policy.seed), self.runner)
+            return SwiftStrategy(num_layers, seed=self._policy.seed)
         return FixedSet(first_set(num_layers, self._known))
 
     def _grow(self) -> None:
@@ -190,9 +194,10 @@ class LayerSkipDrafter(Drafter):
 
     def _follow_search(self) -> None:
         """Draft with the search's set from now on, at its cost for the current context length."""
-        draft, skipped = self._draft, self._search.skipped
+        draft, strategy = self._draft, self._search.strategy
+        skipped = strategy.skipped
         self._num_rounds += 1
-        is_due = self._num_rounds % TUNED.costs_every == 0
+        is_due = self._num_rounds % COSTS_EVERY == 0
         if skipped == draft.skipped and not is_due:
             return
         draft.skipped, rule, costs = skipped, self._guessed.rule, self._costs
@@ -202,7 +207,7 @@ class LayerSkipDrafter(Drafter):
         if is_due:
             plain_round_s = self._schedule.plain_round_s
             plain_s = 0.0 if plain_round_s is None else max(0.0, plain_round_s - self._pass_s)
-            self._search.take_overheads(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
+            strategy.take_overheads(rule.round_overhead_s, rule.expansion_overhead_s, plain_s)
 
 
 def search_of(drafter: Drafter) -> SkipSearch | None:
@@ -212,6 +217,6 @@ def search_of(drafter: Drafter) -> SkipSearch | None:
 
 def rows_behind_text(config: LayerSkip, policy: SkipPolicy = BEST_SKIPS) -> int:
     """Rows of the target's cache that a round can fill after the text."""
-    num_probes = TUNED.most_probe_rows if config.search == "gated" else 0
+    num_probes = MOST_PROBE_ROWS if config.search == "gated" else 0
     window = WINDOW if config.search == "paper" else 0
     return max(policy.draft_width * config.depth, config.verify_width + num_probes, window)

@@ -7,10 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.core.sublayers import SkipSet, skippable
-from forerun.drafting.layer_skip.settings import ROWS_PER_EVALUATION, TUNED, SearchSettings
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
+ROWS_PER_EVALUATION: Final = 32
+WHOLE_LOGIT: Final = 4.5  # prior log-odds that a guess of the whole model is correct
+WHOLE_DEVIATION: Final = 0.7  # standard deviation of that prior
+WHOLE_PENALTY: Final = (
+    11.0  # log-odds lost if all is skipped; from hit rates of 0.40 at 45 % of 13B, 0.26 at 50 % of 70B
+)
+PENALTY_SPREAD: Final = 1.6  # standard deviation of a sublayer's penalty as a share of its mean
+OUTER_PENALTY: Final = 3.0  # penalty of the first and the last layer as a multiple of a middle layer's
+DISCOUNT: Final = 0.98  # factor on the weight of older evidence per hundred evaluations
 NEWTON_STEPS: Final = 12
 CLOSE: Final = 1e-6  # tolerance of Newton's method, in log-odds
 
@@ -27,14 +35,14 @@ class PenaltyModel:
         num_layers: layers of the model; its skippable sublayers are the items.
     """
 
-    def __init__(self, num_layers: int, settings: SearchSettings = TUNED) -> None:
-        items, self._settings = skippable(num_layers), settings
+    def __init__(self, num_layers: int) -> None:
+        items = skippable(num_layers)
         self._place = {item: number for number, item in enumerate(items, start=1)}
-        middle, outer = (num_layers - 1) / 2, settings.outer_penalty
-        shape = np.array([1.0 + (outer - 1.0) * abs(layer / middle - 1.0) ** 4 for layer, _ in items])
-        penalties = shape * (settings.whole_penalty / shape.sum())
-        deviations = np.concatenate(([settings.whole_deviation], settings.penalty_spread * penalties))
-        self._prior_mean: Floats = np.concatenate(([settings.whole_logit], penalties))
+        middle = (num_layers - 1) / 2
+        shape = np.array([1.0 + (OUTER_PENALTY - 1.0) * abs(layer / middle - 1.0) ** 4 for layer, _ in items])
+        penalties = shape * (WHOLE_PENALTY / shape.sum())
+        deviations = np.concatenate(([WHOLE_DEVIATION], PENALTY_SPREAD * penalties))
+        self._prior_mean: Floats = np.concatenate(([WHOLE_LOGIT], penalties))
         self._prior_precision: Floats = deviations**-2.0
         self._mean = self._prior_mean.copy()
         self._covariance: Floats = np.diag(1.0 / self._prior_precision)
@@ -80,7 +88,7 @@ class PenaltyModel:
         self._rows_left -= num_rows
         if self._rows_left <= 0.0:
             self._rows_left = 100.0 * ROWS_PER_EVALUATION
-            self.forget(1.0 - self._settings.discount)
+            self.forget(1.0 - DISCOUNT)
 
     def estimates(self, rows: Floats) -> tuple[Floats, Floats]:
         """Log-odds and their standard deviations, [sets] each, of sets given by their features [sets, 1 + items]."""

@@ -4,8 +4,8 @@ Legend: T rows of the pass, E probe rows, S sublayers, W slots that not every ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
@@ -56,7 +56,7 @@ class ProbeLayout:
 
     def __init__(self, num_layers: int) -> None:
         self._numbers = {sublayer: number for number, sublayer in enumerate(all_sublayers(num_layers))}
-        self._gates: dict[SkipSet, NDArray[np.bool_]] = {}
+        self._gates_of = lru_cache(MOST_REMEMBERED)(self._make_gates)
 
     def add_to(self, inputs: ForwardInput, probes: ProbeRows) -> ForwardInput:
         """The pass with probe rows added at the end. Their slots follow those of the tree and are dropped with it.
@@ -71,7 +71,10 @@ class ProbeLayout:
 
     def alone(self, probes: ProbeRows, first_slot: int) -> ForwardInput:
         """A pass of only probe rows, in slots after the text."""
-        return self._pass([], [], NO_ROWS, first_slot, probes)
+        inputs = self._pass([], [], NO_ROWS, first_slot, probes)
+        if len(probes.skipped) > 1:
+            return inputs
+        return replace(inputs, row_skips=None, skipped=probes.skipped[0])  # runs no skipped sublayer at all
 
     def _pass(
         self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
@@ -97,13 +100,9 @@ class ProbeLayout:
             row_skips=skips_TS,
         )
 
-    def _gates_of(self, skipped: SkipSet) -> NDArray[np.bool_]:
-        gates = self._gates.get(skipped)
-        if gates is None:
-            if len(self._gates) >= MOST_REMEMBERED:
-                self._gates.clear()
-            gates = self._gates[skipped] = np.zeros(len(self._numbers), np.bool_)
-            gates[[self._numbers[sublayer] for sublayer in skipped]] = True
+    def _make_gates(self, skipped: SkipSet) -> NDArray[np.bool_]:
+        gates = np.zeros(len(self._numbers), np.bool_)
+        gates[[self._numbers[sublayer] for sublayer in skipped]] = True
         return gates
 
 

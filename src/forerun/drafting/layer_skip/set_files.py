@@ -1,4 +1,4 @@
-"""Skip sets on disk: those that forerun found for a model, and those that SWIFT published.
+"""Named skip sets, and their files: those that forerun found for a model, and those that SWIFT published.
 
 forerun's own file is for one model, which it names:
 
@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
 from typing import Final
@@ -20,8 +21,7 @@ from typing import Final
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import MAX_JSON_BYTES, read_bounded
 from forerun.core.output_file import write_whole
-from forerun.core.sublayers import ATTENTION, MLP, SkipSet
-from forerun.drafting.layer_skip.named_set import NamedSet
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,28 @@ MAX_COUNT: Final = 2.0**53
 LAYERS_BY_SIZE: Final = {"7b": 32, "13b": 40, "34b": 48, "70b": 80}  # layers of the Llama models in SWIFT's set names
 SIZE: Final = re.compile(r"(?<![\d.])(7b|13b|34b|70b)(?![a-z\d])", re.IGNORECASE | re.ASCII)
 ADVICE: Final = "give a file that `forerun prepare` wrote for this model, or SWIFT's own for one of its size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSet:
+    """Sublayers to skip, and how often the rest of the model predicted the next token.
+
+    Args:
+        name: used only in reports.
+        skipped: the sublayers that a draft pass skips.
+        num_hits: correct guesses; old ones may count less than one.
+        num_rows: all guesses, with the same weights.
+    """
+
+    name: str
+    skipped: SkipSet
+    num_hits: float = 0.0
+    num_rows: float = 0.0
+
+
+def first_set(num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
+    """The initial skip set: the set that the last search used, which is the first known one, or every other layer."""
+    return known[0].skipped if known else every_other_layer(num_layers)
 
 
 def sets_beside(model: Path) -> Path:

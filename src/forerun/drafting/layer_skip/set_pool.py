@@ -1,18 +1,72 @@
-"""A pool of skip sets; the hit record of each is combined with the penalty model's prior."""
+"""A pool of skip sets with the hit records of each, combined with the penalty model's prior."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from forerun.core.sublayers import SkipSet
-from forerun.drafting.layer_skip.hit_share import HitShare
-from forerun.drafting.layer_skip.named_set import NamedSet
 from forerun.drafting.layer_skip.penalties import Floats, PenaltyModel, sigmoid, sigmoids
-from forerun.drafting.layer_skip.settings import TUNED, SearchSettings
-from forerun.drafting.layer_skip.skip_costs import numbers_of
-from forerun.drafting.layer_skip.speed_model import SpeedModel
+from forerun.drafting.layer_skip.set_files import NamedSet
+from forerun.drafting.layer_skip.speed_model import SpeedModel, numbers_of
+
+POOL_SIZE: Final = 8  # sets with a separate record
+NUM_KEPT: Final = 4  # sets of the pool that were used for earlier texts and are kept for similar ones
+RECORD_MEMORY: Final = 4096.0  # limit on a set's record, in rows
+UNEXPLAINED: Final = 0.5  # standard deviation, in log-odds, of sets from the sum of their penalties
+MOST_PRIOR_ROWS: Final = 24.0  # limit on the rows that the model's prior of a set counts as
+FALL_RECENT, FALL_PAST = 64.0, 2048.0  # memory, in rows, of the two hit rates that are compared
+FALL_LEAST: Final = 32.0  # least rows of either for a comparison
+FALL_DEVIATIONS: Final = 3.0  # standard deviations by which the recent rate must be lower to count as a change of text
+OVERDISPERSION: Final = 1.5  # variance of hits relative to independent hits: texts have easy and hard passages
+
+
+class HitShare:
+    """Hits and rows, with less weight on older ones.
+
+    Args:
+        memory: limit on the total weight, in rows.
+        num_hits, num_rows: initial counts.
+    """
+
+    def __init__(self, memory: float, num_hits: float = 0.0, num_rows: float = 0.0) -> None:
+        self._memory = memory
+        self.num_hits, self.num_rows = num_hits, num_rows
+
+    def record(self, num_hits: float, num_rows: float) -> None:
+        self.forget(min(1.0, num_rows / self._memory))
+        self.num_hits += num_hits
+        self.num_rows += num_rows
+
+    def forget(self, share: float) -> None:
+        """Discount the counts by this share."""
+        self.num_hits *= 1.0 - share
+        self.num_rows *= 1.0 - share
+
+
+class FallDetector:
+    """Detects a recent hit rate well below the past one, for example after a change of text.
+
+    Args:
+        num_hits, num_rows: initial counts of the past rate.
+    """
+
+    def __init__(self, num_hits: float, num_rows: float) -> None:
+        self._recent, self._past = HitShare(FALL_RECENT), HitShare(FALL_PAST, num_hits, num_rows)
+
+    def record(self, num_hits: float, num_rows: float) -> None:
+        self._recent.record(num_hits, num_rows)
+        self._past.record(num_hits, num_rows)
+
+    def has_fallen(self) -> bool:
+        recent, past = self._recent, self._past
+        if recent.num_rows < FALL_LEAST or past.num_rows < recent.num_rows + FALL_LEAST:
+            return False
+        share = (past.num_hits + 1.0) / (past.num_rows + 2.0)
+        variance = OVERDISPERSION * share * (1.0 - share) * (1.0 / recent.num_rows + 1.0 / past.num_rows)
+        return recent.num_hits / recent.num_rows < share - FALL_DEVIATIONS * math.sqrt(variance)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -66,10 +120,8 @@ class SetPool:
         first: the set in use at first.
     """
 
-    def __init__(
-        self, model: PenaltyModel, speed_model: SpeedModel, first: NamedSet, settings: SearchSettings = TUNED
-    ) -> None:
-        self._model, self.speed_model, self._settings = model, speed_model, settings
+    def __init__(self, model: PenaltyModel, speed_model: SpeedModel, first: NamedSet) -> None:
+        self._model, self.speed_model = model, speed_model
         self._members: dict[SkipSet, PooledSet] = {}
         self._num_kept = 0
         self.in_use = self._enter(first)
@@ -87,7 +139,7 @@ class SetPool:
         """Add a set; a full pool drops the one with the lowest optimistic speed."""
         if (member := self._members.get(named.skipped)) is not None:
             return member
-        if len(self._members) == self._settings.pool_size:
+        if len(self._members) == POOL_SIZE:
             order = self.ranked(context, 1.0)
             last = next(one for one in reversed(order) if one is not self.in_use and not one.kept_since)
             del self._members[last.skipped]
@@ -98,15 +150,15 @@ class SetPool:
         self._num_kept += 1
         self.in_use.kept_since = self._num_kept
         for member in self:
-            if member.kept_since <= self._num_kept - self._settings.num_kept:
+            if member.kept_since <= self._num_kept - NUM_KEPT:
                 member.kept_since = 0
 
     def refresh(self) -> None:
         """Recompute the members' priors from the model."""
         logits, deviations = self._model.estimates(np.stack([member.features for member in self]))
-        variances = deviations * deviations + self._settings.unexplained**2
+        variances = deviations * deviations + UNEXPLAINED**2
         chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # mean probability (MacKay)
-        num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, self._settings.most_prior_rows)
+        num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, MOST_PRIOR_ROWS)
         for member, chance, rows in zip(self, chances.tolist(), num_rows.tolist(), strict=True):
             member.prior_hits, member.prior_rows = chance * rows, rows
 
@@ -142,7 +194,7 @@ class SetPool:
             skipped=named.skipped,
             numbers=numbers_of(named.skipped),
             features=features,
-            seen=HitShare(self._settings.record_memory, named.num_hits, named.num_rows),
+            seen=HitShare(RECORD_MEMORY, named.num_hits, named.num_rows),
             prior_hits=sigmoid(float(features @ np.concatenate(([model.intercept], model.penalties)))),
         )
         self._members[member.skipped] = member

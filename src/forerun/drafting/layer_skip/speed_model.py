@@ -1,15 +1,73 @@
-"""Tokens per second of a skip set, and the fastest set under additive penalties."""
+"""Estimated times of passes with some sublayers skipped, tokens per second with a set, and the fastest set."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Final
 
 import numpy as np
+import torch
 
 from forerun.core.pace import Pace
-from forerun.core.sublayers import SkipSet, Sublayer, skippable
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, Sublayer, all_sublayers, skippable
 from forerun.drafting.layer_skip.penalties import Floats, sigmoids
-from forerun.drafting.layer_skip.settings import TUNED
-from forerun.drafting.layer_skip.skip_costs import SkipCosts, numbers_of
+from forerun.model.measure import empty_cache, least_times, stand_in, time_pass
+from forerun.model.shared_cache import DraftRunner
+from forerun.speculation.economy.depths import Number, at_least, chain_speed
+
+ROUND_S: Final = 0.3e-3  # seconds of a drafting round in addition to its passes, until measured
+EXPANSION_S: Final = 0.06e-3  # seconds of a drafted token in addition to its pass, until measured
+LEAST_PENALTY: Final = 0.005  # lower bound on a sublayer's penalty, in log-odds; lower estimates are due to chance
+KINDS: Final = (ATTENTION, MLP)
+LONG_CONTEXT: Final = 1024  # tokens, enough to measure attention's time per token
+SHORT_CONTEXT: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipCosts:
+    """Seconds of draft passes by skipped sublayers. All sublayers of a kind take the same time.
+
+    Args:
+        whole: seconds of a draft pass with every sublayer, by its rows.
+        attention_s: seconds of one attention sublayer in a one-row pass, at `context`.
+        mlp_s: seconds of one MLP in such a pass.
+        context: tokens before the rows during the measurement.
+        attention_slope_s: added seconds of one attention sublayer per token before the rows.
+        num_layers: layers of the model.
+    """
+
+    whole: Pace
+    attention_s: float
+    mlp_s: float
+    context: int
+    attention_slope_s: float
+    num_layers: int
+
+    def attention_at(self, context: int) -> float:
+        """Seconds of one attention sublayer at this context length."""
+        return max(0.0, self.attention_s + self.attention_slope_s * (context - self.context))
+
+    def whole_at(self, context: int) -> float:
+        """Seconds of a pass of one row with every sublayer."""
+        return self.whole.step_s(1) + self.num_layers * (self.attention_at(context) - self.attention_s)
+
+    def draft_s(self, num_attention: Number, num_mlp: Number, context: int) -> Number:
+        """Seconds of a one-row pass that skips this many sublayers of each kind, at least 1 % of a pass."""
+        whole_s = self.whole_at(context)
+        seconds: Number = at_least(
+            whole_s / 100, whole_s - num_attention * self.attention_at(context) - num_mlp * self.mlp_s
+        )
+        return seconds
+
+    def draft(self, skipped: SkipSet, context: int) -> Pace:
+        """The pace of draft passes that skip these, assumed to scale with the number of rows as a whole pass does."""
+        share = self.draft_s(*numbers_of(skipped), context) / self.whole.step_s(1)
+        return Pace(steps=tuple((rows, seconds * share) for rows, seconds in self.whole.steps))
+
+
+def numbers_of(skipped: SkipSet) -> tuple[int, int]:
+    """Numbers of attention and MLP sublayers skipped."""
+    num_attention = sum(kind == ATTENTION for _, kind in skipped)
+    return num_attention, len(skipped) - num_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +101,14 @@ class SpeedModel:
             chance: probability that a drafted token is accepted if the ones before it are.
         """
         token_s = self.costs.draft_s(*numbers_of(skipped), context) + self.expansion_s
-        best, gain, power = 0.0, 1.0, 1.0
-        for depth in range(1, self.max_depth + 1):
-            power *= chance
-            gain += power
-            best = max(best, gain / (depth * token_s + self._verify_s[depth]))
-        return best
+        return chain_speed(chance, token_s, self._verify_s)
 
     def speeds(self, chances: Floats, num_attention: Floats, num_mlp: Floats, context: int) -> Floats:
         """`speed` of many sets at once, from the numbers of sublayers of each kind that they skip; shapes broadcast."""
-        costs, whole_s = self.costs, self.costs.whole_at(context)
-        saved_s = num_attention * costs.attention_at(context)
-        token_s = np.maximum(whole_s / 100, whole_s - saved_s - num_mlp * costs.mlp_s) + self.expansion_s
-        best = np.zeros(np.broadcast_shapes(chances.shape, token_s.shape))
-        power, gain = chances.copy(), chances + 1.0
-        for depth in range(1, self.max_depth + 1):
-            if depth > 1:
-                power *= chances
-                gain += power
-            np.maximum(best, gain / (depth * token_s + self._verify_s[depth]), out=best)
-        return best
+        token_s = self.costs.draft_s(num_attention, num_mlp, context) + self.expansion_s
+        return chain_speed(chances, token_s, self._verify_s)
 
-    def best_set(self, intercept: float, penalties: Floats, context: int, num_skipped: int | None = None) -> SkipSet:
+    def best_set(self, intercept: float, penalties: Floats, context: int) -> SkipSet:
         """The set with the most expected tokens per second if log-odds are the intercept minus the skipped penalties.
 
         All sublayers of a kind cost the same. So for given numbers of each kind, the best set skips those with the
@@ -75,9 +119,8 @@ class SpeedModel:
 
         Args:
             penalties: in log-odds, [items] in the order of `skippable`.
-            num_skipped: sublayers to skip; None: the number is chosen for speed.
         """
-        penalties = np.maximum(penalties, TUNED.least_penalty)
+        penalties = np.maximum(penalties, LEAST_PENALTY)
         orders = [kind.argsort(kind="stable") for kind in (penalties[0::2], penalties[1::2])]
         lost_attention, lost_mlp = (
             np.concatenate(([0.0], penalties[place::2][order].cumsum())) for place, order in enumerate(orders)
@@ -85,9 +128,7 @@ class SpeedModel:
         numbers = np.arange(float(len(lost_mlp)))
         lost = lost_attention[:, None] + lost_mlp
         speeds = self.speeds(sigmoids(intercept - lost), numbers[:, None], numbers, context)
-        if num_skipped is not None:
-            speeds[numbers[:, None] + numbers != num_skipped] = 0.0
-        elif self.costs.whole_at(context) >= self.target.step_s(1):
+        if self.costs.whole_at(context) >= self.target.step_s(1):
             speeds[0, 0] = 0.0
         num_attention, num_mlp = divmod(int(speeds.argmax()), len(lost_mlp))
         chosen = [*(2 * orders[0][:num_attention]).tolist(), *(2 * orders[1][:num_mlp] + 1).tolist()]
@@ -101,3 +142,40 @@ class SpeedModel:
     def _verify_s(self) -> list[float]:
         """Seconds of a round without its drafting, by depth from 0 on."""
         return [self.target.step_s(depth + 1) + self.round_s for depth in range(self.max_depth + 1)]
+
+
+@torch.inference_mode()
+def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.2) -> SkipCosts:
+    """Measure the time of each kind of sublayer, by passes without that kind at a short and at a long context.
+
+    Empties the cache.
+
+    Args:
+        whole: seconds of a pass with all sublayers, by its rows.
+        budget_s: seconds after which no further repeat starts.
+    """
+    cache, num_layers = empty_cache(runner), runner.spec.num_layers
+    short, long = min(SHORT_CONTEXT, (cache.capacity - 1) // 2), min(LONG_CONTEXT, cache.capacity - 1)
+    attentions, mlps = (frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in KINDS)
+    runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, attentions, mlps)]
+
+    def time_run(context: int, skipped: SkipSet) -> float:
+        stand_in(cache, context)
+        return time_pass(runner, 1, skipped)
+
+    seconds = dict(zip(runs, least_times([partial(time_run, *run) for run in runs], budget_s), strict=True))
+    cache.truncate(0)
+
+    def share_s(context: int, skipped: SkipSet) -> float:
+        return max(0.0, seconds[context, NOTHING] - seconds[context, skipped]) / num_layers
+
+    scale = whole.step_s(1) / seconds[short, NOTHING]
+    slope = (share_s(long, attentions) - share_s(short, attentions)) / max(1, long - short)
+    return SkipCosts(
+        whole=whole,
+        attention_s=scale * share_s(short, attentions),
+        mlp_s=scale * share_s(short, mlps),
+        context=short,
+        attention_slope_s=scale * max(0.0, slope),
+        num_layers=num_layers,
+    )

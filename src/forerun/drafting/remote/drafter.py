@@ -13,14 +13,14 @@ from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
-from forerun.drafting.remote.estimates import expansion_gain, expected_tokens
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import TargetEnd
-from forerun.drafting.remote.wait_policy import WaitPolicy
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.waiting import WaitPolicy, expansion_gain, expected_tokens
 from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -90,10 +90,10 @@ class ParallelDrafter(Drafter):
             raise VocabularyError(f"the drafter's process does not fit: {connection.fault}")
         return connection.is_ready
 
-    def adapt(self, measure: Measure) -> None:
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         """Choose the number of rows to verify by measured time from now on. Draft time overlaps with it."""
         if self._draft.adaptive:
-            self._rule = WidthRule(measure(widths_up_to(self.verify_width)), None)
+            self._rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), None)
 
     def change_owner(self, owner: str) -> None:
         self._end.owner = owner

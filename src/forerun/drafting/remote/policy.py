@@ -1,28 +1,8 @@
 """Policies for how target and drafter share the work of a request, for ablations."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from forerun.core.errors import require
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpansionSettings:
-    """Settings of when a drafter expands and how much of its tree it sends; chosen by hand, not tuned.
-
-    Args:
-        trees_per_cut: nodes that are kept and sent, as a multiple of `verify_width`.
-        coverage: the share of an expanded node's probability that its kept children have.
-        send_within: the tree is sent ahead if the verdict is expected within this many expansions: one expansion, and
-            a quarter in case the verdict comes early.
-    """
-
-    trees_per_cut: int = 16
-    coverage: float = 0.6
-    send_within: float = 1.25
-
-
-EXPANSION: Final = ExpansionSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

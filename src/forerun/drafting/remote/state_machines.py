@@ -16,10 +16,10 @@ from secrets import token_bytes
 from typing import Final, Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.estimates import blend, expansion_gain, expected_tokens
 from forerun.drafting.remote.messages import MAX_NODES, OWNER_BYTES, Begin, Message, Proposal, Setup, Stop, Verdict
-from forerun.drafting.remote.policy import EXPANSION
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.economy.costs import blend
+from forerun.speculation.economy.waiting import NEWEST, SEND_WITHIN, TREES_PER_CUT, repair_pays
 from forerun.speculation.tree import TokenTree
 
 HIT_WEIGHT: Final = 0.1  # weight of the newest verdict in the share of hits
@@ -58,7 +58,7 @@ class DrafterEnd:
 
     def __init__(self, grower: Grower, setup: Setup, *, make_noise: MakeNoise, clock: Callable[[], float]) -> None:
         self._grower, self._setup, self._make_noise, self._clock = grower, setup, make_noise, clock
-        self._sent_nodes = min(setup.verify_width * EXPANSION.trees_per_cut, MAX_NODES)
+        self._sent_nodes = min(setup.verify_width * TREES_PER_CUT, MAX_NODES)
         self.request = 0
         self.is_active = False
         self.expansion_s, self._hit_share = 0.0, 0.5
@@ -102,7 +102,7 @@ class DrafterEnd:
         self._is_grown = not self._grower.expand()
         if not self._is_grown:
             self.num_expansions += 1
-            self.expansion_s = blend(self.expansion_s, self._clock() - began)
+            self.expansion_s = blend(self.expansion_s, self._clock() - began, NEWEST)
         if self._must_answer:
             self._num_repairs += 1
             return self._answer() if self._is_grown or not self._repair_pays() else []
@@ -128,22 +128,20 @@ class DrafterEnd:
 
     def _may_be_needed(self) -> bool:
         """True if the tree should be sent ahead, because the verdict may come before the next expansion ends."""
-        is_due = self._clock() + EXPANSION.send_within * self.expansion_s >= self._verdict_due
+        is_due = self._clock() + SEND_WITHIN * self.expansion_s >= self._verdict_due
         return self._setup.policy.sends_ahead and is_due and not self._is_grown and self._grower.is_rooted
 
     def _repair_pays(self) -> bool:
         """True if it pays off for the target to wait for one more expansion.
 
-        The first one after a miss always does, since there is nothing else to verify. Another one does if it adds more
-        expected tokens than the target would generate in that time.
+        The first one after a miss always does, since there is nothing else to verify.
         """
         if not self._grower.is_rooted:
             return True
         if self._num_repairs >= self._setup.policy.max_repairs or not self._step_s:
             return False
-        tree, verify_width = self._grower.tree, self._setup.verify_width
-        gain = expansion_gain(tree, verify_width, self._setup.draft_width, coverage=EXPANSION.coverage)
-        return gain * self._step_s > (1.0 + expected_tokens(tree, verify_width)) * self.expansion_s
+        widths = self._setup.verify_width, self._setup.draft_width
+        return repair_pays(self._grower.tree, *widths, step_s=self._step_s, expansion_s=self.expansion_s)
 
     def _await_answer(self) -> None:
         self._must_answer, self._is_grown = True, False

@@ -113,7 +113,7 @@ class BoundedConnection(H11Protocol):
         if request is not None and not request.response_complete:
             request.disconnected = True
             request.message_event.set()
-        body = invalid("This is no HTTP request.", code="bad_http").json(uuid4().hex)
+        body = invalid("This is not a valid HTTP request.", code="bad_http").json(uuid4().hex)
         headers = [
             ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
         ]  # fmt: skip

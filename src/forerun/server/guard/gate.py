@@ -108,14 +108,18 @@ class Gate:
         """Raise ApiError for a Host or Origin header that belongs to another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self._hosts.has(host):
-            raise ApiError(403, "This server does not answer to that Host.", code="host_not_allowed")
+            raise ApiError(
+                403, "This server does not accept that Host header: see --allowed-host.", code="host_not_allowed"
+            )
         origin = headers.get(b"origin")
         if origin is None:
             return
         name = origin.decode("latin-1").lower()
         is_own = host != "" and name in (f"http://{host}", f"https://{host}")
         if not is_own and name not in self._origins:
-            raise ApiError(403, "Pages of that origin may not use this server.", code="origin_not_allowed")
+            raise ApiError(
+                403, "Pages of that origin may not use this server: see --allowed-origin.", code="origin_not_allowed"
+            )
 
     def _owner(self, scope: Scope, headers: Headers) -> str:
         """The owner of the request by its key. Raises ApiError if the key is missing or wrong."""
@@ -128,7 +132,7 @@ class Gate:
     def _require_small(self, scope: Scope, headers: Headers) -> None:
         """Raise ApiError if the URL is too long, the body is not declared as JSON, or its declared length too large."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-            raise ApiError(414, "The request's address is too long.", code="address_too_long")
+            raise ApiError(414, "The request's URL is too long.", code="address_too_long")
         if scope["method"] != "POST":
             return
         length = headers.get(b"content-length", b"0")

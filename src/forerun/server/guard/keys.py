@@ -25,7 +25,7 @@ def read_api_keys(path: str | Path) -> tuple[str, ...]:
     except ConfigError as error:
         raise KeyFileError(str(error)) from error
     except UnicodeDecodeError as error:
-        raise KeyFileError(f"key file {path} holds bytes that are no UTF-8: write one key a line") from error
+        raise KeyFileError(f"key file {path} is not UTF-8 text: write one key a line") from error
 
 
 class KeyRing:

@@ -30,7 +30,9 @@ def bind(config: ServerConfig) -> socket.socket:
         listener = socket.create_server(where, family=family, backlog=min(config.max_connections, 1024))
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise AddressError(f"cannot listen on {address} ({reason}): choose another port, or end its holder") from error
+        raise AddressError(
+            f"cannot listen on {address} ({reason}): choose another port, or end the process that uses it"
+        ) from error
     # Accepted connections inherit this option. Without it the system delays an event until the data before it is
     # acknowledged, which a client may delay by 40 ms. asyncio sets it only on sockets created with a protocol number.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -32,7 +32,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     except ApiError:
         raise
     except (ValueError, RecursionError):
-        raise broken("The request body is no valid JSON in UTF-8.") from None
+        raise broken("The request body is not valid JSON in UTF-8.") from None
 
 
 def require_shallow(body: bytes, max_depth: int) -> None:
@@ -57,7 +57,7 @@ def broken(message: str) -> ApiError:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise broken("The request body has an object in which a key stands twice.")
+        raise broken("The request body has an object with a duplicate key.")
     if len(pairs) > MAX_KEYS:
         raise broken(f"The request body has an object with more than {MAX_KEYS} keys.")
     for key, value in pairs:
@@ -70,7 +70,7 @@ def _require_characters(value: Any) -> None:
     match value:
         case str():
             if HALF_CHARACTER.search(value):
-                raise broken("The request body has half of a surrogate pair, which is no character.")
+                raise broken("The request body has half of a surrogate pair, which is not a character.")
         case list():
             for item in value:
                 if isinstance(item, str | list):
@@ -78,7 +78,7 @@ def _require_characters(value: Any) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise broken("The request body has NaN or Infinity, which JSON does not know.")
+    raise broken("The request body has NaN or Infinity, which are not valid JSON.")
 
 
 def _small(digits: str) -> int:
@@ -90,5 +90,5 @@ def _small(digits: str) -> int:
 def _finite(digits: str) -> float:
     value = float(digits)
     if not isfinite(value):
-        raise broken("The request body has a number beyond all floating-point numbers.")
+        raise broken("The request body has a number that is too large for a float.")
     return value

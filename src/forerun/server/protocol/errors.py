@@ -68,7 +68,7 @@ def internal() -> ApiError:
     """An internal error; the server's log has its cause under the request's id."""
     return ApiError(
         500,
-        "The server failed to answer this request; its log has the cause under the request id.",
+        "The server failed to answer this request: see its log for the cause, by the request id.",
         code="internal_error",
     )
 

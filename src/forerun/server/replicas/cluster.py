@@ -74,7 +74,9 @@ def loses_replica() -> Iterator[None]:
     try:
         yield
     except DeploymentUnavailableError as error:
-        raise NoReplicaError("no replica can be started: the lines of Ray Serve above say why") from error
+        raise NoReplicaError(
+            "no replica can be started: see the log lines of Ray Serve above for the reason"
+        ) from error
     except (RayError, RayServeException) as error:
         raise ReplicaLostError("a replica ended before its answer") from error
 

@@ -137,7 +137,7 @@ class Fleet:
             self._tasks.append(asyncio.create_task(self._watch(index, self._links[index])))
 
     def _start_cluster(self) -> "Sequence[RayReplica]":
-        """Takes seconds, so it runs in its own thread."""
+        """Start Ray and the replicas. This takes seconds, so it runs in its own thread."""
         from forerun.server.replicas.cluster import start_cluster
 
         return start_cluster(
@@ -168,7 +168,7 @@ class Fleet:
             self._fail(report.failure)
         is_ready, is_first = report is not None and report.is_ready, self.num_ready == 0
         if link.is_ready and not is_ready:
-            logger.warning("replica %d does not answer; it is started anew", index)
+            logger.warning("replica %d does not answer and is restarted", index)
             link.lose()
         if is_ready and not link.is_ready:
             logger.info("replica %d is ready", index)

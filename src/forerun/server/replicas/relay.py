@@ -104,5 +104,5 @@ class Relay:
 
 def lost() -> ApiError:
     """The error for a lost replica, when the request cannot be sent to another one."""
-    message = "The replica that wrote this answer was lost: try again."
+    message = "The process that generated this answer has ended: try again."
     return ApiError(503, message, code="replica_lost", retry_after_s=1)

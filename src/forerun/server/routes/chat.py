@@ -23,8 +23,8 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     continues = bool(asked.continue_final_message)
     if continues and asked.add_generation_prompt:
         raise invalid(
-            "continue_final_message goes on with the last message and add_generation_prompt begins another one: "
-            "set one of them.",
+            "continue_final_message continues the last message, and add_generation_prompt begins another one: set "
+            "only one of them.",
             param="continue_final_message",
         )
     variables = dict(asked.chat_template_kwargs or {})
@@ -36,7 +36,7 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     wanted = asked.max_completion_tokens or asked.max_tokens
     orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
     unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
-    splits = service.splits_thoughts and not continues  # the text that goes on is an answer, not a thought
+    splits = service.splits_thoughts and not continues  # a continued text is an answer, not reasoning
     answering = Answering(request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None)
     return await answering.respond()
 

@@ -42,4 +42,4 @@ async def kill_drafter(request: Request, model: str | None = None) -> dict[str, 
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             return {"killed": True}
-    raise ApiError(409, "No drafter runs in a process of its own.", code="no_drafter_process")
+    raise ApiError(409, "No drafter runs in a separate process.", code="no_drafter_process")

@@ -12,7 +12,7 @@ from forerun.server.work.job import Order
 from forerun.server.work.sampling_settings import of_choice, settings_of
 from forerun.server.work.service import Service
 
-MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts may be {} at most."
+MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts must be at most {}."
 
 
 def orders_for(

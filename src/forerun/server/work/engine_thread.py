@@ -164,10 +164,10 @@ class EngineThread:
             case ContextOverflowError():
                 return invalid("The prompt does not fit into the model's context.", code="context_length_exceeded")
             case ConfigError():
-                return invalid("The model cannot be asked with these settings.", code="invalid_value")
+                return invalid("The model does not support these settings.", code="invalid_value")
             case NumericalError():
                 self.state = EngineState.FAILING
-                return ApiError(500, "The model's scores left no token to choose from.", code="nothing_to_choose")
+                return ApiError(500, "The model's scores leave no token to choose from.", code="nothing_to_choose")
             case _:
                 self.state = EngineState.FAILING
                 logger.error("the engine failed", exc_info=error)

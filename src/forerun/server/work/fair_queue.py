@@ -67,7 +67,7 @@ class FairQueue:
             )
             if is_full and len(self) > 0:
                 raise ApiError(
-                    429, "Too many requests wait already: try again later.", code="rate_limit_exceeded",
+                    429, "Too many requests are waiting: try again later.", code="rate_limit_exceeded",
                     retry_after_s=self._retry_after_s(),
                 )  # fmt: skip
 
@@ -108,7 +108,7 @@ class FairQueue:
         if not self._lines[owner]:
             del self._lines[owner]
         if not self._lines:
-            self._given, self._clock = {}, 0.0  # nobody waits, so nobody is owed a turn
+            self._given, self._clock = {}, 0.0  # no key has waiting jobs, so the counts start again
 
     def _retry_after_s(self) -> int:
         """Estimated seconds until a tenth of the waiting tokens are done."""

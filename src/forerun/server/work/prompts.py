@@ -1,4 +1,4 @@
-"""From what a request says to token ids, away from the event loop and within bounds."""
+"""Converts a request's prompts to token ids, in threads outside the event loop and with limits on time and memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from forerun.server.protocol.errors import ApiError, invalid, too_long
 from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate, Message
 
-if TYPE_CHECKING:  # torch, which is loaded in the engine's thread, after the server listens
+if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
 
 Found = TypeVar("Found")
 ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
-ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and more where the engine has all cores
-NUM_READERS: Final = 4  # owners whose prompts are read at a time: one that sends much keeps no other one waiting
+ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
+NUM_READERS: Final = 4  # owners whose prompts are read at a time, so that an owner with long prompts delays no other
 
 
 class PromptReader:
-    """Token ids of prompts, by the engine's tokenizer, in threads of their own.
+    """Computes token ids of prompts with the engine's tokenizer, in its own threads.
 
-    An owner has one at a time, see `turn`, so that no number of long prompts keeps another owner from being read.
+    Each owner uses one thread at a time, see `turn`, so that many long prompts of one owner do not delay the others.
     """
 
     def __init__(self, engine: "Engine", config: ServerConfig) -> None:
@@ -39,13 +39,13 @@ class PromptReader:
         self._turns: dict[str, asyncio.Lock] = {}
         self._template = engine.tokenizer.chat_template
         self._limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
-        self._asked_for = frozenset[str]()  # variables of the template, known once it was begun
+        self._asked_for = frozenset[str]()  # variables of the template, known after `begin`
 
     async def begin(self) -> None:
-        """Start what takes a moment.
+        """Find the chat template's variables, which takes a moment.
 
         Raises:
-            ConfigError: the chat template is none, or takes too long.
+            ConfigError: the chat template is invalid, or takes too long.
         """
         if (template := self._template) is not None:
             loop = asyncio.get_running_loop()
@@ -58,10 +58,10 @@ class PromptReader:
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """While it lasts, nothing else of this owner is read.
+        """Within the block, no other prompt of this owner is read.
 
         Raises:
-            ApiError: it does not come soon.
+            ApiError: the wait for the owner's other prompts took too long.
         """
         lock = self._turns.setdefault(owner, asyncio.Lock())
         try:
@@ -75,19 +75,19 @@ class PromptReader:
             lock.release()
 
     def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
-        """Those that the chat template does not ask for."""
+        """The names of variables that the chat template does not use."""
         return [name for name in variables if name not in self._asked_for]
 
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object], *, continues: bool = False
     ) -> tuple[list[int], str]:
-        """Ids of a conversation, and its text as the template wrote it.
+        """Ids of a conversation, and its text as formatted by the chat template.
 
         Args:
-            continues: end behind the last message, an answer that goes on.
+            continues: end the text with the last message, an answer that the model continues.
 
         Raises:
-            ApiError: the model has no template, or it refuses the messages.
+            ApiError: the model has no template, or the template refuses the messages.
         """
         if self._template is None:
             raise invalid(
@@ -103,18 +103,18 @@ class PromptReader:
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a plain text."""
+        """Token ids of a plain text."""
         return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     async def prediction(self, text: str) -> list[int]:
-        """Ids of a text that the answer may resemble, as many as an answer can have."""
+        """Token ids of a text that the answer may resemble, at most as many as fit into the context."""
         ids = await self.text(text, add_special_tokens=False) if text else []
         return ids[: self._max_length]
 
     def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
-        """Raise ApiError for ids that the model lacks, and where no room is left for an answer."""
+        """Raise ApiError for an empty prompt, for ids that the model lacks, and if no room is left for an answer."""
         if not ids:
-            raise invalid("The prompt holds no token: give at least one character.", param=param)
+            raise invalid("The prompt has no tokens: give at least one character.", param=param)
         if max(ids) >= self._vocab_size or min(ids) < 0:
             raise invalid(
                 f"The prompt has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
@@ -130,11 +130,11 @@ class PromptReader:
             )
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids."""
+        """The text of these token ids."""
         return await self._apart(lambda: self._tokenizer.decode(ids))
 
     async def _apart(self, work: Callable[[], Found]) -> Found:
-        """The result of work that would hold up the event loop."""
+        """Do work in a thread that would block the event loop, and return its result."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ENCODE_S):
@@ -142,17 +142,17 @@ class PromptReader:
         except TimeoutError:
             raise too_slow() from None
         except ConfigError:
-            raise invalid("The prompt is no text that the tokenizer can read.", param="messages") from None
+            raise invalid("The prompt is not a text that the tokenizer can read.", param="messages") from None
 
 
 def rendered(
     template: ChatTemplate, messages: Sequence[Message], *, variables: Mapping[str, object], limits: Limits,
     continues: bool = False,
 ) -> str:  # fmt: skip
-    """The text of a conversation.
+    """The text of a conversation, as formatted by the chat template.
 
     Raises:
-        ApiError: the template refuses it, or takes too much time or memory.
+        ApiError: the template refuses the conversation, or takes too much time or memory.
     """
     try:
         return template.render(messages, variables, limits, continue_final_message=continues)
@@ -172,4 +172,4 @@ def too_costly() -> ApiError:
 
 
 def too_slow() -> ApiError:
-    return ApiError(503, "Reading the prompt took too long.", code="prompt_timeout", retry_after_s=10)
+    return ApiError(503, "Reading the prompt took too long: try again later.", code="prompt_timeout", retry_after_s=10)

@@ -25,10 +25,10 @@ READY: Final = "forerun:ready "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many models may be loaded at once; at least one is always allowed.
+    """The limit on the models that are loaded at once; at least one is always allowed.
 
     Args:
-        max_loaded: this many, whatever their size; None: as many as fit into `num_bytes`, and only one on a GPU.
+        max_loaded: their number, whatever their size; None: as many as fit into `num_bytes`, and only one on a GPU.
         num_bytes: memory for all models together; None: no limit.
         sizes: bytes of each model, by the model name given to the engine.
     """
@@ -160,7 +160,7 @@ class ServedModels:
         except Exception as error:
             logger.error("%s cannot be loaded", service.model_name, exc_info=error)
             reason = str(error).replace(service.target, service.model_name)
-            reason = reason if isinstance(error, ForerunError) else "the log has the cause"
+            reason = reason if isinstance(error, ForerunError) else "see the server's log for the cause"
             message = f"The model {service.model_name} cannot be loaded: {reason}."
             raise ApiError(500, message, code="model_not_loaded", param="model") from error
 
@@ -212,7 +212,7 @@ class ServedModels:
         await self._changed.wait()
 
     def drain_soon(self) -> None:
-        """Take no more requests. May be called from a signal handler."""
+        """Accept no more requests. May be called from a signal handler."""
         for service in self.services:
             service.drain_soon()
 

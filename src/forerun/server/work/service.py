@@ -97,7 +97,7 @@ class Service:
 
     @property
     def is_loaded(self) -> bool:
-        """True while the engine is open and takes requests."""
+        """True while the engine is open and accepts requests."""
         return self._prompts is not None and self.thread.state in (EngineState.READY, EngineState.FAILING)
 
     @property
@@ -201,7 +201,7 @@ class Service:
             self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
-        """Take no more requests, and end those that still run after `drain_s`."""
+        """Accept no more requests, and end those that still run after `drain_s`."""
         if not self.is_draining and self._loop is not None:
             self.is_draining = True
             self._loop.call_later(self.config.drain_s, self._end_all)
@@ -264,6 +264,6 @@ class Service:
 
 
 def short_name_of(target: str) -> str:
-    """The model's name for clients: for a path only its last part, so that clients do not see where it is stored."""
+    """The model's name for clients. Of a path it has only the last part, so that clients do not see the folder."""
     path = Path(target)
     return path.resolve().name if path.exists() else target

@@ -98,9 +98,9 @@ class RoundCosts:
         return (beyond_s + prior * self._first_beyond_s) / (rounds + prior)
 
 
-def blend(mean: float, newest: float) -> float:
+def blend(mean: float, newest: float, weight: float = SMOOTHING) -> float:
     """A running mean; the first value is taken as it is."""
-    return mean + SMOOTHING * (newest - mean) if mean else newest
+    return mean + weight * (newest - mean) if mean else newest
 
 
 def blend_time(mean_s: float, newest_s: float, pass_s: float) -> float:

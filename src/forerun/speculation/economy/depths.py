@@ -1,13 +1,18 @@
 """Chooses the number of draft passes of a round in advance. Callers pass in times; no clock is read."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from forerun.speculation.economy.costs import STALL
 
 FORGETTING: Final = 0.98  # factor on the weight of older rounds, per round
 FIRST_CHANCE: Final = 0.6  # prior probability that a level is accepted if the one above it was
 FIRST_WEIGHT: Final = 4.0  # weight of this prior in rounds
 LOOK_FURTHER: Final = 16  # rounds between trials of one level more than seems best
-STALL: Final = 1.5  # cap on a round's time, in expected times: anything longer is due to other load
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 class DepthRule:
@@ -54,3 +59,25 @@ class DepthRule:
             chance *= reached / tried
             tokens.append(tokens[-1] + chance)
         return tokens
+
+
+def chain_speed(chance: Number, token_s: Number, round_s: Sequence[float]) -> Number:
+    """Expected tokens per second of drafting chains of the best length, for one draft or for many at once.
+
+    Args:
+        chance: probability that a drafted token is accepted if the ones before it are.
+        token_s: seconds per drafted token.
+        round_s: seconds of a round without its drafting, by the length of the chain, 0 included.
+    """
+    power, tokens = chance, 1.0 + chance
+    best = tokens / (token_s + round_s[1])
+    for depth, seconds in enumerate(round_s[2:], 2):
+        power = power * chance
+        tokens = tokens + power
+        best = at_least(best, tokens / (depth * token_s + seconds))
+    return best
+
+
+def at_least(least: Any, number: Any) -> Any:
+    """The larger of two numbers or arrays, element by element."""
+    return np.maximum(least, number) if isinstance(number, np.ndarray) else max(least, number)

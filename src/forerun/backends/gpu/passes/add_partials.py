@@ -1,9 +1,9 @@
-"""The sum over ranks after each product that they share: one-shot all-reduce, residual, and inputs of the next norm.
+"""One-shot all-reduce after each product that is divided between ranks, with the residual and the next norm's inputs.
 
-Every rank reads the partial sums of all ranks and adds them in rank order in float32, so that a row has the same bits
-on every rank, with any other rows and every time (`sharding.sums`). So every rank reads N - 1 times as much as it
-writes. For the few rows of a round this takes less time than a second wait; two-shot all-reduce is better from about 32
-rows on. The order of the switch's own sums (multimem) is not documented.
+Every rank reads the partial sums of all ranks and adds them in rank order in float32, so that a row's result is the
+same bit for bit on every rank, beside any other rows, and in every run (`sharding.sums`). For this every rank reads
+N - 1 times as much as it writes. With the few rows of a round this is faster than a second wait; from about 32 rows on
+two-shot all-reduce is better. Sums in the NVLink switch (multimem) are not used, as their order is not documented.
 
 Legend: T rows, H hidden size, N ranks; in kernels R rows of a tile (ROW_TILE), O features of a program.
 """
@@ -19,12 +19,14 @@ from forerun.backends.gpu.passes.epilogue import keep_left_out, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, meet, place_in
 from forerun.backends.gpu.passes.linear_buffers import NextNorm
 
-MOST_COPIES = tl.constexpr(16)  # under way at a time, 4 KiB each in float32: all of them where ranks are on one machine
-BLOCK_OUT: Final = 64  # features of a program: 128 programs for 8192 of them, a row of a cache line in bfloat16
+MOST_COPIES = tl.constexpr(16)  # Loads in flight, 4 KiB each in float32: enough for all ranks of one machine.
+BLOCK_OUT: Final = 64  # Features of a program: 8192 features make 128 programs; a row is one cache line in bfloat16.
 
 
 def num_tiles_of(size: int) -> int:
-    """Programs for rows of `size` features, and partial sums of squares of a row. No pass has more or fewer."""
+    """Number of programs for rows of `size` features, which is also the number of partial sums of squares of a row. It
+    is the same in every pass.
+    """
     return -(-size // BLOCK_OUT)
 
 
@@ -32,7 +34,7 @@ def add_partials(
     exchange: RankExchange, x: Tensor, *, num_rows: int, next_norm: NextNorm, row_skips: Tensor | None, sublayer: int,
     num_sublayers: int, overlaps: bool,
 ) -> None:  # fmt: skip
-    """x += the partials of all ranks, which lie at their places, and what the next norm needs of the new x.
+    """Add to x the partial sums that all ranks hold at their places, and write the next norm's inputs.
 
     Args:
         x: float32 [any, H], the same on every rank.
@@ -53,9 +55,9 @@ def add_partials_kernel(
     SHAPE: tl.constexpr, SIZE: tl.constexpr, BLOCK_OUT: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """x[t, o] = ((x[t, o] + partial_0[t, o]) + partial_1[t, o]) + ... unless row_skips[t, sublayer]; next_h and
-    next_squares of it as `linear_add_kernel` has them.
+    next_squares follow from the new x as in `linear_add_kernel`.
 
-    partial_n [T, H] in the dtype of next_h at rank n's place. A program has BLOCK_OUT features of all rows.
+    partial_n is [T, H], in the dtype of next_h, at rank n's place. A program computes BLOCK_OUT features of all rows.
     """
     NUM_RANKS: tl.constexpr = SHAPE.num_ranks
     NUM_STAGES: tl.constexpr = min(NUM_RANKS, MOST_COPIES) + 1
@@ -70,12 +72,12 @@ def add_partials_kernel(
         places_RO = rows_R[:, None] * SIZE + places_O[None, :]
         before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
         after_RO = before_RO
-        # Copies from all ranks are under way before the first is added: each is as far away as another GPU. Were this
-        # unrolled, ptxas would save registers and load the last ones after the first had come.
+        # Loads from all ranks are in flight before the first is added, as each takes the latency of another GPU. An
+        # unrolled loop would not do: ptxas would save registers by issuing the last loads after the first arrived.
         for other in tl.range(0, NUM_RANKS, num_stages=NUM_STAGES):
             address = tl.sum(tl.where(ranks_N == other, addresses_N, 0), 0)
             partial = place_in(address, exchange, next_norm[1], SHAPE)
-            # From beyond the processor's own cache, which may hold what lay there before.
+            # Bypass the first-level cache (.cg), which may hold older contents of this memory.
             found_RO = tl.load(partial + places_RO, mask=is_there_RO, other=0.0, cache_modifier=".cg")
             after_RO += found_RO.to(tl.float32)
         after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)

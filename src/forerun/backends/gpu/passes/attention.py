@@ -1,7 +1,9 @@
-"""Tree attention, for few rows by many programs in one launch, and for many rows; a row's bits are the same in both.
+"""Launches tree attention: one kernel for few rows, which splits their texts, and one for many rows.
 
-Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, P most splits of a row and their
-stretches, N stretches.
+Both kernels give the same bits for a row.
+
+Legend: R rows, Q query heads, K key/value heads, G = Q / K, S slots, D head size, N stretches of the longest text, P
+its splits and stretches together.
 """
 
 from math import prod
@@ -17,19 +19,19 @@ from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, num_stages_for
 
-FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # A CPU's products differ even for 16.
+FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # On a CPU products of 16 and 32 rows have other bits.
 NUM_WARPS: Final = 8
 MOST_WARPS: Final = 16
-WIDE_HEAD: Final = 64  # Numbers of a head; with fewer, a thread holds more addresses, with more, more inputs.
-FEW_PROGRAMS: Final = 128  # So many programs run at once, one on each multiprocessor.
+WIDE_HEAD: Final = 64  # Head size; with smaller heads a thread holds more addresses, with larger ones more inputs.
+FEW_PROGRAMS: Final = 128  # This many programs run at once, one on each multiprocessor.
 
 
 class AttentionShape(NamedTuple):
-    """What attention kernels are compiled for.
+    """The sizes that attention kernels are compiled for.
 
     Args:
         group: query heads of a key head (G).
-        matrix_rows: rows and heads that a program does at a time.
+        matrix_rows: pairs of a row and a query head that a program computes at a time.
     """
 
     num_heads: int
@@ -39,13 +41,16 @@ class AttentionShape(NamedTuple):
 
 
 class AttentionWorkspace(NamedTuple):
-    """Where programs leave their parts for the last one; one for all layers, as kernels run one after another.
+    """Memory for the partial results of splits and stretches, until the last program joins them.
+
+    All layers share one workspace, as kernels run one after another.
 
     Args:
-        maxima: float32 [R, P, Q], the highest score of a part: of each split, then of each stretch.
-        totals: float32 [R, P, Q], the sum of its probabilities.
-        mixes: float32 [R, P, Q, D]
-        counters: int32 [R, N + 1, Q], of each stretch and of the row; all 0 between kernels.
+        maxima: float32 [R, P, Q], the highest score of each split, then of each stretch.
+        totals: float32 [R, P, Q], the sums of their probabilities.
+        mixes: float32 [R, P, Q, D], their sums of values weighted by probabilities.
+        counters: int32 [R, N + 1, Q], programs that have finished, for each stretch and for the row; all 0 between
+            kernels.
     """
 
     maxima: Tensor
@@ -57,7 +62,7 @@ class AttentionWorkspace(NamedTuple):
     def for_heads(
         cls, *, max_rows: int, num_heads: int, head_dim: int, max_splits: int, device: str
     ) -> "AttentionWorkspace":
-        """Room for passes of `max_rows` rows whose texts, tree slots included, have `max_splits` splits."""
+        """A workspace for passes of at most `max_rows` rows whose texts, with tree slots, have `max_splits` splits."""
         num_stretches = -(-max_splits // STRETCH)
         parts = (max_rows, max_splits + num_stretches, num_heads)
         assert prod(parts) * head_dim < 1 << 31, "offsets are int32"
@@ -77,15 +82,15 @@ def tree_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
     num_splits: int, workspace: AttentionWorkspace, overlaps: bool, is_settled: bool = False,
 ) -> None:  # fmt: skip
-    """Write each row's mix of the values that it sees.
+    """Write the attention output of each row over the slots that it sees.
 
     Args:
         q: [R, Q * D] rotated queries.
-        keys_SKD, values_SKD: all slots, of the queries' dtype; those that no row sees may hold anything.
-        mixed: [R, Q * D]
-        num_splits: at least prefix_len // SPLIT. Programs for splits that lie not wholly in the prefix end at once.
-        is_settled: the kernel before writes neither `rows` nor slots below prefix_len, so that they may be read while
-            it still runs.
+        keys_SKD, values_SKD: all slots, in the queries' dtype; slots that no row sees may hold anything.
+        mixed: [R, Q * D], the output.
+        num_splits: at least prefix_len // SPLIT. Programs whose split is not wholly in the prefix end at once.
+        is_settled: whether the previous kernel leaves `rows` and the slots below prefix_len alone, so that they may be
+            read while it still runs.
     """
     max_rows, max_splits = len(workspace.maxima), workspace.max_splits
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
@@ -96,7 +101,7 @@ def tree_attention(
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
-    # What is read early stands in registers: in too many for two programs on one core, or for wide heads in float32.
+    # Early loads need more registers than there are for two programs on a multiprocessor or wide heads in float32.
     has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not _lacks_registers(keys_SKD)
     is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
@@ -115,7 +120,7 @@ def text_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """The same as `tree_attention`, for passes with enough rows to occupy the GPU without split texts."""
+    """The same as `tree_attention`, for passes whose rows occupy the GPU without splitting their texts."""
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
@@ -131,12 +136,12 @@ def text_attention(
 
 
 def _num_units(num_rows: int, num_splits: int, block_rows: int) -> int:
-    """Programs of a key head: one for each row, and for each split of the prefix one for each block of rows."""
+    """Programs of a key head: one for each row, and one for each pair of a prefix split and a block of rows."""
     return num_rows + num_splits * -(-num_rows // block_rows)
 
 
 def _num_stages(keys_SKD: Tensor, most: int) -> int:
-    """Splits in shared memory at a time, as far as this GPU has room for more than one."""
+    """Splits in shared memory at a time: `most`, or fewer if this GPU has too little shared memory."""
     return num_stages_for(keys_SKD.shape[2], keys_SKD.element_size(), most=most, limit=shared_limit())
 
 
@@ -147,15 +152,15 @@ def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
 
 
 def _fewest_rows(keys_SKD: Tensor, group: int) -> int:
-    """Rows and heads of a program at least: of wide heads in float32 those of one row, as no matrix instruction asks
-    for more, and their products take many registers.
+    """The smallest number of rows and heads of a program. For wide heads in float32 it is the heads of one row: no
+    matrix instruction requires more there, and the products take many registers.
     """
     is_wide = keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] > WIDE_HEAD
     return 1 << (group - 1).bit_length() if is_wide and not IS_EMULATED else FEW_MATRIX_ROWS
 
 
 def _lacks_registers(keys_SKD: Tensor) -> bool:
-    """True where products without matrix instructions hold more of their inputs than the usual warps have room for."""
+    """True if products without matrix instructions need more registers than NUM_WARPS warps have."""
     return keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= WIDE_HEAD
 
 

@@ -1,10 +1,10 @@
-"""Weights of 8 and 4 bits as numbers of the dtype that is computed in, all exactly.
+"""Converts int8 and int4 weights to the compute dtype, exactly.
 
-A number of few bits becomes a float by standing in the last bits of one. In float16, 0x6400 | q is 1024 + q, of which
-a subtraction leaves q. In bfloat16 the bits alone are q times the smallest subnormal number, 2^-133, which a
-multiplication by 2^127 brings to q / 64; bfloat16 arithmetic never flushes subnormal numbers (PTX ISA, half precision
-fma). Two halves of a register go through it at a time. Shifts and conversions would take four times as many
-instructions, more than a GPU has time for while a weight arrives from memory.
+A code q becomes a float when it is placed in the last bits of one. In float16, 0x6400 | q is 1024 + q; subtracting 1024
+gives q. In bfloat16 the bits of q alone are q times the smallest subnormal number, 2^-133; multiplying by 2^127 gives
+q / 64. This works because bfloat16 arithmetic never flushes subnormal numbers (PTX ISA, half precision fma). Each
+instruction converts the two halves of a register. Shifts and conversions would take four times as many instructions,
+more than a GPU can run while a weight arrives from memory.
 
 Legend: S words of a span (SPAN_WORDS), P pairs of them, O outputs of a tile, I input features, K some of them.
 """
@@ -18,12 +18,12 @@ from forerun.backends.gpu.language import EMULATED
 
 SPAN_INPUTS: Final = 128  # Inputs whose int4 weights are unpacked together.
 SPAN_WORDS = tl.constexpr(SPAN_INPUTS // 8)
-BFLOAT16_UNIT: Final = 2.0**-6  # What a weight of 1 becomes in bfloat16; in other dtypes it becomes 1.
+BFLOAT16_UNIT: Final = 2.0**-6  # The converted value of 1 in bfloat16; in other dtypes it is 1.
 UNIT_OF_BFLOAT16 = tl.constexpr(BFLOAT16_UNIT)
 
-# Of each of two words one nibble of both halves at a time: $0 to $3 of the first word, $4 to $7 of the second. A nibble
-# four bits further up is sixteen times as large, which a multiplication makes up for. The zero to subtract is in one
-# half of $10; what is moved to both halves takes no instruction, as an operand may be one half twice.
+# Converts two words, one nibble of both halves at a time: $0 to $3 are those of the first word, $4 to $7 those of the
+# second. A nibble that is four bits higher is sixteen times as large; a multiplication by 1/16 corrects this. The zero
+# to subtract is in one half of $10. Copying it to both halves is free, as an operand may name a half twice.
 _UNPACK_BFLOAT16 = """
 shr.u32 c, {word}, 8;
 and.b32 a, {word}, 0x000f000f;
@@ -79,7 +79,7 @@ INT4_TO_BFLOAT16 = tl.constexpr(
 INT4_TO_FLOAT16 = tl.constexpr(
     tuple(_unpack_two_words(_ZERO_FLOAT16, half, _CONSTANTS_FLOAT16, _UNPACK_FLOAT16) for half in ("low", "high"))
 )
-# With its sign bit flipped a byte is 128 more, and so never negative.
+# Flipping the sign bit of a byte adds 128 to it, so that it is never negative.
 INT8_TO_BFLOAT16 = tl.constexpr("""
 {
 .reg .b32 a, b, c, unit, less;
@@ -108,7 +108,7 @@ INT4_CONSTRAINTS = tl.constexpr("=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r")
 
 @triton.jit
 def int8_values(bytes_IO, dtype: tl.constexpr):
-    """The bytes as numbers, in units of BFLOAT16_UNIT if the dtype is bfloat16."""
+    """The int8 weights as floats, in units of BFLOAT16_UNIT if the dtype is bfloat16."""
     if EMULATED or dtype == tl.float32:
         return in_units(bytes_IO, dtype)
     elif dtype == tl.bfloat16:
@@ -119,11 +119,11 @@ def int8_values(bytes_IO, dtype: tl.constexpr):
 
 @triton.jit
 def int4_values(words_SO, zeros_1O, HALF: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, dtype: tl.constexpr):
-    """The weights [K, O] of COUNT inputs of a span, from input FIRST of it on: their codes less the
-    zeros, in units of BFLOAT16_UNIT if the dtype is bfloat16.
+    """The weights [K, O] of COUNT inputs of a span, beginning with input FIRST: codes minus zeros, in units of
+    BFLOAT16_UNIT if the dtype is bfloat16.
 
-    FIRST and COUNT are multiples of 16. The words are those of `pack_words`, and those of an output stand next to each
-    other along S. The last four bits of each half of zeros_1O are a zero: that of HALF counts, 0 being the lower one.
+    FIRST and COUNT are multiples of 16. The words are packed by `pack_words`; the words of an output are adjacent along
+    S. The last four bits of each half of zeros_1O are a zero; HALF says which half is used, 0 being the lower one.
     """
     if EMULATED or dtype == tl.float32:
         places = plain_places(words_SO, (zeros_1O >> (16 * HALF)) & 15, dtype)
@@ -150,10 +150,10 @@ def int4_values(words_SO, zeros_1O, HALF: tl.constexpr, FIRST: tl.constexpr, COU
 
 @triton.jit
 def joined_places(places, FIRST: tl.constexpr, COUNT: tl.constexpr):
-    """[COUNT * 16, O]: one place's inputs below the other's. No number leaves its thread for that."""
+    """[COUNT * 16, O]: the tensors of COUNT places stacked. No number moves to another thread for that."""
     BLOCK_OUT: tl.constexpr = places[0].shape[1]
     HALF: tl.constexpr = COUNT // 2
-    if COUNT == 1:  # The words of inputs 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 lie together.
+    if COUNT == 1:  # The words of inputs 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 are adjacent.
         place_T22O = tl.reshape(places[FIRST], (4, 2, 2, BLOCK_OUT))
         return tl.reshape(tl.permute(place_T22O, (1, 0, 2, 3)), (SPAN_WORDS, BLOCK_OUT))
     else:
@@ -163,7 +163,7 @@ def joined_places(places, FIRST: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def plain_places(words_SO, zeros_1O, dtype: tl.constexpr):
-    """Eight tensors [S, O], without assembly: of even and odd words the four nibbles of both halves."""
+    """Eight tensors [S, O], without assembly: the four nibbles of both halves, of even words, then of odd words."""
     BLOCK_OUT: tl.constexpr = words_SO.shape[1]
     words_PO2 = tl.permute(tl.reshape(words_SO, (SPAN_WORDS // 2, 2, BLOCK_OUT)), (0, 2, 1))
     even_PO, odd_PO = tl.split(words_PO2)
@@ -177,7 +177,7 @@ def plain_places(words_SO, zeros_1O, dtype: tl.constexpr):
 
 @triton.jit
 def nibbles(words_PO, zeros_1O, SHIFT: tl.constexpr, dtype: tl.constexpr):
-    """[S, O]: one nibble of both halves of each word less the zero of its output."""
+    """[S, O]: one nibble of both halves of each word, minus the zero of its output."""
     low_PO, high_PO = (words_PO >> SHIFT) & 15, (words_PO >> (SHIFT + 16)) & 15
     codes_P2O = tl.permute(tl.join(low_PO, high_PO), (0, 2, 1))
     codes_SO = tl.reshape(codes_P2O, (SPAN_WORDS, words_PO.shape[1]))
@@ -186,6 +186,6 @@ def nibbles(words_PO, zeros_1O, SHIFT: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def in_units(numbers, dtype: tl.constexpr):
-    """Small integers as the unpacking of this dtype leaves them, without assembly."""
+    """Small integers as floats in the units of this dtype, without assembly."""
     UNIT: tl.constexpr = UNIT_OF_BFLOAT16 if dtype == tl.bfloat16 else 1.0
     return (numbers.to(tl.float32) * UNIT).to(dtype)

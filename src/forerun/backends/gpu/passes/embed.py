@@ -1,4 +1,4 @@
-"""Token ids to the residual stream, with what the first linear reads of it.
+"""Looks up the embeddings of token ids, and writes the inputs of the first linear layer.
 
 Legend: T rows, V vocabulary, H hidden size.
 """
@@ -14,7 +14,7 @@ from forerun.backends.gpu.passes.linear_buffers import NextNorm
 def embed(
     table_VH: Tensor, token_ids_T: Tensor, x: Tensor, next_norm: NextNorm, *, num_rows: int, overlaps: bool
 ) -> None:
-    """x[t] = table[token_ids[t]] in float32; the sum of squares of a row is one tile, the first row of `squares`."""
+    """x[t] = table[token_ids[t]] in float32; a row's sum of squares has one part, in the first row of `squares`."""
     size = table_VH.shape[1]
     embed_kernel[(num_rows,)](
         table_VH, token_ids_T, x, next_norm.tensors,
@@ -27,8 +27,8 @@ def embed(
 def embed_kernel(table, token_ids, x, next_norm, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
     """x[t] = table[token_ids[t]], next_h[t] = x[t] * next_weight * next_scale, next_squares[0, t] = sum of x[t]^2.
 
-    table [V, H], token_ids [T], x [T, H] float32, next_weight [H], next_h [T, H], next_squares [1, T]. A program has
-    one row t; SIZE is H, BLOCK the power of two that holds it.
+    table [V, H], token_ids [T], x [T, H] float32, next_weight [H], next_h [T, H], next_squares [1, T]. A program
+    computes one row t; SIZE is H, BLOCK the next power of two.
     """
     next_weight, next_h, next_squares, _row_stride, next_scale = next_norm
     row = tl.program_id(0)

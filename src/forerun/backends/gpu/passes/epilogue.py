@@ -1,4 +1,4 @@
-"""The last steps of a linear layer after its sums: the norm that its input still lacks, and the bias.
+"""The last steps of a linear layer after its product: the scale of the input's norm, and the bias.
 
 Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers of a row, P partial sums of its squares.
 """
@@ -8,15 +8,17 @@ import triton.language as tl
 
 from forerun.backends.gpu.language import ROWS, no_tiles
 
-EARLY_TILES = tl.constexpr(2)  # More would take registers from the product,
-EARLY_OUT = tl.constexpr(64)  # and so would these in fewer than four warps.
+EARLY_TILES = tl.constexpr(2)  # Partial squares of more tiles would take registers from the product.
+EARLY_OUT = tl.constexpr(64)  # So would those of two tiles in fewer than four warps.
 MOST_LEVELS = tl.constexpr(16)  # Enough for rows of 65536 numbers.
 
 
 @triton.jit
 def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr):
-    """What the product's sums lack, loaded ahead of it: a tuple of tiles' partial squares [R, P], which are added up
-    after the product, so that its weights need not wait; or, where these would take its registers, of `row_scales`.
+    """Load the norm's sums of squares before the product: a tuple with one tensor for each tile of rows.
+
+    It is the tile's partial squares [R, P], which are added up after the product, so that its weights need not wait.
+    If these would take registers from the product, it is the tile's `row_scales` [R].
 
     Args:
         norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.
@@ -34,7 +36,7 @@ def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr)
 
 @triton.jit
 def squares_of_tile(norm, first_row, end_row, NORM: tl.constexpr):
-    """[R, P] the partial sums of squares of a tile of rows, of rows beyond end_row the last one's."""
+    """[R, P] the partial sums of squares of a tile of rows; rows from end_row on repeat the last row's."""
     squares, row_stride, _scale = norm
     PARTS: tl.constexpr = triton.next_power_of_2(NORM.num_parts)
     rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
@@ -48,7 +50,7 @@ def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr):
     """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None.
 
     Args:
-        loaded: the tile's part of what `load_norm` made of `norm`.
+        loaded: the tile's tensor of `load_norm`.
     """
     if len(loaded.shape) == 2:  # Squares.
         loaded = row_scales(loaded, norm[2], NORM)
@@ -60,17 +62,17 @@ def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr):
 
 @triton.jit
 def row_scales(squares_RP, scale, NORM: tl.constexpr):
-    """1 / sqrt(sum over parts of squares[r, part] / size + eps) / scale: [R], what the sums of a row still lack."""
+    """1 / sqrt(sum over parts of squares[r, part] / size + eps) / scale: [R], the factors of a tile's rows."""
     PARTS: tl.constexpr = triton.next_power_of_2(NORM.num_parts)
     return 1.0 / tl.sqrt(sum_of_pairs(squares_RP, PARTS) / NORM.size + NORM.eps) / scale
 
 
 @triton.jit
 def sum_of_pairs(numbers_RN, SIZE: tl.constexpr):
-    """[R]: neighbours are added, then neighbouring sums, and so on. SIZE is a power of two.
+    """[R]: the sum of each row by pairs: neighbours are added, then neighbouring sums. SIZE is a power of two.
 
-    The order is part of the kernels' exactness: `tl.sum` takes one that changes with how a tensor is spread over
-    threads, and so with whatever else a kernel does.
+    The fixed order makes results the same in all kernels. The order of `tl.sum` depends on how a tensor is distributed
+    over threads, and so on the rest of the kernel.
     """
     sums = numbers_RN
     for level in tl.static_range(MOST_LEVELS):
@@ -90,11 +92,12 @@ def keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num
 
 @triton.jit
 def write_residual(after_RO, x, next_norm, tile, rows_R, places_O, end_row, SIZE: tl.constexpr):
-    """A tile of the new residual stream to x, and to the next norm what it needs; zeros beyond `end_row` and SIZE.
+    """Write a tile of the new residual stream to x, and the next norm's inputs.
 
     Args:
+        after_RO: the tile, with zeros beyond `end_row` and SIZE.
         next_norm: the `tensors` of a `NextNorm`.
-        tile: its number among those of a row.
+        tile: the tile's number among the tiles of a row.
     """
     BLOCK_OUT: tl.constexpr = after_RO.shape[1]
     next_weight, next_h, next_squares, row_stride, next_scale = next_norm

@@ -1,18 +1,19 @@
-"""An exchange between the ranks of a model: each fills a place in its own memory, sets flags, and reads all places.
+"""Exchanges data between the ranks of a model: each rank fills its own buffer, sets flags, and reads all buffers.
 
-Every rank has two places, used in turn, and for each program of a kernel and each rank a flag: the number of the last
-exchange that this rank has filled its place for. Flags lie where they are waited for, so that waiting costs no traffic
-between GPUs. A program that begins exchange e has seen that all ranks began e - 1, which they did after their kernel of
-e - 2 had ended: the place that e - 2 was read from is free, and one wait for each exchange is enough. A program meets
-only its like on the other ranks, so that no program waits for another one of its own GPU; all programs of a kernel that
-meets must fit on the GPU together, which some hundred small ones do.
+Every rank's memory has two buffers (places), which alternate, and one flag for each program of a kernel and each rank.
+A flag holds the number of the last exchange for which that rank has filled its place. A rank's flags lie in the memory
+of the GPU that polls them, so polling causes no traffic between GPUs. One wait for each exchange is enough: a program
+that begins exchange e has seen that all ranks began e - 1, which they do only after their kernel of e - 2 has ended, so
+the place that e - 2 used is free. A program waits only for the programs with its number on other ranks, never for
+another program on its own GPU. So all programs of such a kernel must run at the same time; about a hundred small ones
+do.
 
-Numbers of exchanges are kept on the device and count on by themselves: a recorded kernel meets anew each time it is
-replayed. They may overflow, as only differences count.
+Each program counts its exchanges in device memory, so that a recorded CUDA graph uses a new number each time it is
+replayed. The numbers may overflow, as only their differences are used.
 
-Source: the one-shot all-reduce of TensorRT-LLM and vLLM; flags with release and acquire at the scope of the system as
-in torch.distributed._symmetric_memory. Unlike vLLM's it has two places instead of a second wait, unlike torch's numbers
-that nobody resets, and waiting ends.
+Source: the one-shot all-reduce of TensorRT-LLM and vLLM; flags with release and acquire at system scope as in
+torch.distributed._symmetric_memory. Unlike vLLM's, ours has two places instead of a second wait. Unlike torch's flags,
+ours are numbers that are never reset, and the wait has a limit.
 
 Legend: N ranks, P programs.
 """
@@ -26,18 +27,17 @@ from torch import Tensor
 
 from forerun.backends.gpu.language import launch_options
 
-POLLS_PER_LOOK = tl.constexpr(256)  # at the host's memory, which takes longer than a poll, some 0.2 ms
+POLLS_PER_LOOK = tl.constexpr(256)  # Polls between two reads of host memory, which is slower: about 0.2 ms.
 
 
 class Peers(NamedTuple):
     """The ranks' memory as kernels access it.
 
     Args:
-        addresses: int64 [N], where the memory of each rank lies for this device.
-        exchanges: int32 [P], how many each program has been through.
-        lost: int32 [1] in the host's memory: other than 0, nobody waits any longer. A program that has waited in vain
-            sets it.
-        known_lost: int32 [1], the same as the programs here have read it.
+        addresses: int64 [N], the address of each rank's memory on this device.
+        exchanges: int32 [P], the number of exchanges that each program has done.
+        lost: int32 [1] in host memory; a program whose wait reaches its limit sets it to 1, and then all waits end.
+        known_lost: int32 [1], this device's copy of `lost`.
     """
 
     addresses: Tensor
@@ -61,7 +61,7 @@ class MemoryShape(NamedTuple):
 
     @classmethod
     def of(cls, *, num_ranks: int, num_programs: int, place_bytes: int) -> "MemoryShape":
-        """Room for this many bytes at a place."""
+        """A layout with at least `place_bytes` bytes at each place."""
         first_place = -(-4 * num_programs * num_ranks // 256) * 256
         return cls(num_ranks, triton.next_power_of_2(num_ranks), first_place, -(-place_bytes // 256) * 256)
 
@@ -87,7 +87,7 @@ class RankExchange:
     most_polls: int
 
     def place(self, rank: int, exchange: int) -> Tensor:
-        """Where a rank's part of an exchange lies, uint8."""
+        """The memory of a rank's part of an exchange, uint8."""
         first = self.shape.first_place + exchange % 2 * self.shape.place_bytes
         return self.memories[rank][first : first + self.shape.place_bytes]
 
@@ -126,19 +126,19 @@ def meet(peers, rank, most_polls, SHAPE: tl.constexpr):
         most_behind = tl.max(tl.where(is_rank_N, exchange - seen_N, 0), 0)
         num_polls += 1
         if num_polls % POLLS_PER_LOOK == 0:  # noqa: SIM102  # Triton's `and` computes both sides.
-            # Threads may read different values, and have to leave the loop together: what the atomic operation gives
-            # is the same for all of a program.
+            # Threads may read different values of `lost`, but must leave the loop together. The atomic operation
+            # returns the same value to all threads of a program.
             if tl.atomic_max(peers.known_lost, tl.load(peers.lost, volatile=True)) != 0:
                 num_polls = most_polls
     if most_behind > 0:
         tl.store(peers.lost, 1)
     tl.store(peers.exchanges + tl.program_id(0), exchange)
-    tl.debug_barrier()  # What the polling threads have seen, all threads of the program have.
+    tl.debug_barrier()  # Data that are visible to the polling threads are now visible to all threads of the program.
     return exchange
 
 
 @triton.jit
 def place_in(address, exchange, like, SHAPE: tl.constexpr):
-    """Where the part of an exchange lies in the memory at this address, a pointer to the same type as `like`."""
+    """A pointer, of the type of `like`, to an exchange's part in the rank's memory that begins at `address`."""
     place = address + SHAPE.first_place + (exchange & 1) * SHAPE.place_bytes
     return tl.multiple_of(place.to(like.dtype), 16)

@@ -1,14 +1,14 @@
 """Attention over one split of a row's text, and the joining of splits: the arithmetic of every attention kernel.
 
-A split is SPLIT logical positions of a row's own text: the same ones wherever their slots lie and whatever other rows
-there are.
-Three things make a row's bits its own. Products go through the matrix units in tiles of 16 or 32 rows: one instruction,
-which adds up along the inner axis in its own order; 64 rows would bring another. A sum of probabilities is a sum of
-integers, which has one result in every order, as a maximum has. Splits are joined in order, in two steps: those of a
-stretch, STRETCH splits of the text that begin at a multiple of it, from the first to the last; then the stretches, from
-the first to the last. A text of one stretch has the bits of that stretch.
+A split is SPLIT consecutive logical positions of a row's text. Which positions they are depends neither on their slots
+nor on other rows. A row's result is the same bit for bit beside any other rows, for three reasons:
+- Products use the matrix units in tiles of 16 or 32 rows. Both use the same instruction, and so add along the inner
+  axis in the same order; 64 rows would use another instruction.
+- Probabilities are summed as integers, so that their sum, like a maximum, does not depend on the order.
+- Splits are joined in two steps, each in order: first the splits of each stretch (STRETCH splits, beginning at a
+  multiple of STRETCH), then the stretches. A text of one stretch has the bits of that stretch.
 
-What may be read before the kernel before has ended goes past the first-level cache, which might know older contents.
+Loads that may run before the previous kernel has ended bypass the first-level cache (.cg), which might hold older data.
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
@@ -24,12 +24,12 @@ from forerun.backends.gpu.shared_memory import SPLIT
 
 LOG2_E: Final = 1.4426950408889634
 
-STRETCH: Final = 16  # Splits: of 256 of them, a text of 32k, neither step joins more than 16.
+STRETCH: Final = 16  # Splits of a stretch: for a text of 32k tokens, 256 splits, each step joins at most 16 parts.
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
 STRETCH_SIZE = tl.constexpr(STRETCH)
 _LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
-# Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum up to no more than 2^30.
+# Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum to at most 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
 _UNIT = tl.constexpr(1.0 / (1 << 23))
 
@@ -44,7 +44,7 @@ def load_header(header_ptr):
 
 @triton.jit
 def find_slots(tree_slots_ptr, header, row, positions_S, limit):
-    """The slots of a row's logical positions below `limit`: those of the same number up to the prefix's end."""
+    """The slots of a row's logical positions below `limit`. In the prefix a slot has the number of its position."""
     prefix_len, tree_stride, is_causal = header
     is_behind_S = (positions_S >= prefix_len) & (positions_S < tl.where(is_causal != 0, 0, limit))
     places_S = row * tree_stride + positions_S - prefix_len
@@ -53,14 +53,14 @@ def find_slots(tree_slots_ptr, header, row, positions_S, limit):
 
 @triton.jit
 def load_keys(head_ptr, slots_S, slot_stride, is_read_S, others_DS):
-    """One head's keys at some slots, on their side; `others_DS` where nothing is to be read."""
+    """One head's keys at some slots, transposed; `others_DS` where `is_read_S` is false."""
     places_DS = slots_S[None, :] * slot_stride + tl.arange(0, others_DS.shape[0])[:, None]
     return tl.load(head_ptr + places_DS, mask=is_read_S[None, :], other=others_DS, cache_modifier=".cg")
 
 
 @triton.jit
 def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
-    """One head's values at some slots; `others_SD` where nothing is to be read."""
+    """One head's values at some slots; `others_SD` where `is_read_S` is false."""
     places_SD = slots_S[:, None] * slot_stride + tl.arange(0, others_SD.shape[1])[None, :]
     return tl.load(head_ptr + places_SD, mask=is_read_S[:, None], other=others_SD, cache_modifier=".cg")
 
@@ -69,8 +69,8 @@ def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
 def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
     """max over s of score[m, s], sum of p[m, s], sum of p[m, s] v[s]: [M], [M], [M, D], for p = 2^(score - max).
 
-    score = scale * (q k), where a row sees a position. `scale` brings scores to units of log2. Values of positions that
-    no row sees must be 0, not just anything: 0 times NaN is NaN.
+    score = scale * (q k) where a row sees a position. `scale` includes the factor log2 e. Values of positions that no
+    row sees must be 0, because their probability of 0 times NaN would be NaN.
     """
     scores_MS = product(q_MD, keys_DS, tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)) * scale
     scores_MS = tl.where(is_visible_MS, scores_MS, _LOWEST)
@@ -91,10 +91,10 @@ def begin_join(MATRIX_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def join(sofar, part, is_seen_M):
-    """What was seen so far together with what comes next, for rows that see it; the others keep all their bits.
+    """Join the result so far with the next part, for rows in `is_seen_M`; the result of other rows does not change.
 
-    Either is (maximum, total, mix) as `attend_split` gives them: of both together the maximum m is the larger one, and
-    totals and mixes add up, each times 2^(its maximum - m).
+    Both are (maximum, total, mix) as `attend_split` returns them. The joint maximum m is the larger one; totals and
+    mixes are added, each times 2^(its maximum - m).
     """
     highest_M = tl.maximum(sofar[0], part[0])
     weight_M = tl.exp2(sofar[0] - highest_M)
@@ -116,9 +116,9 @@ def begins_stretch(split):
 
 @triton.jit
 def end_stretch(sofar, stretch, is_ended_M):
-    """All stretches so far together with the one that ends, and what the next one starts from, for rows where it does.
+    """Join the stretch that ends with those before it, and begin an empty one, for rows in `is_ended_M`.
 
-    The first one changes nothing of itself: 2^0 is 1, and 1 times a number plus 0 is that number.
+    The first stretch keeps its bits: it is multiplied by 2^0 = 1, and 0 is added.
     """
     none = begin_join(stretch[2].shape[0], stretch[2].shape[1])
     next_stretch = (
@@ -137,7 +137,7 @@ def has_nan(mix_MD):
 
 @triton.jit
 def store_mix(mixed_ptr, places_M, total_M, mix_MD, num_parts_M, is_written_M):
-    """Write the result of rows whose parts are all joined; 0 for a row that has none, as it sees no slot."""
+    """Write the result of rows whose parts are all joined; it is 0 for a row without parts, which sees no slot."""
     places_MD = places_M[:, None] * mix_MD.shape[1] + tl.arange(0, mix_MD.shape[1])[None, :]
     mix_MD = mix_MD / tl.where(num_parts_M > 0, total_M, 1.0)[:, None]
     tl.store(mixed_ptr + places_MD, mix_MD.to(mixed_ptr.dtype.element_ty), mask=is_written_M[:, None])

@@ -22,7 +22,7 @@ def linear(
     h: Tensor, packed: DeviceLinear, y: Tensor, *, num_rows: int, first_row: int, norm: InputNorm,
     workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
-    """y = W norm(h) + bias in float32: rows first_row to num_rows of h to the first rows of y [any, O]."""
+    """y = W norm(h) + bias in float32 for rows first_row to num_rows of h, written to the first rows of y [any, O]."""
     rows = num_rows - first_row
     linear_kernel[packed.grid(rows)](
         h, packed.weight, workspace, y, first_row, num_rows, norm.sums,
@@ -34,7 +34,7 @@ def linear_silu(
     h: Tensor, packed: DeviceLinear, gated: Tensor, *, num_rows: int, norm: InputNorm, workspace: SplitWorkspace,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """gated = silu(gate) * up in the dtype of `gated` [any, O / 2], gate and up the halves of W norm(h) + bias."""
+    """gated [any, O / 2] = silu(gate) * up, where gate and up are the halves of W norm(h) + bias."""
     assert packed.paired, "gates and ups must be in the same program"
     linear_silu_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, gated, num_rows, norm.sums,
@@ -46,10 +46,10 @@ def linear_add(
     inputs: Tensor, packed: DeviceLinear, x: Tensor, *, num_rows: int, next_norm: NextNorm, row_skips: Tensor | None,
     sublayer: int, num_sublayers: int, workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
-    """x += W inputs + bias in float32, and what the next norm needs of the new x.
+    """x += W inputs + bias in float32; also write the next norm's inputs.
 
     Args:
-        row_skips: int32 [rows * num_sublayers] as in a `RowTable`: rows with 1 at `sublayer` keep their x; or None.
+        row_skips: int32 [rows * num_sublayers] of a `RowTable`, or None; rows with 1 at `sublayer` keep their x.
     """
     linear_add_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, x, num_rows, row_skips, sublayer, num_sublayers, next_norm.tensors,
@@ -61,7 +61,7 @@ def linear_partial(
     inputs: Tensor, packed: DeviceLinear, exchange: RankExchange, *, num_rows: int, workspace: SplitWorkspace,
     overlaps: bool,
 ) -> None:  # fmt: skip
-    """W inputs + bias, in the dtype of the inputs, to this rank's place of the next exchange: [num_rows, O]."""
+    """Write W inputs + bias, in the dtype of the inputs, to this rank's place of the next exchange: [num_rows, O]."""
     linear_partial_kernel[packed.grid(num_rows)](
         inputs, packed.weight, workspace, exchange.peers, exchange.rank, num_rows,
         MEMORY=exchange.shape, **packed.options(num_rows, overlaps),
@@ -99,7 +99,7 @@ def linear_kernel(
 def linear_silu_kernel(
     h, weight, workspace, gated, end_row, norm, SHAPE: tl.constexpr, NORM: tl.constexpr, OVERLAPS: tl.constexpr
 ):
-    """gated[t, p] = silu(y[t, p]) * y[t, O / 2 + p], silu(g) = g / (1 + exp(-g)), y as `linear_kernel` has it.
+    """gated[t, p] = silu(y[t, p]) * y[t, O / 2 + p], silu(g) = g / (1 + exp(-g)), with y as in `linear_kernel`.
 
     h [T, I] in the compute dtype, W [O, I] packed, bias [O] or None, gated [T, O / 2] in its own dtype.
     """
@@ -163,7 +163,7 @@ def linear_add_kernel(
     h, weight, workspace, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
     SHAPE: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """x[t, o] += (sum over i of h[t, i] W[o, i]) + bias[o], unless row_skips[t, sublayer]; and of the new x
+    """x[t, o] += (sum over i of h[t, i] W[o, i]) + bias[o], unless row_skips[t, sublayer]; then, with the new x,
     next_h[t, o] = x[t, o] * next_weight[o] * next_scale and next_squares[tile, t] = sum over the tile of x[t, o]^2.
 
     h [T, I] and next_h [T, O] in the compute dtype, W [O, I] packed, bias [O] or None, x [T, O] and next_weight [O]

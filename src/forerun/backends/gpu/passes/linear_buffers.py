@@ -1,6 +1,6 @@
-"""What kernels of linear layers read and write besides rows and weights.
+"""Buffers of the linear layers' kernels besides rows and weights: partial sums, and the inputs of RMS norms.
 
-Legend: R most rows of a pass, P partial sums of squares of a row, H hidden size, O output features.
+Legend: R the largest number of rows of a pass, P partial sums of squares of a row, H hidden size, O output features.
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 
 
 class SplitWorkspace(NamedTuple):
-    """Room for the parts of sums that several programs share; one for all layers, as kernels run one after another.
+    """Memory for the partial sums of split-K; all layers share one, as kernels run one after another.
 
     Args:
-        partials: float32.
-        counters: int32, all 0 between kernels.
+        partials: float32, the partial sums.
+        counters: int32, finished programs of each tile; all 0 between kernels.
     """
 
     partials: Tensor
@@ -27,7 +27,7 @@ class SplitWorkspace(NamedTuple):
 
     @classmethod
     def for_linears(cls, linears: Iterable[DeviceLinear], *, max_rows: int, device: str) -> "SplitWorkspace":
-        """Room for each of these, one at a time, in passes of at most `max_rows` rows."""
+        """A workspace large enough for any one of these layers in passes of at most `max_rows` rows."""
         sizes, counts = [1], [1]
         for packed in linears:
             num_blocks, num_tiles, num_splits = packed.grid(max_rows)
@@ -42,11 +42,11 @@ class SplitWorkspace(NamedTuple):
 
 
 class NormShape(NamedTuple):
-    """What a kernel that makes up for a norm is compiled for.
+    """The sizes that a kernel which applies an `InputNorm` is compiled for.
 
     Args:
         num_parts: partial sums of a row's squares.
-        size: of the numbers in a row (H).
+        size: numbers in a row (H).
     """
 
     num_parts: int
@@ -56,11 +56,11 @@ class NormShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InputNorm:
-    """The RMS norm that the rows of an input still lack but for its weight.
+    """The part of an RMS norm that a linear layer applies after its product: everything but the norm's weight.
 
     Args:
-        squares: float32 [P, R], of which the first `shape.num_parts` rows sum to a row's sum of squares.
-        scale: by which the input was multiplied besides, see `NextNorm`.
+        squares: float32 [P, R]; the first `shape.num_parts` of its rows sum to the sums of squares of the input's rows.
+        scale: a factor that the input already contains and that is divided out, see `NextNorm`.
     """
 
     squares: Tensor
@@ -75,13 +75,13 @@ class InputNorm:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NextNorm:
-    """What a kernel that writes the residual stream x writes besides, for the linear layer that comes next.
+    """Outputs for the next linear layer, of a kernel that writes the residual stream x.
 
     Args:
-        weight: float32 [H] of the norm.
-        h: [R, H] in the dtype that is computed in: x * weight * scale.
-        squares: float32 [P, R]: of each tile of outputs the sum of squares of x.
-        scale: a power of two that brings numbers to where the dtype has most of them; 1 where it has them everywhere.
+        weight: float32 [H], the norm's weight.
+        h: [R, H] in the compute dtype: x * weight * scale.
+        squares: float32 [P, R], the sum of squares of x over each tile of outputs.
+        scale: a power of two that moves numbers into the range where the dtype is precise; 1 if it has a wide range.
     """
 
     weight: Tensor
@@ -91,5 +91,5 @@ class NextNorm:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, int, float]:
-        """All with the stride of the squares, as kernels take them."""
+        """All fields and the stride of the squares, as arguments of a kernel."""
         return self.weight, self.h, self.squares, self.squares.stride(0), self.scale

@@ -1,10 +1,10 @@
-"""The one loop over weights: sums of a tile of outputs for several tiles of rows, in all three weight formats.
+"""Matrix product of a tile of outputs with several tiles of rows, in all three weight formats.
 
-A weight that is loaded is multiplied by all rows of a program. Products have 16 or 32 rows: from 64 on the matrix units
-of some GPUs would add up in another order.
+A program loads each weight once and multiplies it by all of its rows. Products have 16 or 32 rows: from 64 rows on the
+matrix units of some GPUs would add in another order.
 
 Legend: R rows of a tile (ROW_TILE) or of two, O outputs of a tile (block_out), I input features of a block (block_in),
-K those of a group, G groups, S words of a span, a word being eight int4 weights.
+K input features of a group, G groups, S words of a span; a word is eight int4 weights.
 """
 
 import triton
@@ -16,13 +16,13 @@ from forerun.backends.gpu.passes.dequantise import SPAN_WORDS, int4_values, int8
 
 @triton.jit
 def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
-    """y[r, o] = sum over i of h[r, i] W[o, i] for some blocks of inputs: a tuple of tiles [R, O] float32, with scales.
+    """y[r, o] = sum over i of h[r, i] W[o, i] over some blocks of inputs: a tuple of tiles [R, O] float32, scaled.
 
     Args:
-        h: [any, num_in] float32, float16 or bfloat16: the dtype that is computed in.
+        h: [any, num_in] in the compute dtype: float32, float16 or bfloat16.
         weight: a `LinearWeight`; its bias is not added.
         outs_O: int32 numbers of the outputs, below num_out, in any order (clamp those of a last tile).
-        first_row, end_row: the tiles are rows first_row.. of h; those from end_row on have sums that mean nothing.
+        first_row, end_row: the tiles begin at row first_row of h; sums of rows from end_row on are meaningless.
         first_block, end_block: inputs from first_block * block_in to end_block * block_in, or to num_in.
         SHAPE: a `LinearShape`.
     """
@@ -34,7 +34,7 @@ def matmul(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE:
 
 @triton.jit
 def matmul_bytes(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
-    """`matmul` for plain weights and for int8, of which an output has one scale."""
+    """`matmul` for plain weights, and for int8 weights with one scale for each output."""
     BLOCK_IN: tl.constexpr = SHAPE.block_in
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     inputs_I = tl.arange(0, BLOCK_IN)
@@ -75,10 +75,10 @@ def zero_sums(SHAPE: tl.constexpr):
 
 @triton.jit
 def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.constexpr):
-    """A tile of rows, SIZE inputs of them from `first` on; zeros beyond num_in, the last row beyond end_row.
+    """SIZE inputs of a tile of rows, beginning at `first`; zeros beyond num_in.
 
-    A mask of rows would cost instructions in every step. Rows come through the processor's own cache (.ca): several
-    programs on a processor read the same ones.
+    Rows from end_row on repeat the last row, as a mask of rows would cost instructions in every step. Rows are kept in
+    the first-level cache (.ca), as several programs on a multiprocessor read the same ones.
     """
     rows_R = tl.minimum(first_row + tl.arange(0, ROWS), end_row - 1)
     inputs_I = first + tl.arange(0, SIZE)
@@ -91,9 +91,9 @@ def load_rows(h, first_row, end_row, first, SIZE: tl.constexpr, SHAPE: tl.conste
 
 @triton.jit
 def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, SHAPE: tl.constexpr):
-    """`matmul` for int4: sums over a group of codes less the zero, which are exact numbers, times the group's scale.
+    """`matmul` for int4: for each group, the product with codes minus zeros, which are exact, times the group's scale.
 
-    Groups are added in order, step_in inputs at a time: more need the registers that a second tile of rows has.
+    Groups are added in order, step_in inputs at a time: more would take the registers of a second tile of rows.
     """
     BLOCK_OUT: tl.constexpr = SHAPE.block_out
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
@@ -101,8 +101,8 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
     STEP: tl.constexpr = SHAPE.step_in
     STEPS: tl.constexpr = SHAPE.block_in // STEP
     GROUPS: tl.constexpr = STEP // SIZE
-    SPAN_GROUPS: tl.constexpr = 128 // SIZE  # Of a span of inputs.
-    # Without matrix instructions registers hold what is multiplied at a time.
+    SPAN_GROUPS: tl.constexpr = 128 // SIZE  # Groups of a span.
+    # Without matrix instructions the inputs of a product are held in registers, so a product is smaller.
     PIECE: tl.constexpr = min(SIZE, 32) if h.dtype.element_ty == tl.float32 else SIZE
     words_SO = weight.matrix + outs_O[None, :] * SPAN_WORDS + tl.arange(0, SPAN_WORDS)[:, None]
     scales_OG = weight.scales + outs_O[:, None] * SPAN_GROUPS + tl.arange(0, SPAN_GROUPS)[None, :]
@@ -113,7 +113,7 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
                 first_output = (step * (GROUPS // SPAN_GROUPS) + group // SPAN_GROUPS) * SHAPE.num_out
                 found_SO = tl.load(words_SO + first_output * SPAN_WORDS)
                 scale_OG = tl.load(scales_OG + first_output * SPAN_GROUPS)
-            if group % 8 == 0:  # The zeros of eight groups are in a word.
+            if group % 8 == 0:  # A word holds the zeros of eight groups.
                 number = step * GROUPS + group
                 zeros_1O = tl.load(weight.zeros + (number >> 3) * SHAPE.num_out + outs_O)[None, :]
                 zeros_1O = zeros_1O >> (((number & 1) * 16 if GROUPS == 1 else 0) + (number & 6) * 2)
@@ -139,7 +139,7 @@ def matmul_int4(h, weight, outs_O, first_row, end_row, first_block, end_block, S
 
 @triton.jit
 def column(numbers_OG, PLACE: tl.constexpr, COUNT: tl.constexpr):
-    """[O]: one column of COUNT, a power of two, as registers are: nothing is stored to look it up."""
+    """[O]: column PLACE of COUNT, a power of two. It is selected in registers, without a store to shared memory."""
     SIZE: tl.constexpr = numbers_OG.shape[0]
     HALF: tl.constexpr = COUNT // 2
     if COUNT == 1:

@@ -1,4 +1,4 @@
-"""Weights as the kernels read them, and what kernels are compiled for.
+"""Packs weights into the layout that the kernels read, and chooses how kernels are compiled and launched.
 
 Legend: O output features, I input features, R some of the outputs, G groups of inputs, S spans of inputs (SPAN_INPUTS),
 N nibbles of a word, J words of a span.
@@ -23,13 +23,15 @@ Multipliable: TypeAlias = DenseWeight | Int8Weight | Int4Weight
 
 
 class LinearWeight(NamedTuple):
-    """A weight [O, I] in the memory that kernels read.
+    """A weight [O, I] in the layout that kernels read.
 
     Args:
-        matrix: of plain weights [O, I] in the dtype that is computed in, the checkpoint's own tensor; of int8, int8
-            [O, I]; of int4, int32 [S, O, J] as `pack_words` has it.
-        scales: None; of int8, float32 [O] `in_units`; of int4, float32 [S, O, groups of a span] of `pack_scales`.
-        zeros: None; of int4, int32 [ceil(all groups / 8), O]: group 2 i + j of eight has the bits from 4 i + 16 j on.
+        matrix: for plain weights [O, I] in the compute dtype, without a copy if possible; for int8, int8 [O, I]; for
+            int4, int32 [S, O, J] from `pack_words`.
+        scales: for int8, float32 [O] from `in_units`; for int4, float32 [S, O, groups of a span] from `pack_scales`;
+            otherwise None.
+        zeros: for int4, int32 [ceil(all groups / 8), O], with the zero of group 2 i + j of eight from bit 4 i + 16 j
+            on; otherwise None.
         bias: float32 [O] or None.
     """
 
@@ -40,14 +42,14 @@ class LinearWeight(NamedTuple):
 
 
 class LinearShape(NamedTuple):
-    """What a kernel that multiplies by a weight is compiled for.
+    """The sizes that a kernel which multiplies by a weight is compiled for.
 
     Args:
-        group_size: inputs of a group of int4; else 0.
-        block_out, block_in: outputs of a program, and its inputs at a time.
-        step_in: inputs of int4 weights at a time, a part of block_in.
-        num_splits: programs that share the inputs of an output.
-        num_stages: steps that are under way at a time, the one at work included.
+        group_size: inputs of a group of int4 weights; otherwise 0.
+        block_out, block_in: outputs of a program, and the inputs that it processes at a time.
+        step_in: for int4, the inputs of a step; it divides block_in.
+        num_splits: programs that divide the inputs of an output between them.
+        num_stages: steps in flight at a time, including the one that is computed.
         num_row_tiles: tiles of ROW_TILE rows in a program, a power of two.
     """
 
@@ -68,9 +70,10 @@ class DeviceLinear:
     """A weight [O, I] and how programs divide it.
 
     Args:
-        group_size: inputs of a group of int4; else 0.
+        group_size: inputs of a group of int4 weights; otherwise 0.
         compute: the dtype of the rows.
-        paired: rows of gates and, below them, as many of ups; a program does as many of the one as of the other.
+        paired: whether the first half of the outputs are gates and the second half ups; a program computes pairs of
+            both.
     """
 
     weight: LinearWeight
@@ -84,11 +87,11 @@ class DeviceLinear:
 
     @property
     def num_tiles(self) -> int:
-        """Tiles of outputs, and so partial sums of squares that `linear_add` writes for a row."""
+        """Tiles of outputs; `linear_add` writes one partial sum of squares of a row for each."""
         return -(-self.num_out // self.tiles.block_out)
 
     def grid(self, num_rows: int) -> tuple[int, int, int]:
-        """Blocks of rows, which share weights and so come first; tiles of outputs; splits of inputs."""
+        """Blocks of rows, tiles of outputs, splits of inputs. Blocks of rows come first, as they share weights."""
         rows = self.rows_of_program(num_rows)
         return -(-num_rows // (rows.num_row_tiles * ROW_TILE)), self.num_tiles, self.tiles.num_splits
 
@@ -99,7 +102,7 @@ class DeviceLinear:
         )
 
     def options(self, num_rows: int, overlaps: bool) -> dict[str, object]:
-        """How a kernel that multiplies this many rows by this weight is launched, and what it is compiled for."""
+        """Launch options and compile-time sizes of a kernel that multiplies this many rows by this weight."""
         rows, tiles = self.rows_of_program(num_rows), self.tiles
         shape = LinearShape(
             self.weight_format, self.num_in, self.num_out, self.group_size, tiles.block_out, tiles.block_in,
@@ -112,7 +115,11 @@ class DeviceLinear:
 def pack(
     weight: Weight, bias_O: Tensor | None, *, compute: torch.dtype, paired: bool = False, head_dim: int | None = None
 ) -> DeviceLinear:
-    """A weight for the kernels here; `head_dim` if it is that of queries, keys and values: a program does a head."""
+    """Pack a weight for the kernels of this folder.
+
+    Args:
+        head_dim: for the weight of queries, keys and values, the head size; a program then computes one head.
+    """
     weight = multipliable(weight)
     weight_format = format_of(weight)
     num_out, num_in = weight.shape
@@ -143,8 +150,9 @@ def pack(
 
 
 def multipliable(weight: Weight) -> Multipliable:
-    """The same values in a format of these kernels: Q4_0 as int4; other blocks have minima, or scales by the group, and
-    become plain."""
+    """The same values in a format that these kernels multiply by. Q4_0 becomes int4; other block types have minima or
+    scales of groups, and become plain weights.
+    """
     match weight:
         case BlockWeight(block_type="Q4_0"):
             return as_int4(weight)
@@ -166,17 +174,17 @@ def format_of(weight: Multipliable) -> WeightFormat:
 
 
 def pack_words(weight: Int4Weight) -> Tensor:
-    """int32 [S, O, J], arranged so that a thread finds what it multiplies in four words that lie together.
+    """int32 [S, O, J], arranged so that the weights that a thread multiplies are in four adjacent words.
 
-    Input 16 (4 w + n) + 8 p + 2 t + h of a span is nibble n of half h of word 4 t + 2 p + w. Filled by a few outputs at
-    a time: all that is between codes and words takes several times as much.
+    Input 16 (4 w + n) + 8 p + 2 t + h of a span is nibble n of half h of word 4 t + 2 p + w. A few outputs are packed
+    at a time, as the intermediate tensors take several times as much memory.
     """
     num_out, num_in = weight.values_OI.shape
     num_spans, num_words = -(-num_in // SPAN_INPUTS), SPAN_INPUTS // NIBBLES
     words_SOJ = torch.empty(num_spans, num_out, num_words, dtype=torch.int32, device=weight.values_OI.device)
     for rows in blocks(weight.values_OI):
         padded_RI = functional.pad(weight.values_OI[rows], (0, -num_in % SPAN_INPUTS))
-        # An input's number is span, w, n, p, t, h; a nibble's place span, t, p, w, h, n.
+        # The digits of an input's number are span, w, n, p, t, h; those of a nibble's place are span, t, p, w, h, n.
         digits = padded_RI.view(-1, num_spans, 2, NIBBLES // 2, 2, 4, 2)
         nibbles_SRJN = digits.permute(1, 0, 5, 4, 2, 6, 3).reshape(num_spans, -1, num_words, NIBBLES).int()
         words_SRJ = nibbles_SRJN[..., 0]
@@ -187,19 +195,19 @@ def pack_words(weight: Int4Weight) -> Tensor:
 
 
 def pack_scales(weight: Int4Weight, compute: torch.dtype) -> Tensor:
-    """[S, O, groups of a span], `in_units`; those of groups that no input has are 0."""
+    """[S, O, groups of a span], in units of `in_units`; scales of groups beyond the last input are 0."""
     num_out, groups = len(weight.scales_OG), SPAN_INPUTS // weight.group_size
     scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
     return in_units(scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous(), compute)
 
 
 def in_units(scales: Tensor, compute: torch.dtype) -> Tensor:
-    """Scales for the units of unpacked values."""
+    """Scales that include the unit of the converted weights (`BFLOAT16_UNIT`)."""
     return scales / BFLOAT16_UNIT if compute == torch.bfloat16 else scales
 
 
 def pack_zeros(weight: Int4Weight) -> Tensor:
-    """int32 [ceil(G / 8), O]: even groups in the lower halves, odd ones in the upper."""
+    """int32 [ceil(G / 8), O], with even groups in the lower halves of words and odd groups in the upper halves."""
     num_groups = weight.zeros_OG.shape[1]
     zeros_OGN = functional.pad(weight.zeros_OG, (0, -num_groups % NIBBLES)).view(len(weight.zeros_OG), -1, NIBBLES)
     words_OG = torch.zeros_like(zeros_OGN[..., 0], dtype=torch.int32)

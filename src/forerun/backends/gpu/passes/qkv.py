@@ -1,7 +1,7 @@
-"""Queries, keys and values in one kernel: product, bias, norms of heads, rotation, and keys and values into the cache.
+"""Computes queries, keys and values in one kernel: product, bias, head norms, rotation, and writes to the cache.
 
 Legend: T rows, I inputs, H query heads and K key/value heads, D head size, S slots; in kernels R rows of a tile
-(ROW_TILE), O outputs of a program, which are one head, P places of half a head.
+(ROW_TILE), O outputs of a program (one head), P numbers of half a head.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from forerun.core.model_spec import ModelSpec
 
 
 class HeadsShape(NamedTuple):
-    """The heads that the kernel is compiled for; `norm_eps` of their norms."""
+    """The heads that the kernel is compiled for; `norm_eps` is the epsilon of the head norms."""
 
     num_heads: int
     num_kv_heads: int
@@ -32,13 +32,14 @@ def qkv(
     rows: RowTable, *, num_rows: int, spec: ModelSpec, head_norms: tuple[Tensor, Tensor] | None, norm: InputNorm,
     workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
-    """Queries to q [any, H * D] in its dtype, keys and values to the slots of their rows.
+    """Write queries to q [any, H * D] in its dtype, and keys and values to the slots of their rows.
 
     Args:
-        packed: of queries, keys and values below each other, packed with `head_dim`.
-        cos_sin_P2D: float32, what `rope_table` makes: cos and sin of each position, the first half of sin negated.
+        packed: the weights of queries, keys and values stacked, packed with `head_dim`.
+        cos_sin_P2D: float32 from `rope_table`: cos and sin of each position, with the first half of sin negated.
         rows: slots and positions of the rows.
-        head_norms: float32 [D] each, of the RMS norms of query heads and key heads before the rotation (Qwen3).
+        head_norms: the weights, float32 [D] each, of the RMS norms of query heads and key heads before the rotation
+            (Qwen3), or None.
     """
     assert packed.tiles.block_out * (spec.num_heads + 2 * spec.num_kv_heads) == packed.num_out, (
         "a program must do one head"
@@ -63,7 +64,7 @@ def qkv_kernel(
 
     h [T, I] in the compute dtype, W [(H + 2 K) D, I] packed, outputs (q [T, H D], keys and values [S, K, D], stride of
     a slot), head_norms (query weight [D], key weight [D]) or None, rows (cos_sin [positions, 2, D], positions [T],
-    slots [T]).
+    slots [T]). A program computes one head of a block of rows.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     HEAD_DIM: tl.constexpr = SHAPE.block_out
@@ -103,7 +104,7 @@ def qkv_kernel(
 
 @triton.jit
 def norm_head(low_RP, high_RP, head_norms, head, HALF: tl.constexpr, HEADS: tl.constexpr):
-    """x[d] / sqrt(mean over d of x[d]^2 + eps) * weight[d] for a head of queries or keys if there are weights."""
+    """x[d] / sqrt(mean over d of x[d]^2 + eps) * weight[d] for a head of queries or keys, if the model has weights."""
     if head_norms is not None:
         weight = head_norms[0] if head < HEADS.num_heads else head_norms[1]
         is_normed = head < HEADS.num_heads + HEADS.num_kv_heads
@@ -117,8 +118,9 @@ def norm_head(low_RP, high_RP, head_norms, head, HALF: tl.constexpr, HEADS: tl.c
 
 @triton.jit
 def rotate_head(low_RP, high_RP, cos_sin, positions, rows_R, is_rotated_R, HALF: tl.constexpr):
-    """(low cos - high sin, high cos + low sin): [R, P] each, by the angles of the rows' positions, which both halves
-    share; as they are where a row or a head is not rotated."""
+    """(low cos - high sin, high cos + low sin): [R, P] each, with the angles of the rows' positions, which are the same
+    for both halves; unchanged if a row or a head is not rotated.
+    """
     positions_R = tl.load(positions + rows_R, mask=is_rotated_R, other=0)
     places_RP = cos_sin + positions_R[:, None] * (4 * HALF) + HALF + tl.arange(0, HALF)[None, :]
     cos_RP = tl.load(places_RP, mask=is_rotated_R[:, None], other=1.0)

@@ -1,9 +1,10 @@
-"""How programs that attended to splits of a text leave their parts, and the last one of them joins these.
+"""Stores the partial results of splits of a text, and joins them in the program that finishes last.
 
-Long texts have hundreds of splits, whose parts one program would take long to read in order. So there are two steps
-(`kv_split`): at each stretch of a row that it has a split of, a program counts itself in, and the last one joins the
-stretch; it counts that in at the row, and the last one there joins the row's stretches. A row of one stretch has its
-result at the first step. Any program may be the last one.
+Long texts have hundreds of splits; one program would take long to read all their parts in order. So parts are joined in
+two steps (`kv_split`). Every stretch of a row has a counter: a program with a split in it increments the counter, and
+the program that makes it complete joins the stretch. That program increments the row's counter, and the one that makes
+this complete joins the row's stretches. A row of one stretch is finished after the first step. Any program may be the
+last one.
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), D head size.
 """
@@ -17,19 +18,19 @@ from forerun.backends.gpu.passes.kv_split import STRETCH_SIZE, begin_join, join,
 
 @triton.jit
 def num_stretches_of(num_splits):
-    """Stretches of so many splits."""
+    """Number of stretches for this many splits."""
     return (num_splits + STRETCH_SIZE - 1) // STRETCH_SIZE
 
 
 @triton.jit
 def first_part_of(row_M, head_M, SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr):
-    """Where the parts of rows and heads begin, [M]: those of a row's splits, then those of its stretches."""
+    """The index [M] of the first part of each row and head. The parts of splits come first, then those of stretches."""
     return row_M * ((MAX_SPLITS + num_stretches_of(MAX_SPLITS)) * SHAPE.num_heads) + head_M
 
 
 @triton.jit
 def store_part(workspace, part, places_M, is_row_M, SHAPE: tl.constexpr):
-    """Leave a part of rows, as `join` takes it, at some places of the workspace."""
+    """Store a part of some rows, in the form that `join` takes, at these places of the workspace."""
     places_MD = places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
     tl.store(workspace.maxima + places_M, part[0], mask=is_row_M)
     tl.store(workspace.totals + places_M, part[1], mask=is_row_M)
@@ -38,7 +39,7 @@ def store_part(workspace, part, places_M, is_row_M, SHAPE: tl.constexpr):
 
 @triton.jit
 def _load_part(workspace, places_M, is_seen_M, SHAPE: tl.constexpr):
-    """A part of some rows, for `join`. Past the first-level cache, which may know what was here before."""
+    """Load a part of some rows for `join`, bypassing the first-level cache (.cg), which may hold older contents."""
     places_MD = places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
     highest_M = tl.load(workspace.maxima + places_M, mask=is_seen_M, other=0.0, cache_modifier=".cg")
     total_M = tl.load(workspace.totals + places_M, mask=is_seen_M, other=0.0, cache_modifier=".cg")
@@ -48,7 +49,9 @@ def _load_part(workspace, places_M, is_seen_M, SHAPE: tl.constexpr):
 
 @triton.jit
 def _join_parts(workspace, first_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr):
-    """The first parts of rows joined in order. NUM_AHEAD loads are in flight at a time: one wait for all."""
+    """Join the first `num_parts_M` parts of rows in order. NUM_AHEAD parts are loaded at a time, with one wait for all
+    of them.
+    """
     sofar = begin_join(num_parts_M.shape[0], SHAPE.head_dim)
     for first in range(0, tl.max(num_parts_M), NUM_AHEAD):
         parts = no_tiles()
@@ -63,11 +66,13 @@ def _join_parts(workspace, first_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD:
 
 @triton.jit
 def _count_in(counters, places_M, num_programs_M, is_counted_M):
-    """Where this program is the last one of so many to count itself in, [M]; the counters are 0 again there."""
-    tl.debug_barrier()  # Every thread has stored its part before one counts.
+    """Increment the counters at these places; return [M] where this program was the last of `num_programs_M`. There
+    the counters are set to 0 again.
+    """
+    tl.debug_barrier()  # All threads have stored their parts before one of them counts.
     num_before_M = tl.atomic_add(counters + places_M, 1, mask=is_counted_M, sem="acq_rel")
     is_last_M = is_counted_M & (num_before_M == num_programs_M - 1)
-    tl.debug_barrier()  # No thread reads before the one that counted.
+    tl.debug_barrier()  # No thread reads parts before the counting thread has seen the counter.
     tl.store(counters + places_M, 0, mask=is_last_M)
     return is_last_M
 
@@ -77,13 +82,13 @@ def join_if_last(
     workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Count in at a stretch of rows; where this program is the last one, join the stretch; where it is the last one of
-    the row as well, write the result.
+    """Increment the counters of a stretch. Join the stretch for rows where this program is the last one; write the
+    result of rows where it is also the last one of the row.
 
     Args:
-        num_splits_M: of the rows' whole texts.
-        num_programs_M: how many programs count in at the stretch.
-        is_counted_M: the rows and heads at which this one does.
+        num_splits_M: splits of the rows' whole texts.
+        num_programs_M: how many programs increment the stretch's counter.
+        is_counted_M: the rows and heads whose counter this program increments.
     """
     NUM_STRETCHES: tl.constexpr = num_stretches_of(MAX_SPLITS)
     first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)

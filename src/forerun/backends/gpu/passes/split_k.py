@@ -1,4 +1,4 @@
-"""Split-K: the inputs of an output shared between programs, whose parts the last of them joins in order.
+"""Split-K: several programs divide the inputs of an output; the last to finish adds the partial sums in order.
 
 Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out).
 """
@@ -10,15 +10,16 @@ from forerun.backends.gpu.language import ROWS
 from forerun.backends.gpu.passes.dequantise import SPAN_WORDS
 from forerun.backends.gpu.passes.matmul import matmul
 
-EARLY_BLOCKS = tl.constexpr(4)  # Of 396 programs 26 MB, half of an H100's second-level cache.
+EARLY_BLOCKS = tl.constexpr(4)  # For 396 programs this is 26 MB, half of an H100's second-level cache.
 LINE_BYTES = tl.constexpr(128)
 PREFETCH = tl.constexpr("prefetch.global.L2 [$1]; mov.b32 $0, 0;")
 
 
 @triton.jit
 def clamped(places_O, SHAPE: tl.constexpr):
-    """The outputs at these places, of a last tile that is not full the last one; in whole tiles addresses stay sums
-    of a few parts, which saves instructions."""
+    """The outputs at these places; places beyond the last output become the last output. If all tiles are full, places
+    are not clamped, so that addresses stay simple sums, which saves instructions.
+    """
     return places_O if SHAPE.num_out % SHAPE.block_out == 0 else tl.minimum(places_O, SHAPE.num_out - 1)
 
 
@@ -47,7 +48,7 @@ def request_weights(weight, outs_O, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr)
 
 @triton.jit
 def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.constexpr):
-    """The tiles of `matmul` over a program's inputs, and whether it is the one to go on, with `whole_sums`.
+    """The tiles of `matmul` over this program's inputs, and whether it is the last one, which goes on to `whole_sums`.
 
     Programs are (block of rows, tile of outputs, split of inputs); `workspace` is a `SplitWorkspace`.
     """
@@ -67,11 +68,11 @@ def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.c
 
 @triton.jit
 def store_part(sums, workspace, SHAPE: tl.constexpr):
-    """Store a program's part; whether all others of its tile are stored already."""
+    """Store this program's partial sums; return whether all other programs of the tile have stored theirs."""
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     for tile in tl.static_range(NUM_TILES):
         tl.store(part_places(workspace, tl.program_id(2), tile, SHAPE), sums[tile])
-    tl.debug_barrier()  # One thread counts, after all have stored.
+    tl.debug_barrier()  # All threads have stored before one of them counts.
     counter = workspace.counters + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     is_last = tl.atomic_add(counter, 1, sem="acq_rel") == SHAPE.num_splits - 1
     if is_last:
@@ -81,9 +82,9 @@ def store_part(sums, workspace, SHAPE: tl.constexpr):
 
 @triton.jit
 def whole_sums(sums, workspace, tile, SHAPE: tl.constexpr):
-    """[R, O] a tile's sums over all inputs: all parts in order, of which a program has its own.
+    """[R, O] a tile's sums over all inputs: the partial sums of all programs, added in order.
 
-    They come from beyond the processor's own cache, which may hold older ones.
+    The loads bypass the first-level cache (.cg), which may hold older partial sums.
     """
     BLOCK_OUT: tl.constexpr = SHAPE.block_out
     NUM_SPLITS: tl.constexpr = SHAPE.num_splits
@@ -91,7 +92,7 @@ def whole_sums(sums, workspace, tile, SHAPE: tl.constexpr):
         return sums[tile]
     else:
         if tile > 0:
-            tl.debug_barrier()  # Registers do not suffice to load the parts of several tiles at a time.
+            tl.debug_barrier()  # There are too few registers to load the parts of several tiles at a time.
         sums_RO = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
         for split in tl.static_range(NUM_SPLITS):
             sums_RO += tl.load(part_places(workspace, split, tile, SHAPE), cache_modifier=".cg")
@@ -100,7 +101,7 @@ def whole_sums(sums, workspace, tile, SHAPE: tl.constexpr):
 
 @triton.jit
 def part_places(workspace, split, row_tile, SHAPE: tl.constexpr):
-    """Where a program's part of a tile of rows lies: [R, O], all in a row."""
+    """Addresses [R, O] of a split's partial sums of a tile of rows; they are contiguous."""
     outs = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     first_row = ((outs * SHAPE.num_splits + split) * SHAPE.num_row_tiles + row_tile).to(tl.int64) * ROWS
     rows_R = first_row + tl.arange(0, ROWS)

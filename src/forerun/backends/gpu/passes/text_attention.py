@@ -1,11 +1,11 @@
-"""The kernel of attention for many rows at once, of a text or a tree: one program follows a block of rows to the end.
+"""The attention kernel for many rows, of a text or a tree: one program computes a block of rows over all their splits.
 
-Splits that rows share are loaded once for all of them: those of the prefix, and all of a text, where a row is kept from
-what lies behind it. A tree's rows go on one by one through their own tree slots, which count for nothing in others.
+Splits that rows share are loaded once for all rows of a block: the prefix's splits of a tree, or all splits of a text,
+with a causal mask. The other splits of a tree are done row by row, as every row has its own tree slots.
 
-A text's later rows count for nothing in earlier ones as probabilities of 0; but 0 times infinity or NaN is NaN. Where a
-block has a NaN, its rows are done again one by one, each over what it sees and nothing else. (Where the first split is,
-may not depend on whether they are: of an address that follows from a reduction Triton knows no alignment.)
+In a text the mask gives later positions the probability 0, but 0 times infinity or NaN is NaN. If a block's result has
+a NaN, its rows are computed again one by one, each only over the positions that it sees. (The first split of this loop
+does not depend on the NaN check, because Triton cannot infer the alignment of an address that depends on a reduction.)
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
@@ -43,8 +43,8 @@ def _attend(head_cache, slots_S, is_read_S, q_MD, is_visible_MS, scale):
 
 @triton.jit
 def _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale):
-    """The stretches that have ended, joined, and the one that has not, of what a block's rows share: a text, or the
-    splits of a tree's prefix.
+    """Attend to the splits that a block's rows share: all of a text, or those of a tree's prefix. Returns the joined
+    complete stretches and the incomplete one.
     """
     num_splits_M, num_common = tl.cdiv(length_M, SPLIT_SIZE), prefix_len // SPLIT_SIZE
     limit = tl.where(is_causal != 0, tl.max(length_M), num_common * SPLIT_SIZE)
@@ -63,8 +63,8 @@ def _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
-    """The formula, the arguments and the bits of `attend_tree`. Programs are (key head, block of rows), the last rows
-    first: they have the most to do.
+    """The same formula, arguments and result as `attend_tree`, bit for bit. Programs are (key head, block of rows). The
+    last rows come first, as they take longest.
     """
     await_inputs(OVERLAPS)
     keys, values = cache
@@ -89,7 +89,7 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
         first_split = tl.where(is_causal != 0, 0, prefix_len // SPLIT_SIZE)
         sofar, stretch = _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale)
         is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
-        if is_spoilt:  # Perhaps only by what later rows left: each row once more, without what it does not see.
+        if is_spoilt:  # The NaN may come from later positions only: compute each row again without them.
             sofar, stretch = none, none
         end_row = tl.where(is_spoilt | (is_causal == 0), end_row, first_row)
     for row in range(first_row, end_row):

@@ -1,12 +1,12 @@
-"""The kernel of tree attention: splits of the text side by side, joined by the program that finishes last.
+"""The tree attention kernel: programs attend to splits of the text in parallel; the last to finish joins their parts.
 
-Splits wholly below the prefix's end are the same for every row: a program takes one of them for a block of rows. From
-there on a row's text is its own: one program per row follows its own tree slots. Each leaves its parts, and the last
-one of a stretch of 16 splits joins them (`split_join`).
+Splits that lie wholly in the prefix are the same for every row: a program computes one of them for a block of rows. The
+rest of a row's text is its own: one program per row computes it through the row's tree slots. Each program stores its
+parts; the last one of a stretch of 16 splits joins them (`split_join`).
 
-The chain that the next kernel waits for is kept short: what the row table and the prefix hold is asked for before the
-kernel before has ended, if it is settled by then; everything that is read at one stage is asked for at once; rows are
-joined by as many programs as there are, several parts at a time.
+The critical path to the next kernel is kept short in three ways: the row table and the prefix are loaded before the
+previous kernel has ended, if that kernel does not write them; all loads of one stage are issued together; rows are
+joined by several programs in parallel, several parts at a time.
 
 Legend: M matrix rows (a row's heads side by side, then the next row's), S logical positions of a split, D head size.
 """
@@ -52,8 +52,9 @@ def _load_split(
 
 @triton.jit
 def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
-    """A unit's rows and heads, [M] each, and which of them there are; then its number among the units of common splits,
-    and the blocks of rows of a split."""
+    """A unit's rows and heads, [M] each, and which of them exist; then the unit's number among the units of common
+    splits, and the number of blocks of rows.
+    """
     ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
     is_own = unit < num_rows
     num_blocks, common = tl.cdiv(num_rows, ROWS), tl.maximum(unit - num_rows, 0)
@@ -65,8 +66,9 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
 
 @triton.jit
 def _programs_of(stretch, num_splits_M, num_common):
-    """How many programs count in at a stretch of rows: one for each common split that a row sees there, and the row's
-    own from its first own split on, or at its last stretch if it has no own split.
+    """How many programs increment the counters of a stretch: one for each common split that a row sees in it, and the
+    row's own program, from the stretch of its first own split on. If a row has no own split, its program counts in the
+    row's last stretch.
     """
     num_seen_M = tl.minimum(num_splits_M, num_common) - stretch * STRETCH_SIZE
     first_own_M = tl.minimum(tl.maximum(num_splits_M - 1, 0), num_common) // STRETCH_SIZE
@@ -78,10 +80,10 @@ def _join_stretches(
     workspace, mixed_ptr, row_M, head_M, splits, num_splits_M, is_counted_M,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """`join_if_last` at every stretch that has one of this program's splits.
+    """Call `join_if_last` for every stretch that has one of this program's splits.
 
     Args:
-        splits: the program's first one, the one behind its last, and the number of common ones.
+        splits: the program's first split, the split after its last one, and the number of common splits.
     """
     first_split, end_split, num_common = splits
     last_split = tl.maximum(end_split - 1, 0)
@@ -101,12 +103,12 @@ def attend_tree(
 ):  # fmt: skip
     """mixed[t, n] = sum over s of softmax over s of (q[t, n] keys[s, n / G] / sqrt D) times values[s, n / G].
 
-    s goes through the slots of the logical positions below lengths[t]. q and mixed [T, H, D], cache (keys, values)
+    s runs over the slots of the logical positions below lengths[t]. q and mixed [T, H, D], cache (keys, values)
     [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths [T], tree_slots) of a `RowTable`,
     workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is log2 e / sqrt D.
 
-    Programs are (key head, unit). Units are the rows, which have the longest way; then splits of the prefix, for all
-    blocks of rows each.
+    Programs are (key head, unit). The first units are the rows, which take longest; the others are the pairs of a
+    prefix split and a block of rows.
     """
     if not IS_SETTLED:
         await_inputs(OVERLAPS)
@@ -124,7 +126,7 @@ def attend_tree(
     first_split = tl.where(is_own, num_common, common // num_blocks)
     end_split = tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
     limit = tl.where(is_own, limit, prefix_len)
-    if is_own | (first_split < num_common):  # Programs of rows always wait: no launch may overtake two others.
+    if is_own | (first_split < num_common):  # Programs of rows always wait, so that no launch overtakes two others.
         first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
         head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
         places_M = row_M * SHAPE.num_heads + head_M

@@ -1,6 +1,6 @@
 """Adds children to the tree, and removes all nodes that are not among the likeliest.
 
-Legend: N most nodes, W nodes of a batch, C children of each.
+Legend: N the largest number of nodes, W nodes of a batch, C children of each.
 """
 
 import triton

@@ -11,7 +11,7 @@ The tree keeps the `verify_width` likeliest nodes found so far and drops all oth
 its parent, so a dropped node could not be expanded or verified later. Nodes are in the order in which they were found,
 parents before children; node 0 is the root, the last committed token.
 
-Legend: N most nodes (a power of two), W nodes of a batch, C children of each.
+Legend: N the largest number of nodes (a power of two), W nodes of a batch, C children of each.
 """
 
 from dataclasses import dataclass
@@ -180,7 +180,7 @@ def read_outcome(outcome: Tensor) -> RoundOutcome:
 
 @triton.jit
 def order_of(costs, depths, numbers):
-    """An int64 by which nodes sort: cost, then depth, then number. Costs are not negative: their bits sort alike."""
+    """An int64 that sorts nodes by cost, depth and number. Costs are not negative, so that they sort by their bits."""
     ties = (depths.to(tl.int64) << 16) | numbers.to(tl.int64)
     return (costs.to(tl.int32, bitcast=True).to(tl.int64) << 32) | ties
 

@@ -1,6 +1,6 @@
 """One step of the tree's growth: add the children of the last batch, choose the next batch, fill the draft's rows.
 
-Legend: N most nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
+Legend: N the largest number of nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
 """
 
 import triton

@@ -1,6 +1,6 @@
 """Fills the rows that the target verifies from the tree.
 
-Legend: N most nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
+Legend: N the largest number of nodes, W nodes of a batch, C children of each, R rows, E tree slots of all rows.
 """
 
 import triton

@@ -1,6 +1,6 @@
 """Follows the target's tokens down the tree, and writes the outcome of the round.
 
-Legend: N most nodes, R rows of the target's pass, P positions of the text.
+Legend: N the largest number of nodes, R rows of the target's pass, P positions of the text.
 """
 
 import triton

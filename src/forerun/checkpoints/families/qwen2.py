@@ -1,0 +1,20 @@
+"""Qwen2 and Qwen2.5, DeepSeek-R1-Distill-Qwen: biases on query, key and value; some layers may have a window."""
+
+from typing import Final
+
+from forerun.checkpoints.families.family import LAYER_KINDS, Family
+from forerun.core.json_file import JsonFile
+
+DEFAULT_FULL_LAYERS: Final = 28
+
+
+def some_slide(config: JsonFile) -> bool:
+    """Whether any layer has a window: by `layer_types`, else all layers from `max_window_layers` on."""
+    if config.is_null("sliding_window") or not config.flag("use_sliding_window", False):
+        return False
+    if kinds := config.values.get("layer_types"):
+        return isinstance(kinds, list) and LAYER_KINDS[1] in kinds
+    return config.integer("max_window_layers", DEFAULT_FULL_LAYERS, least=0) < config.integer("num_hidden_layers")
+
+
+QWEN2: Final = Family(name="qwen2", architecture="qwen2", qkv_bias=True, slides=some_slide)

@@ -1,0 +1,44 @@
+"""The loop of a process that runs what came with a model: see `BoundedChild`, its other end."""
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+Said: TypeAlias = Mapping[str, Any]
+Answer: TypeAlias = Callable[[Said], Said]
+
+SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
+
+
+def answer_questions(begin: Callable[[Said], Answer]) -> None:
+    """Answer each line of the input with a line of JSON, until the input ends.
+
+    Args:
+        begin: gets the first line and returns the function that answers the others. It is called under the limits of
+            the first question.
+    """
+    head = json.loads(sys.stdin.buffer.readline())
+    answer = None
+    for line in sys.stdin.buffer:
+        try:
+            asked = json.loads(line)
+            limit(asked["max_s"], asked["max_bytes"])
+            answer = answer or begin(head)
+            text = json.dumps(answer(asked))
+        except MemoryError:
+            text = json.dumps({"costly": "it took more memory than it may have"})
+        sys.stdout.buffer.write(text.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def limit(max_s: float, max_bytes: int) -> None:
+    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
+    for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):
+        _, hard = resource.getrlimit(kind)
+        with suppress(ValueError, OSError):  # a system without this limit, as macOS is for memory
+            resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

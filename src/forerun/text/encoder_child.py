@@ -1,0 +1,32 @@
+"""A process that encodes with a tokenizer of unknown patterns, within limits: it may be killed at any moment."""
+
+from functools import cache
+
+import tokenizers
+
+from forerun.text.child_loop import Answer, Said, answer_questions
+from forerun.text.encoder import ids_of, without_space
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answer_questions(begin)
+
+
+def begin(head: Said) -> Answer:
+    """Load the tokenizer when it is first asked; return what encodes with it."""
+
+    @cache
+    def loaded(*, is_inside: bool) -> tokenizers.Tokenizer:
+        return without_space(loaded(is_inside=False)) if is_inside else tokenizers.Tokenizer.from_str(head["form"])
+
+    def answer(asked: Said) -> Said:
+        try:
+            backend = loaded(is_inside="is_inside" in asked)
+            return {"ids": ids_of(backend, asked["text"], add_special_tokens=asked["add_special_tokens"])}
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a panic in Rust is no Exception in Python
+            return {"fault": str(error)}
+
+    return answer
