@@ -178,6 +178,14 @@ def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.Monkey
         (to_frame(Greeting(version="0.0"))[:-1], "the leader has closed the connection"),
         (b"", "the leader has closed the connection"),
     ],
+    ids=[
+        "another program",
+        "another version",
+        "garbage after the greeting",
+        "no opening",
+        "half a greeting",
+        "nothing",
+    ],
 )
 def test_what_is_no_leader_is_refused(said: bytes, match: str) -> None:
     ours, theirs = socket.socketpair()

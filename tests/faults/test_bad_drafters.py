@@ -16,7 +16,7 @@ from forerun.decoding.decoder import Round
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.wires.supervisor import LocalSupply
+from forerun.wires.supplies import LocalSupply
 from tests.marks import rest_slow
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError
-from forerun.wires import admission, handshake
-from forerun.wires.admission import Admission
-from forerun.wires.endpoint import Address, connect, listen, read_key
+from forerun.wires import endpoint, handshake
+from forerun.wires.endpoint import Address, Admission, connect, listen, read_key
 
 HANG_S = 60.0
 KEY = b"a key of enough bytes"
@@ -468,7 +467,7 @@ def test_strangers_who_say_nothing_or_half_a_hello_hold_up_nobody(open_door: Ope
 
 
 def test_of_too_many_handshakes_the_oldest_is_ended(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_PENDING", 3)
+    monkeypatch.setattr(endpoint, "MAX_PENDING", 3)
     door = open_door(KEY)
     with ExitStack() as strangers:
         waiting = []

@@ -30,10 +30,9 @@ from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.economy.waiting import TREES_PER_CUT
 from forerun.text.vocabulary import Vocabulary
-from forerun.wires.admission import Admission
 from forerun.wires.channel import Channel
 from forerun.wires.children import die_with_parent
-from forerun.wires.endpoint import Address, listen
+from forerun.wires.endpoint import Address, Admission, listen
 from forerun.wires.forkserver import run_forkserver
 
 TREE_ROWS = 256  # rows of the draft cache after the committed text

@@ -39,8 +39,7 @@ from forerun.model.runner import Runner
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
 from forerun.wires.endpoint import Address, read_key
-from forerun.wires.remote_worker import RemoteSupply
-from forerun.wires.supervisor import LocalSupply
+from forerun.wires.supplies import LocalSupply, RemoteSupply
 
 LEAST_RATIO: Final = 4  # target parameters over draft parameters; below it drafting costs as much as it gains
 

@@ -7,8 +7,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from forerun.core.errors import DrafterUnreachableError, RankLostError
-from forerun.wires.admission import Admission
-from forerun.wires.endpoint import Address, connect, listen
+from forerun.wires.endpoint import Address, Admission, connect, listen
 
 JOIN_S: Final = 600.0  # time for the other side to start: users start hosts by hand, one after another
 LOOKS_EVERY_S: Final = 0.5

@@ -17,13 +17,14 @@ from enum import IntEnum
 from time import monotonic
 from typing import Final, TypeVar
 
-from forerun.wires.backoff import delay_s
 from forerun.wires.channel import Channel, wait_readable
 from forerun.wires.children import die_with_parent
 from forerun.wires.frames import MessageKinds
 
 KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
 MAX_TEXT: Final = 4000  # characters of a traceback, of which the end says most
+FIRST_DELAY_S: Final = 0.1  # short enough that a user does not notice a restart after a single crash
+MAX_DELAY_S: Final = 5.0  # a process that is available again after hours is found within this time
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
 GIVE_UP_S: Final = 300.0
 
@@ -81,6 +82,11 @@ def run_forkserver(
             control.sendall(EVENTS.to_frame(WorkerEvent(kind=EventKind.GAVE_UP)))
         if not _pause(control, GIVE_UP_S if num_failures >= MAX_FAILURES else delay_s(max(1, num_failures))):
             return
+
+
+def delay_s(num_failures: int) -> float:
+    """Seconds to wait after `num_failures` in a row, at least one."""
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures - 1, 16))  # bounded to avoid overflow
 
 
 def _fork_worker(

@@ -72,7 +72,7 @@ class Liveness:
 
 
 class WorkerSupply(Protocol):
-    """Gives connections to workers, one at a time. See `wires.supervisor` and `wires.remote_worker`."""
+    """Gives connections to workers, one at a time. See `wires.supplies`."""
 
     @property
     def trouble(self) -> str:

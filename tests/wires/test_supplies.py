@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from forerun.wires.admission import Admission
-from forerun.wires.backoff import MAX_DELAY_S, delay_s
-from forerun.wires.endpoint import Address, listen
-from forerun.wires.remote_worker import RemoteSupply
+from forerun.wires.endpoint import Address, Admission, listen
+from forerun.wires.forkserver import MAX_DELAY_S, delay_s
+from forerun.wires.supplies import RemoteSupply
 
 HANG_S = 60.0
 

@@ -1,24 +1,52 @@
-"""Supervises workers on this machine: starts and restarts the forkserver, and receives each worker's connection.
+"""Supplies of connections to workers, one at a time, see `drafting.remote.connection.WorkerSupply`.
 
-`forkserver` restarts a crashed worker; `remote_worker` reconnects to a worker on another machine.
+One starts and restarts a forkserver, which restarts crashed workers of this machine; the other reconnects to a worker
+of another machine.
 """
 
 import socket
 import subprocess
+import threading
 import weakref
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from forerun.core.errors import DrafterUnreachableError
 from forerun.runtime.affinity import own_cores, run_on
-from forerun.wires.backoff import Backoff
 from forerun.wires.channel import Channel, wait_readable
 from forerun.wires.children import END_S, Command, StarvationWatch, see_off, start_child
-from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent
+from forerun.wires.endpoint import Address, connect
+from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent, delay_s
 from forerun.wires.frames import FrameReader
 
+CONNECT_S: Final = 5.0  # for name lookup, connection and handshake, before the next attempt
 MAX_RECEIVED_BYTES: Final = 1 << 16  # per call
 MAX_DESCRIPTORS: Final = 16  # per call; a worker that started has one
+
+
+class Backoff:
+    """Determines when a failed action may be tried again."""
+
+    def __init__(self) -> None:
+        self._num_failures, self._retry_at = 0, 0.0
+
+    def is_over(self) -> bool:
+        """Whether the next attempt may begin."""
+        return monotonic() >= self._retry_at
+
+    def note_failure(self) -> None:
+        """Note a failure, or an attempt, which counts as a failure until it succeeds."""
+        self._num_failures += 1
+        self._retry_at = monotonic() + delay_s(self._num_failures)
+
+    def note_success(self) -> None:
+        """Note a success, so that the next failure counts as the first one."""
+        self._num_failures = 0
+
+    def give_up(self) -> None:
+        """Never try again."""
+        self._retry_at = float("inf")
 
 
 class LocalSupply:
@@ -127,3 +155,65 @@ def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
     """Hang up, and end the forkserver. It is not a method, so that it can run as a finalizer."""
     control.close()
     see_off(process, monotonic() + END_S)
+
+
+class RemoteSupply:
+    """Connections to a worker at an address, made in a background thread because connecting takes time."""
+
+    def __init__(self, address: Address, key: bytes | None) -> None:
+        self._address, self._key = address, key
+        self.pid, self.trouble = None, ""
+        self._made: Channel | None = None
+        self._attempt: threading.Thread | None = None
+        self._present: Channel | None = None
+        self._backoff, self._is_closed = Backoff(), False
+
+    def take(self) -> Channel | None:
+        if self._attempt is not None:
+            if self._attempt.is_alive():
+                return None
+            self._attempt = None
+            self._present, self._made = self._made, None
+            return self._present
+        if (self._present is None or not self._present.is_open) and self._backoff.is_over():
+            self._backoff.note_failure()  # counts as a failure until the worker works
+            self._attempt = threading.Thread(target=self._connect, name="forerun-connect", daemon=True)
+            self._attempt.start()
+        return None
+
+    def wait(self, timeout_s: float) -> Channel | None:
+        end = monotonic() + timeout_s
+        while monotonic() < end and not self._is_closed:
+            channel = self.take()
+            if channel is not None:
+                return channel
+            if self._attempt is None:
+                return None
+            self._attempt.join(end - monotonic())
+        return None
+
+    def is_starved(self) -> bool:
+        return False  # unknown for a remote process
+
+    def replace(self) -> None:
+        if self._present is not None:
+            self._present.close()
+
+    def mark_healthy(self) -> None:
+        self._backoff.note_success()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._backoff.give_up()
+        self.replace()
+
+    def _connect(self) -> None:
+        try:
+            made = Channel(connect(self._address, self._key, CONNECT_S))
+        except DrafterUnreachableError as error:
+            self.trouble = str(error)
+            return
+        if self._is_closed:
+            made.close()
+        else:
+            self.trouble, self._made = "", made
