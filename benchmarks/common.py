@@ -27,10 +27,10 @@ def numbers(name: str) -> dict[str, Any]:
     return {"weights" if name in ("int8", "int4") else "dtype": name}
 
 
-def read_prompts(num_prompts: int, skip: int = 0) -> list[str]:
+def read_prompts(num_prompts: int) -> list[str]:
     """Held-out function headers: the first turn of each record of the built-in set."""
     lines = (ASSETS / "prompts.jsonl").read_text().splitlines()
-    return [json.loads(line)["turns"][0] for line in lines[skip : skip + num_prompts]]
+    return [json.loads(line)["turns"][0] for line in lines[:num_prompts]]
 
 
 def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
@@ -39,29 +39,19 @@ def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
     return EngineConfig(**usual | settings)
 
 
-def ask(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, list[int]]]:
-    """The questions of `questions_of`, each with its set's name, as the target's token ids."""
-    reader = reader_of(arguments)
-    return [(name, reader.prompt_after(question, ())) for name, question in questions_of(arguments, number, skip)]
-
-
-def reader_of(arguments: argparse.Namespace) -> Reader:
-    """A reader that converts questions to the target's token ids."""
-    return Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
-
-
-def questions_of(arguments: argparse.Namespace, number: int, skip: int = 0) -> list[tuple[str, Question]]:
-    """`number` questions that fit from every data set, alternating between sets, each with its set's name.
-
-    Those skipped are others: a set's questions come in an order of their own, the same each time.
-    """
-    reader, sets = reader_of(arguments), {}
+def questions_of(arguments: argparse.Namespace, number: int) -> list[tuple[Question, list[int]]]:
+    """`number` questions that fit from every data set, alternating between sets, each with the target's token ids."""
+    reader, sets = (
+        Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH),
+        list[list[Question]](),
+    )
     for name in arguments.data.split(","):
         rows = load_dataset(name, folder=arguments.data_folder, cache=cache_folder() / "data").questions
         fitting = list(reader.choose(rows, len(rows), arguments.num_new).measured)
         random.Random(0).shuffle(fitting)
-        sets[name] = fitting[skip : skip + number]
-    return [(name, rows[place]) for place in range(number) for name, rows in sets.items() if place < len(rows)]
+        sets.append(fitting[:number])
+    chosen = [rows[place] for place in range(number) for rows in sets if place < len(rows)]
+    return [(question, reader.prompt_after(question, ())) for question in chosen]
 
 
 def standard_arguments(

@@ -6,7 +6,7 @@ Nothing is timed, so any machine will do. python benchmarks/near_ties.py
 import argparse
 
 import torch
-from common import ask, config_of, standard_arguments, write_results
+from common import config_of, questions_of, standard_arguments, write_results
 
 from forerun import Engine, NoDrafter, SamplingParams
 
@@ -18,7 +18,7 @@ def differences(dtype: str, arguments: argparse.Namespace) -> torch.Tensor:
     engine = Engine(config_of(arguments, drafter=NoDrafter(), dtype=dtype))
     runner = engine._target
     found = []
-    for _, prompt in ask(arguments, arguments.num_prompts):
+    for _, prompt in questions_of(arguments, arguments.num_prompts):
         params = SamplingParams(max_new_tokens=arguments.num_new, temperature=1.0, seed=1, ignore_eos=True)
         token_ids = [*prompt, *engine.generate(prompt, params).token_ids]
         for start in range(16, len(token_ids) - ROWS, 4 * ROWS):

@@ -82,7 +82,7 @@ def main() -> None:
     arguments: argparse.Namespace = parser.parse_args()
     commands = dict(entry.split("=", 1) for entry in arguments.serve)
     found = {name: Answers() for name in commands}
-    questions = [question.turns[0] for _, question in questions_of(arguments, arguments.num_prompts)]
+    questions = [question.turns[0] for question, _ in questions_of(arguments, arguments.num_prompts)]
     with ExitStack() as stack:
         urls = {name: stack.enter_context(started(shlex.split(command))) for name, command in commands.items()}
         for question in questions:

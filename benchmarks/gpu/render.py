@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from benchmarks.gpu.cases import Outcome, Row
-from benchmarks.gpu.only_a_gpu import only_a_gpu
 
 MOST_CELLS = 60  # characters
 FLOOR_NOTE = (
@@ -11,6 +10,22 @@ FLOOR_NOTE = (
     "written per second). Everything else is measured."
 )
 REHEARSAL_NOTE = "**A rehearsal on a CPU in Triton's interpreter, with tiny shapes. Its times mean nothing.**"
+# What no rehearsal can tell, and which sections of the check tell it on a GPU.
+ONLY_A_GPU = (
+    ("how long kernels, passes and rounds take, and their share of the memory's bandwidth", "kernels, passes, rounds"),
+    ("how long the device idles between kernels, and what early requests for weights save", "passes"),
+    ("what a part of a round more costs, as every draft pass is a graph launch of its own", "rounds"),
+    ("whether a row's bits are its own: matrix instructions for 16 and for 32 rows, of every dtype", "bits, suite"),
+    ("whether memory is ordered as kernels expect: counters of splits, loads past a cache", "bits, suite"),
+    ("whether recorded graphs do what ordinary runs did, for two engines in one process too", "suite, faults"),
+    ("how long opening takes: compilers, ordinary runs, recording; and the memory that graphs take", "passes, rounds"),
+    ("whether a kernel's registers and shared memory are had at launch, not only at compilation", "kernels, passes"),
+    ("what CUDA and the allocator take besides the storages that are counted", "passes, faults"),
+    ("whether a device without memory is usable after a failed opening", "faults"),
+    ("whether GPUs reach each other's memory, and what sums over ranks cost", "ranks, suite"),
+    ("which tiles and numbers of splits are best", "sweep"),
+    ("how transformers and torch's kernels compare", "peers"),
+)  # fmt: skip
 
 
 def render(title: str, facts: Mapping[str, object], outcomes: Mapping[str, Outcome], *, is_rehearsal: bool) -> str:
@@ -33,8 +48,10 @@ def render(title: str, facts: Mapping[str, object], outcomes: Mapping[str, Outco
 
 
 def left_to_a_gpu(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The list, with the tests that the section `suite` has collected."""
-    return only_a_gpu(outcomes["suite"].rows if "suite" in outcomes else [])
+    """What no rehearsal can tell, with the tests that the section `suite` has collected."""
+    tests = outcomes["suite"].rows if "suite" in outcomes else []
+    lines = [f"* {what}: `scripts/gpu_check --only {told_by.replace(',', '')}`" for what, told_by in ONLY_A_GPU]
+    return [*lines, *(f"* tests that need a GPU in {row['file']}: {row['tests']}" for row in tests if "file" in row)]
 
 
 HIDDEN = ("case", "us_low", "us_high", "ms_low", "ms_high", "by_place", "floor_bytes")

@@ -3,7 +3,8 @@
 Rows of 8 decide; 32 rows are measured for the default and the best.
 """
 
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -110,34 +111,30 @@ class Bench:
     def run(self) -> Iterator[Row]:
         default = self._time(self._default)
         yield self._row("default", default)
-        best, singles = default, list[Timed]()
-        for tiles in alternatives(self._default, self._kernel, self._setting):
-            if self._setting.left_s < 0:
-                break
-            try:
-                timed = self._time(tiles)
-            except Exception as fault:  # noqa: BLE001 (too much shared memory, say)
-                yield self._fault_row(tiles, fault)
-                continue
-            yield self._row("tried", timed)
-            singles.append(timed)
-            best = min(best, timed, key=lambda one: one.seconds)
-        together = combined(self._default, default.seconds, singles)
-        for tiles in together[: 1 if self._setting.is_rehearsal else None]:
-            if self._setting.left_s < 0:
-                break
-            try:
-                timed = self._time(tiles)
-            except Exception as fault:  # noqa: BLE001
-                yield self._fault_row(tiles, fault)
-                continue
-            yield self._row("combined", timed)
-            best = min(best, timed, key=lambda one: one.seconds)
+        singles, together = list[Timed](), list[Timed]()
+        yield from self._try("tried", alternatives(self._default, self._kernel, self._setting), singles)
+        changes = combined(self._default, default.seconds, singles)
+        yield from self._try("combined", changes[: 1 if self._setting.is_rehearsal else None], together)
+        best = min([default, *singles, *together], key=lambda one: one.seconds)
         best = best if best.seconds < GAIN * default.seconds else default
         more = {"gain": default.seconds / best.seconds}
         for what, timed in (("default", default), ("best", best)):
             more[f"{what}_us_{OTHER_ROWS}"] = 1e6 * self._time(timed.tiles, OTHER_ROWS).seconds
         yield self._row("best", best) | {"default_us": 1e6 * default.seconds} | more
+
+    def _try(self, what: str, choices: Iterable[Tiles], found: list[Timed]) -> Iterator[Row]:
+        """Time some divisions while there is time, a row for each; those that run are added to `found`."""
+        for tiles in choices:
+            if self._setting.left_s < 0:
+                break
+            try:
+                found.append(self._time(tiles))
+            except Exception as fault:  # noqa: BLE001 (too much shared memory, say)
+                lines = str(fault).strip().splitlines() or [""]
+                row = {"model": str(self._model), "kernel": self._kernel, "what": "fault", **asdict(tiles)}
+                yield row | {"fault": f"{type(fault).__name__}: {lines[-1][:160]}"}
+            else:
+                yield self._row(what, found[-1])
 
     def _time(self, tiles: Tiles, num_rows: int = DECIDING_ROWS) -> Timed:
         """Check the result against the default's, then time it."""
@@ -175,29 +172,16 @@ class Bench:
         row = {"model": str(self._model), "kernel": self._kernel, "what": what, **asdict(timed.tiles)}
         return row | {"us": 1e6 * timed.seconds, "ceiling_share": share}
 
-    def _fault_row(self, tiles: Tiles, fault: Exception) -> Row:
-        lines = str(fault).strip().splitlines() or [""]
-        row = {"model": str(self._model), "kernel": self._kernel, "what": "fault", **asdict(tiles)}
-        return row | {"fault": f"{type(fault).__name__}: {lines[-1][:160]}"}
-
 
 def combined(default: Tiles, default_s: float, singles: list[Timed]) -> list[Tiles]:
     """The changes that gained most, two or more of them at a time."""
-    gains: dict[str, Timed] = {}
+    gains: dict[str, dict[str, object]] = {}  # by the first number that is changed
     for timed in sorted(singles, key=lambda one: one.seconds):
-        changed = [name for name, value in asdict(timed.tiles).items() if value != getattr(default, name)]
+        changed = {name: value for name, value in asdict(timed.tiles).items() if value != getattr(default, name)}
         if timed.seconds < GAIN * default_s:
-            gains.setdefault(changed[0], timed)
-    found = []
-    for size in (2, 3, 4):
-        for group in combinations(gains.values(), size):
-            changes = {
-                name: value
-                for timed in group
-                for name, value in asdict(timed.tiles).items()
-                if value != getattr(default, name)
-            }
-            found.append(replace(default, **changes))
+            gains.setdefault(next(iter(changed)), changed)
+    groups = [group for size in (2, 3, 4) for group in combinations(gains.values(), size)]
+    found = [replace(default, **dict(ChainMap(*reversed(group)))) for group in groups]
     return list(dict.fromkeys(found))[:MOST_COMBINED]
 
 

@@ -10,8 +10,6 @@ from forerun import ConfigError, EngineConfig
 from forerun.bench.peers.catalogue import PEERS, PeerPlan
 from forerun.bench.records.run_folder import RunFolder, read_run
 from forerun.bench.run import candidates as module
-from forerun.bench.run import interleaved as run
-from forerun.bench.run import tuning
 from forerun.bench.run.candidates import Candidates, grid_of
 from forerun.bench.run.drafters import GRIDS, DrafterContestant, DrafterPlan
 from forerun.checkpoints.open import open_source
@@ -25,8 +23,7 @@ Make = Callable[..., Candidates]
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three settings, the last of which cannot be opened."""
     monkeypatch.setitem(GRIDS, NAME, ({}, {"verify_width": 2}, {"verify_width": 0}))  # type: ignore[arg-type]
-    monkeypatch.setattr(run, "PAUSE_S", 0.0)
-    monkeypatch.setattr(tuning, "PAUSE_S", 0.0)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -79,7 +76,7 @@ def must_not(*arguments: object) -> None:
 def test_the_best_settings_are_taken_and_all_that_were_tried_are_written_down(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "CLEARLY", 0.0)  # so that the times of this machine decide nothing
+    monkeypatch.setattr(module, "CLEARLY", 0.0)  # so that the times of this machine decide nothing
     field = make()
     width = opened_width(field)
     assert width in (2, 8)
@@ -96,9 +93,9 @@ def test_the_best_settings_are_taken_and_all_that_were_tried_are_written_down(
 def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     field, tunes = make(), list[float]()
 
-    def tune(open_with: object, grid: Any, prompts: object, params: Any) -> list[tuning.Trial]:
+    def tune(open_with: object, grid: Any, prompts: object, params: Any) -> list[module.Trial]:
         tunes.append(params.temperature)
-        return [tuning.Trial(settings=grid[1])]
+        return [module.Trial(settings=grid[1])]
 
     monkeypatch.setattr(module, "tune", tune)
     assert [opened_width(field), opened_width(field), opened_width(field, 1.0)] == [2, 2, 2]

@@ -6,7 +6,7 @@ import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
 from forerun.bench.records.answers import Match
-from forerun.bench.run.exactness import compare
+from forerun.bench.run.interleaved import compare
 
 PROMPT = "def is_even(number):\n    return"
 PARAMS = [SamplingParams(max_new_tokens=8), SamplingParams(max_new_tokens=8, temperature=1.0, seed=5)]

@@ -10,9 +10,9 @@ from forerun import ConfigError, SamplingParams
 from forerun.bench.peers.catalogue import PEERS
 from forerun.bench.peers.messages import PeerError
 from forerun.bench.records.answers import Turn
-from forerun.bench.run import tuning
+from forerun.bench.run import candidates
+from forerun.bench.run.candidates import Trial, tune
 from forerun.bench.run.drafters import GRIDS, NONE
-from forerun.bench.run.tuning import Trial, tune
 
 PROMPTS = ([1], [2], [3])
 PARAMS = SamplingParams(max_new_tokens=10, seed=0)
@@ -63,7 +63,7 @@ class Shop:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "PAUSE_S", 0.0)
+    monkeypatch.setattr(candidates, "PAUSE_S", 0.0)
 
 
 def times(first: float | None, second: float | None = 1.0, third: float | None = 1.0) -> dict[int, float | None]:

@@ -29,7 +29,7 @@ from forerun.engine.placement import CorePlacement
 
 NONE: Final = "none"
 Settings = Mapping[str, Any]
-Config = TypeVar("Config", NoDrafter, DraftModel, PromptLookup, TokenRecycling, Parallel, LayerSkip, Automatic)
+Config = TypeVar("Config", bound=DrafterConfig)
 # The first entry is the default. Peers have as many entries.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     NONE: ({},),
@@ -169,29 +169,20 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
     Raises:
         ConfigError: there is no such drafter or field.
     """
-    model = draft or BUILTIN_DRAFT
-    match name:
-        case "none":
-            return changed(NoDrafter(), settings)
-        case "auto":
-            return changed(Automatic(), settings)
-        case "draft_model":
-            return changed(DraftModel(model=model), settings)
-        case "prompt_lookup":
-            return changed(PromptLookup(), settings)
-        case "recycling":
-            return changed(TokenRecycling(), settings)
-        case "layer_skip":
-            return changed(LayerSkip(), settings)
-        case "layer_skip_paper":
-            return changed(paper_layer_skip(), settings)
-        case "parallel":
-            of_draft = {field.name for field in fields(DraftModel)}
-            inner = {key: value for key, value in settings.items() if key in of_draft}
-            outer = {key: value for key, value in settings.items() if key not in of_draft}
-            return changed(Parallel(draft=changed(DraftModel(model=model), inner)), outer)
-        case _:
-            raise ConfigError(f"there is no drafter {name!r}: choose among {', '.join(GRIDS)}")
+    draft_model = DraftModel(model=draft or BUILTIN_DRAFT)
+    usual: dict[str, DrafterConfig] = {
+        NONE: NoDrafter(), "auto": Automatic(), "draft_model": draft_model, "prompt_lookup": PromptLookup(),
+        "recycling": TokenRecycling(), "layer_skip": LayerSkip(), "layer_skip_paper": paper_layer_skip(),
+        "parallel": Parallel(draft=draft_model),
+    }  # fmt: skip
+    if name not in usual:
+        raise ConfigError(f"there is no drafter {name!r}: choose among {', '.join(GRIDS)}")
+    config = usual[name]
+    if isinstance(config, Parallel):
+        of_draft = {key: settings[key] for key in settings.keys() & {field.name for field in fields(DraftModel)}}
+        config = replace(config, draft=changed(draft_model, of_draft))
+        settings = {key: value for key, value in settings.items() if key not in of_draft}
+    return changed(config, settings)
 
 
 def changed(config: Config, settings: Settings) -> Config:

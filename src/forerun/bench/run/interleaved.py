@@ -8,13 +8,13 @@ from typing import Final
 
 from forerun.bench.data.prompts import Reader
 from forerun.bench.data.questions import Question
-from forerun.bench.records.answers import Contestant, Record, Turn
+from forerun.bench.records.answers import Contestant, Match, Record, Turn
 from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.drafters import NONE, DrafterContestant
-from forerun.bench.run.exactness import compare
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ForerunError
+from forerun.engine.engine import Engine
 
 PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
 WARM_UP_TOKENS: Final = 32
@@ -179,6 +179,28 @@ class BenchRun:
                 match = compare(turn.token_ids, expected.token_ids, prompt_ids, params, plain.engine)
             turns.append(replace(turn, match=match))
         return replace(answer, turns=tuple(turns))
+
+
+def compare(
+    token_ids: Sequence[int],
+    expected_ids: Sequence[int],
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    plain: Engine,
+) -> Match:
+    """Whether an answer equals that of `none` to the same prompt, and if not, whether rounding can be the cause.
+
+    Args:
+        plain: the engine of `none`, which computes its margin at the first difference.
+    """
+    length = min(len(token_ids), len(expected_ids))
+    place = next((place for place in range(length) if token_ids[place] != expected_ids[place]), length)
+    if place == len(token_ids) == len(expected_ids):
+        return Match(first_difference=None)
+    if place == length:
+        return Match(first_difference=place)  # one text is a prefix of the other, so rounding is not the cause
+    margin = plain.margin_after([*prompt_ids, *expected_ids[:place]], params)
+    return Match(first_difference=place, margin=margin, is_near_tie=margin < plain.near_tie(params))
 
 
 def warm_up(contestant: Contestant, prompt_ids: Sequence[int], params: SamplingParams) -> None:
