@@ -19,8 +19,7 @@ from forerun import DraftModel, Engine, NoDrafter, SamplingParams
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace, read_traces, write_traces
-from forerun.planner.outcome import AnswerOutcome, Outcome
-from forerun.planner.simulate import Tally
+from forerun.planner.outcome import AnswerOutcome, Outcome, Tally
 
 SEED = 1
 Texts = dict[tuple[tuple[int, ...], float], AnswerTrace]  # by prompt and temperature
@@ -65,10 +64,11 @@ def played(engine: Engine, trace: AnswerTrace) -> AnswerOutcome:
     drafter.begin(trace.prompt_ids, params, engine._noise(params, SEED))
     while drafter.prefill():
         pass
-    while not tally.is_over:
-        acceptance = tally.verify(drafter.propose())
+    while tally.num_left:
+        acceptance = tally.verify(drafter.propose(), pass_s=0.0)
         tally.add(acceptance, is_hit=drafter.accept(acceptance).was_hit)
-    return tally.outcome(num_expansions=0, decode_s=1.0)
+    tally.outcome.decode_s = 1.0  # only tokens per round are read
+    return tally.outcome
 
 
 def outcomes(
