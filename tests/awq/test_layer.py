@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from forerun.awq.folder import stored_tensors, words_of
-from forerun.awq.layer import LayerPacker
+from forerun.awq.layer import LayerPacker, best_clips, best_scales, to_groups
 from forerun.awq.layer_inputs import LayerInputs, read_window
-from forerun.awq.rounding import best_clips, to_groups
-from forerun.awq.scaling import best_scales
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import dequantise

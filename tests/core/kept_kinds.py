@@ -34,8 +34,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP
 from forerun.distill.config import DistillConfig
 from forerun.distill.folder import write_draft
-from forerun.distill.run_place import RunPlace
-from forerun.distill.saved_draft import SavedDraft
+from forerun.distill.run_place import RunPlace, SavedDraft
 from forerun.distill.text_store import TextStore
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
 from forerun.drafting.none import NoneDrafter

@@ -8,7 +8,7 @@ import pytest
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
-from forerun.distill.given_texts import read_given
+from forerun.distill.reader import read_given
 from forerun.text.tokenizer import Tokenizer
 
 ASKED = {"role": "user", "content": "Hi"}

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from forerun.core.config import EngineConfig
-from forerun.distill.config import DistillConfig
-from forerun.distill.progress import DistillProgress
+from forerun.distill.config import DistillConfig, DistillProgress
 from forerun.distill.run import Distillation
-from forerun.distill.run_log import RunLog
-from forerun.distill.saved_draft import SavedDraft
+from forerun.distill.run_place import RunLog, SavedDraft
 from forerun.distill.text_store import TextStore
 
 INTERVAL_S = 0.2

@@ -9,14 +9,19 @@ import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.distill.initial import initial_weights
-from forerun.distill.loss import Lesson, cross_entropy, is_among, objective, overlap
+from forerun.distill.draft_shape import (
+    candidate_drafts,
+    choose_sizes,
+    choose_vocabulary,
+    count_tokens,
+    draft_spec,
+    enough_tokens,
+    initial_weights,
+    require_sizes,
+)
 from forerun.distill.network import Network, read_network
-from forerun.distill.run_log import RunLog
-from forerun.distill.saved_draft import SavedDraft
-from forerun.distill.sizes import candidate_drafts, choose_sizes, draft_spec, require_sizes
-from forerun.distill.trainer import Trainer, batches
-from forerun.distill.vocabulary import choose_vocabulary, count_tokens, enough_tokens
+from forerun.distill.run_place import RunLog, SavedDraft
+from forerun.distill.trainer import Lesson, Trainer, batches, cross_entropy, is_among, objective, overlap
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.golden.families import FAMILIES

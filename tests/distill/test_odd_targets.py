@@ -12,10 +12,9 @@ from forerun.checkpoints.open import builtin_folder
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
-from forerun.distill.config import DistillConfig
-from forerun.distill.progress import DistillProgress, DistillStop
+from forerun.distill.config import DistillConfig, DistillProgress, DistillStop
 from forerun.distill.run import Distillation
-from forerun.distill.run_log import RunLog
+from forerun.distill.run_place import RunLog
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.drafting.mapped import write_mapped
 

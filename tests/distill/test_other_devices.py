@@ -9,7 +9,7 @@ import pytest
 
 from forerun.core.config import EngineConfig
 from forerun.distill.config import DistillConfig
-from forerun.distill.other_devices import others, writing_elsewhere
+from forerun.distill.gathering import others, writing_elsewhere
 from forerun.distill.run import write_texts
 from forerun.distill.text_store import TextStore
 

@@ -15,8 +15,7 @@ from forerun.core.errors import CheckpointError
 from forerun.distill.network import Network, TextCache, read_network
 from forerun.distill.reader import read_texts
 from forerun.distill.text_store import TextStore
-from forerun.distill.top_scores import top_scores
-from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
+from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText, top_scores
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES
 

@@ -13,9 +13,8 @@ from forerun.core.config import SamplingParams
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
-from forerun.planner.outcome import AnswerOutcome, Outcome
+from forerun.planner.outcome import AnswerOutcome, Outcome, Tally
 from forerun.planner.simulate import Costs
-from forerun.planner.tally import Tally
 from forerun.planner.trace_grower import TraceGrower
 from forerun.speculation.tree import TokenTree
 
@@ -49,16 +48,18 @@ def play_scheme(traces: Sequence[AnswerTrace], scheme: Scheme, costs: Costs) -> 
 
 def play_serial(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOutcome:
     """round = depth * draft + target + overhead"""
-    grower, tally = begin(trace, scheme, keeps_subtree=False), Tally(trace)
-    decode_s = 0.0
-    while not tally.is_over:
+    tally = Tally(trace)
+    grower = begin(trace, scheme, tally, keeps_subtree=False)
+    while tally.num_left:
         expand(grower, scheme.depth)
         tree = cut(grower, scheme)
         pass_s = costs.target.step_s(len(tree))
         acceptance = tally.verify(tree, pass_s)
         tally.add(acceptance, is_hit=grower.advance(acceptance.tokens))
-        decode_s += scheme.depth * costs.expansion_s(scheme.draft_width) + pass_s + costs.serial_overhead_s
-    return tally.outcome(grower, decode_s=decode_s)
+        tally.outcome.decode_s += (
+            scheme.depth * costs.expansion_s(scheme.draft_width) + pass_s + costs.serial_overhead_s
+        )
+    return tally.outcome
 
 
 def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOutcome:
@@ -66,10 +67,11 @@ def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOut
 
     A landing on a node that was never expanded counts as a miss like one outside the tree: nothing can be kept.
     """
-    grower, tally = begin(trace, scheme, keeps_subtree=True), Tally(trace)
+    tally = Tally(trace)
+    grower = begin(trace, scheme, tally, keeps_subtree=True)
     expand(grower, scheme.depth)
-    expansion_s, decode_s = costs.worker_expansion_s(scheme.draft_width), 0.0
-    while not tally.is_over:
+    expansion_s = costs.worker_expansion_s(scheme.draft_width)
+    while tally.num_left:
         tree = cut(grower, scheme)
         expand(grower, scheme.depth)
         pass_s = costs.target.step_s(len(tree))
@@ -77,12 +79,12 @@ def play_parallel(trace: AnswerTrace, scheme: Scheme, costs: Costs) -> AnswerOut
         is_hit = grower.advance(acceptance.tokens) and grower.is_rooted
         tally.add(acceptance, is_hit=is_hit)
         num_repairs = refill(grower, scheme)
-        decode_s += max(pass_s, scheme.depth * expansion_s)
-        decode_s += costs.parallel_overhead_s + num_repairs * expansion_s
-    return tally.outcome(grower, decode_s=decode_s)
+        tally.outcome.decode_s += max(pass_s, scheme.depth * expansion_s)
+        tally.outcome.decode_s += costs.parallel_overhead_s + num_repairs * expansion_s
+    return tally.outcome
 
 
-def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGrower:
+def begin(trace: AnswerTrace, scheme: Scheme, tally: Tally, *, keeps_subtree: bool) -> TraceGrower:
     """A grower at the end of the prompt; its passes are charged by the scheme."""
     num_children = max(len(ids) for ids in trace.children)
     guessed = GuessedTree(
@@ -93,7 +95,7 @@ def begin(trace: AnswerTrace, scheme: Scheme, *, keeps_subtree: bool) -> TraceGr
         keeps_subtree=keeps_subtree,
     )
     grower = TraceGrower(guessed, max_rows=UNBOUNDED, spend=lambda _: 0.0)
-    grower.expect(trace)
+    grower.expect(trace, tally.outcome)
     grower.begin(trace.prompt_ids, PARAMS, None)
     return grower
 

@@ -1,19 +1,91 @@
-"""Packing one layer of a model: scale its inputs, clip the ranges of its groups, round its weights.
+"""The packed layers of a model: scales of their inputs, ranges of their weights, and 4-bit codes.
 
-Legend: O output features, I input features, N rows of inputs, K key and value features, D head size.
+The weights of each input are multiplied by its scale and the input is divided by it, which changes no product; weights
+with a larger scale then use more of their groups' 16 steps. Source: AWQ (arXiv 2306.00978), section 3.2: the scales
+are a power of the inputs' mean magnitude, and the power is searched for. Unlike AutoAWQ, we minimise the error of the
+layer's own products, not that of the block which contains it. Scales are float16, zero points have 4 bits.
+
+Legend: O output features, I input features, G groups, M inputs of a group, N rows of inputs.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.awq.layer_inputs import LayerInputs
-from forerun.awq.rounding import best_clips, to_groups
-from forerun.awq.scaling import best_scales
 from forerun.core.model_spec import ModelSpec
+from forerun.model.quantise import MAX_INT4, dequantise, in_groups, nonzero
 from forerun.model.weights import Int4Weight
+
+CLIPPING: Final = tuple(1.0 - step / 20 for step in range(11))  # shares of a group's range, as AutoAWQ tries them
+
+
+def to_groups(weight_OI: Tensor, group_size: int, clips_OG: Tensor | None = None) -> Int4Weight:
+    """Quantise each group over the range from its smallest to its largest weight (0 included), or a share of it.
+
+    Args:
+        weight_OI: float32; `group_size` divides I.
+        clips_OG: the share of each group's range; None: the whole range.
+    """
+    plain_OGM = in_groups(weight_OI, group_size)
+    share_OG1 = 1.0 if clips_OG is None else clips_OG[:, :, None]
+    low_OG1 = plain_OGM.amin(-1, keepdim=True).clamp_(max=0.0) * share_OG1
+    high_OG1 = plain_OGM.amax(-1, keepdim=True).clamp_(min=0.0) * share_OG1
+    scales_OG1 = ((high_OG1 - low_OG1) / MAX_INT4).half().float()
+    zeros_OG1 = (-low_OG1 / nonzero(scales_OG1)).round_().clamp_(0, MAX_INT4)
+    values_OGM = (plain_OGM / nonzero(scales_OG1)).round_().add_(zeros_OG1).clamp_(0, MAX_INT4)
+    return Int4Weight(
+        values_OI=values_OGM.flatten(1).to(torch.uint8),
+        scales_OG=scales_OG1.squeeze(-1),
+        zeros_OG=zeros_OG1.squeeze(-1).to(torch.uint8),
+        group_size=group_size,
+    )
+
+
+def best_clips(weight_OI: Tensor, x_NI: Tensor, group_size: int) -> Tensor:
+    """The share of each group's range [O, G] that gives the smallest squared error of the products with `x_NI`.
+
+    The error of weights d is d C d, where C [M, M] is the sum over rows of the products of a group's inputs.
+    """
+    x_GNM = in_groups(x_NI, group_size).transpose(0, 1)
+    moments_GMM = x_GNM.transpose(1, 2) @ x_GNM
+    plain_OGM = in_groups(weight_OI, group_size)
+    best_OG = torch.ones(plain_OGM.shape[:2])
+    least_OG = torch.full_like(best_OG, torch.inf)
+    for share in CLIPPING:
+        rounded_OGM = in_groups(
+            dequantise(to_groups(weight_OI, group_size, torch.full_like(best_OG, share))), group_size
+        )
+        off_GOM = (rounded_OGM - plain_OGM).transpose(0, 1)
+        error_OG = ((off_GOM @ moments_GMM) * off_GOM).sum(-1).t()
+        best_OG = torch.where(error_OG < least_OG, share, best_OG)
+        least_OG = torch.minimum(error_OG, least_OG)
+    return best_OG
+
+
+NUM_POWERS: Final = 20  # from 0 (no scaling) to 0.95, as in AutoAWQ
+LEAST: Final = 1e-4  # smallest scale before centring, for inputs that are always 0
+
+
+def best_scales(weight_OI: Tensor, x_NI: Tensor, means_I: Tensor, group_size: int) -> Tensor:
+    """The scales [I], centred on 1, that give the smallest squared error of the products with these rows."""
+    best_I, least = torch.ones_like(means_I), torch.inf
+    for step in range(NUM_POWERS):
+        scales_I = centred(means_I.pow(step / NUM_POWERS).clamp(min=LEAST))
+        rounded_OI = dequantise(to_groups(weight_OI * scales_I, group_size)) / scales_I
+        error = float((x_NI @ (rounded_OI - weight_OI).T).square_().sum())
+        if error < least:
+            best_I, least = scales_I, error
+    return best_I
+
+
+def centred(scales_I: Tensor) -> Tensor:
+    """Divide the scales by the geometric mean of the smallest and the largest."""
+    return scales_I / (scales_I.max() * scales_I.min()).sqrt()
+
 
 Feed = Callable[[Tensor], Tensor]  # divides a layer's inputs by scales [I], returns the scales after rounding
 

@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from forerun.cli.distill_progress import Draw
-    from forerun.distill.progress import DistillProgress
+    from forerun.distill.config import DistillProgress
     from forerun.distill.report import DistillReport
     from forerun.distill.run import Distillation
 
@@ -82,7 +82,7 @@ def distill(
 
 def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> "DistillReport":
     """Run it, until a Ctrl-C asks it to stop."""
-    from forerun.distill.progress import DistillStop
+    from forerun.distill.config import DistillStop
 
     def show(progress: "DistillProgress") -> None:
         draw(progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from forerun.cli.failures import say
 
 if TYPE_CHECKING:
-    from forerun.distill.progress import DistillProgress
+    from forerun.distill.config import DistillProgress
 
 LINE_EVERY_S: Final = 30.0
 

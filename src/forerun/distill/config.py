@@ -1,5 +1,6 @@
-"""The user's settings of a distillation."""
+"""The user's settings of a distillation, its progress reports, and the exception that stops it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -48,3 +49,26 @@ class DistillConfig:
     def run_folder(self) -> Path:
         """The folder of the run's own files, inside the draft's folder."""
         return self.out / "distill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillProgress:
+    """The progress of a run.
+
+    Args:
+        doing: the current step, in words.
+        seconds, total_s: seconds spent, and seconds planned in all.
+        detail: the results so far, in words.
+    """
+
+    doing: str
+    seconds: float
+    total_s: float
+    detail: str = ""
+
+
+class DistillStop(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a progress callback to end the run; everything is saved first."""
+
+
+OnProgress = Callable[[DistillProgress], None]

@@ -15,26 +15,27 @@ from torch import Tensor
 from forerun.checkpoints.open import open_source
 from forerun.core.model_spec import ModelSpec
 from forerun.distill.assess import assess, prompts_of
-from forerun.distill.config import DistillConfig
+from forerun.distill.config import DistillConfig, DistillProgress, DistillStop, OnProgress
+from forerun.distill.draft_shape import (
+    PassTimes,
+    choose_sizes,
+    choose_vocabulary,
+    count_tokens,
+    draft_spec,
+    enough_tokens,
+    initial_weights,
+    require_sizes,
+)
 from forerun.distill.folder import write_draft
-from forerun.distill.gathering import Gathering
-from forerun.distill.given_texts import read_given
-from forerun.distill.initial import initial_weights
+from forerun.distill.gathering import Gathering, is_wanted, writing_elsewhere
 from forerun.distill.network import Network, fastest_dtype, read_network
 from forerun.distill.openings import Openings, require_known
-from forerun.distill.other_devices import is_wanted, writing_elsewhere
-from forerun.distill.pass_times import PassTimes
-from forerun.distill.picture import draw_curves
-from forerun.distill.progress import DistillProgress, DistillStop, OnProgress
-from forerun.distill.report import DistillReport
-from forerun.distill.run_log import RunLog
-from forerun.distill.run_place import RunPlace, require_room
-from forerun.distill.saved_draft import SavedDraft
-from forerun.distill.sizes import choose_sizes, draft_spec, require_sizes
+from forerun.distill.reader import read_given
+from forerun.distill.report import DistillReport, draw_curves
+from forerun.distill.run_place import RunLog, RunPlace, SavedDraft, require_room
 from forerun.distill.text_store import MAIN, TextStore
 from forerun.distill.trainer import Score, require_optimizer
 from forerun.distill.training import Texts, Training
-from forerun.distill.vocabulary import choose_vocabulary, count_tokens, enough_tokens
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.opening import tokenizer_of
 from forerun.engine.placement import CorePlacement

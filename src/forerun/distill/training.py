@@ -7,9 +7,8 @@ from time import perf_counter
 from typing import Final
 from zlib import crc32
 
-from forerun.distill.progress import DistillStop
-from forerun.distill.run_log import RunLog
-from forerun.distill.saved_draft import SavedDraft
+from forerun.distill.config import DistillStop
+from forerun.distill.run_place import RunLog, SavedDraft
 from forerun.distill.text_store import TextStore
 from forerun.distill.trainer import Score, batches
 from forerun.distill.writer import WrittenText

@@ -1,17 +1,22 @@
-"""The outcome of a simulation, with a confidence interval."""
+"""The outcome of a simulation, counted round by round, with a confidence interval."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from forerun.engine.trace import AnswerTrace
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance, walk
+
+UNKNOWN: Final = 0  # stands for the tokens after the end of an answer
 NUM_RESAMPLES: Final = 400
 CONFIDENCE: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerOutcome:
-    """The outcome of one answer.
+    """The outcome of one answer; a simulation counts in it round by round.
 
     Args:
         num_tokens: tokens of the answer.
@@ -31,12 +36,12 @@ class AnswerOutcome:
         hit_wait_s: the part in which the target had a tree and waited for a better one.
     """
 
-    num_tokens: int
-    num_rounds: int
-    num_accepted: int
-    num_misses: int
-    num_expansions: int
-    decode_s: float
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_accepted: int = 0
+    num_misses: int = 0
+    num_expansions: int = 0
+    decode_s: float = 0.0
     num_rows: int = 0
     num_useful: int = 0
     num_levels: int = 0
@@ -45,6 +50,44 @@ class AnswerOutcome:
     pass_s: float = 0.0
     miss_wait_s: float = 0.0
     hit_wait_s: float = 0.0
+
+
+class Tally:
+    """The text so far of a simulated answer, with its counts and times."""
+
+    def __init__(self, trace: AnswerTrace) -> None:
+        self._token_ids = trace.token_ids
+        self.outcome = AnswerOutcome()
+        self._is_after_miss = True  # there is no tree before the first answer
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that the answer still lacks."""
+        return len(self._token_ids) - self.outcome.num_tokens
+
+    def wait(self, seconds: float, *, is_answered: bool) -> None:
+        """Record the wait for a parallel drafter's proposal."""
+        self.outcome.num_late += not is_answered
+        if self._is_after_miss:
+            self.outcome.miss_wait_s += seconds
+        else:
+            self.outcome.hit_wait_s += seconds
+
+    def verify(self, tree: TokenTree, pass_s: float) -> Acceptance:
+        """The tokens of this tree that the target accepts, after a pass of `pass_s` seconds."""
+        rest = (*self._token_ids[self.outcome.num_tokens :], *[UNKNOWN] * (max(tree.depths) + 1))
+        self.outcome.num_rows += len(tree)
+        self.outcome.num_bare += len(tree) == 1
+        self.outcome.pass_s += pass_s
+        return walk(tree, [rest[depth] for depth in tree.depths])
+
+    def add(self, acceptance: Acceptance, *, is_hit: bool) -> None:
+        num_left = self.num_left
+        self.outcome.num_rounds += 1
+        self.outcome.num_accepted += min(len(acceptance.path), num_left)
+        self.outcome.num_tokens += min(len(acceptance.tokens), num_left)
+        self.outcome.num_misses += not is_hit and self.num_left > 0  # after the end the next token is not known
+        self._is_after_miss = not is_hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

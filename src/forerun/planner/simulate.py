@@ -23,8 +23,7 @@ from forerun.engine.drafter_process import TREE_ROWS, guesses_ahead
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
-from forerun.planner.outcome import AnswerOutcome, Outcome
-from forerun.planner.tally import Tally
+from forerun.planner.outcome import AnswerOutcome, Outcome, Tally
 from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import WIRE_S, VirtualClock, VirtualSupply
 from forerun.speculation.economy.choice import Chooser
@@ -112,9 +111,6 @@ def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
     return AnswerOutcome(
         num_tokens=num_tokens,
         num_rounds=num_tokens,
-        num_accepted=0,
-        num_misses=0,
-        num_expansions=0,
         decode_s=num_tokens * (costs.target.step_s(1) + costs.serial_overhead_s),
         num_rows=num_tokens,
         num_bare=num_tokens,
@@ -146,16 +142,17 @@ class SerialSimulation:
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
         grower, clock, tally = self._grower, self._clock, Tally(trace)
-        grower.expect(trace)
+        grower.expect(trace, tally.outcome)
         grower.begin(trace.prompt_ids, PARAMS, None)
         if self._chooser is not None:
             self._chooser.begin(PARAMS.temperature)
         while grower.prefill():
             pass
         began = clock.now
-        while not tally.is_over:
+        while tally.num_left:
             self._play_round(tally)
-        return tally.outcome(grower, decode_s=clock.now - began)
+        tally.outcome.decode_s = clock.now - began
+        return tally.outcome
 
     def _play_round(self, tally: Tally) -> None:
         clock, chooser, overhead_s = self._clock, self._chooser, self._costs.serial_overhead_s
@@ -215,12 +212,12 @@ class ParallelSimulation:
         self._supply.run(0.01)  # let the setup arrive, so that there is a grower
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
-        grower, clock, tally = self._grower, self._clock, Tally(trace)
-        grower.expect(trace)
+        clock, tally = self._clock, Tally(trace)
+        self._grower.expect(trace, tally.outcome)
         self._drafter.begin(trace.prompt_ids, PARAMS, None)
         self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
         began, overhead_s = clock.now, self._costs.parallel_overhead_s
-        while not tally.is_over:
+        while tally.num_left:
             asked_at, tree = clock.now, self._drafter.propose()
             tally.wait(clock.now - asked_at, is_answered=self._drafter.is_answered)
             pass_s = self._costs.target.step_s(len(tree))
@@ -230,7 +227,8 @@ class ParallelSimulation:
             tally.add(acceptance, is_hit=report.was_hit)
             self._supply.run((1.0 - CHOOSING) * overhead_s)
         self._drafter.end()
-        return tally.outcome(grower, decode_s=clock.now - began)
+        tally.outcome.decode_s = clock.now - began
+        return tally.outcome
 
     def _spend(self, num_rows: int) -> float:
         spread_s = SPREAD * self._costs.worker_expansion_overhead_s

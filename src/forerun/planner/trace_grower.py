@@ -8,6 +8,7 @@ from forerun.drafting.draft_rows import MAX_CATCH_UP
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
+from forerun.planner.outcome import AnswerOutcome
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 
@@ -34,8 +35,7 @@ class TraceGrower:
         self.guessed, self._max_rows, self._spend, self._is_remote = guessed, max_rows, spend, is_remote
         self._expanded: set[int] = set()  # the nodes that would have a row in the draft's cache
         self._num_caught_up = 0  # rows there of committed tokens before the root
-        self._next_trace: AnswerTrace | None = None
-        self.num_expansions = self.num_useful = self.num_levels = 0
+        self._next: tuple[AnswerTrace, AnswerOutcome] | None = None
 
     @property
     def tree(self) -> TokenTree:
@@ -45,21 +45,20 @@ class TraceGrower:
     def is_rooted(self) -> bool:
         return 0 in self._expanded
 
-    def expect(self, trace: AnswerTrace) -> None:
-        """Set the answer of the next request."""
-        self._next_trace = trace
+    def expect(self, trace: AnswerTrace, outcome: AnswerOutcome) -> None:
+        """Set the answer of the next request, and where its draft passes are counted."""
+        self._next = trace, outcome
 
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
         """Start the request of the expected trace."""
-        assert self._next_trace is not None, "a request without a trace"
-        self._trace = self._next_trace
+        assert self._next is not None, "a request without a trace"
+        self._trace, self._outcome = self._next
         assert tuple(prompt_ids) == self._trace.prompt_ids, "the trace of another request"
         self._num_committed = 0  # tokens of the answer
         self._num_cached = 0  # tokens of the text in the draft's cache
         self._expanded, self._num_caught_up = set(), 0
-        self.num_expansions = self.num_useful = self.num_levels = 0
         seed = self._trace.seed if self.guessed.policy.knows_noise else None
         noise = None if seed is None else KeyedNoise(seed, NUM_IDS)
         self.guessed.begin(prompt_ids, noise, self._trace.temperature)
@@ -84,13 +83,13 @@ class TraceGrower:
             return False
         num_catch_up = 0 if self.is_rooted else self._text_len - 1 - self._num_cached
         spent_s = self._spend(num_catch_up + len(batch))
-        self.num_expansions += 1
+        self._outcome.num_expansions += 1
         self._num_caught_up += num_catch_up
         self._expanded.update(batch)
         token_ids, log_probs = zip(*map(self._guesses, batch), strict=True)
         self.guessed.add_children(batch, token_ids, log_probs)
-        self.num_levels += self._num_known - num_known
-        self.num_useful += self._num_known > num_known
+        self._outcome.num_levels += self._num_known - num_known
+        self._outcome.num_useful += self._num_known > num_known
         if self.guessed.rule is not None:
             self.guessed.rule.measure_expansion(len(batch), spent_s)
         return True
