@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from forerun.bench.data.download import fetch
-from forerun.bench.data.few_shot import make_questions
 from forerun.bench.data.questions import Question, read_questions
-from forerun.bench.data.sources import QUESTIONS, RAW, SHOTS, SOURCES, DataSource
+from forerun.bench.data.sources import QUESTIONS, RAW, SHOTS, SOURCES, DataSource, make_questions
 from forerun.core.errors import ConfigError
 
 BUILTIN: Final = "builtin"

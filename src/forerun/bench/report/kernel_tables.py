@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
+from forerun.bench.report import markdown
 from forerun.bench.report.columns import UNKNOWN, share
-from forerun.bench.report.markdown import escape
 
 MUCH_LOAD: Final = 0.05  # of a core
 FEW_BYTES: Final = 0.05e6  # fewer bytes would be shown as 0.0 MB
@@ -90,10 +90,9 @@ def about(costs: KernelCosts) -> list[str]:
 
 def as_markdown(table: KernelTable) -> str:
     """The table as Markdown."""
-    num_numbers = len(table.heads) - table.num_labels
-    rule = ["---"] * table.num_labels + ["---:"] * num_numbers
-    rows = [table.heads, rule, *([escape(cell) for cell in line] for line in table.lines)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return markdown.table(
+        table.heads, ([markdown.escape(cell) for cell in line] for line in table.lines), table.num_labels
+    )
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,9 +1,9 @@
 """The report as Markdown, for a README or an issue."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from forerun.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, Column, speed, times
+from forerun.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, speed, times
 from forerun.bench.report.summary import Row, Summary
 from forerun.bench.report.table import fastest
 from forerun.bench.report.wording import circumstances, headline, verdict_on_texts
@@ -36,9 +36,9 @@ def escape(text: str) -> str:
 
 def _main_table(rows: Sequence[Row]) -> str:
     best = fastest(rows)
-    lines = [[escape(row.contestant), *(_cell(column, row) for column in MAIN_COLUMNS)] for row in rows]
+    lines = [[escape(row.contestant), *(escape(column.cell(row)) for column in MAIN_COLUMNS)] for row in rows]
     strong = [[f"**{cell}**" for cell in line] if row is best else line for row, line in zip(rows, lines, strict=True)]
-    return _table(["contestant", *(column.title for column in MAIN_COLUMNS)], strong)
+    return table(["contestant", *(column.title for column in MAIN_COLUMNS)], strong)
 
 
 def _by_dataset(summary: Summary, temperature: float) -> str:
@@ -48,7 +48,7 @@ def _by_dataset(summary: Summary, temperature: float) -> str:
         best = fastest(list(rows.values()))
         cells = [_speed_cell(rows.get(name), best) for name in summary.contestants]
         lines.append([escape(dataset), *cells])
-    return _table(["data set", *map(escape, summary.contestants)], lines)
+    return table(["data set", *map(escape, summary.contestants)], lines)
 
 
 def _speed_cell(row: Row | None, best: Row | None) -> str:
@@ -58,15 +58,11 @@ def _speed_cell(row: Row | None, best: Row | None) -> str:
     return f"**{text}**" if row is best else text
 
 
-def _cell(column: Column, row: Row) -> str:
-    return escape(column.cell(row))
-
-
-def _table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *("---:" for _ in titles[1:])]
+def table(titles: Sequence[str], lines: Iterable[Sequence[str]], num_labels: int = 1) -> str:
+    """A table of escaped cells, of which the first `num_labels` of a line are words and the others numbers."""
+    rule = [*["---"] * num_labels, *["---:"] * (len(titles) - num_labels)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
 
 
 def _lines(titles: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> str:
-    rows = [titles, ("---", "---"), *((escape(label), escape(value)) for label, value in pairs)]
-    return "\n".join(f"| {label} | {value} |" for label, value in rows)
+    return table(titles, [(escape(label), escape(value)) for label, value in pairs], num_labels=2)
