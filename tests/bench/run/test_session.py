@@ -14,8 +14,8 @@ from forerun import ConfigError, EngineConfig
 from forerun.bench.data.prompts import Reader
 from forerun.bench.records.answers import Match
 from forerun.bench.records.run_folder import read_run
+from forerun.bench.run import candidates, session
 from forerun.bench.run import interleaved as run
-from forerun.bench.run import session, tuning
 from forerun.bench.run.ceilings import measure_ceilings
 from forerun.bench.run.drafters import GRIDS
 from forerun.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, choose_questions, play
@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session, "measure_ceilings", partial(measure_ceilings, budget_s=0.01, cache_bytes=1 << 20))
     monkeypatch.setattr(session, "foreign_load", lambda: 0.0)
     monkeypatch.setattr(run, "PAUSE_S", 0.0)
-    monkeypatch.setattr(tuning, "PAUSE_S", 0.0)
+    monkeypatch.setattr(candidates, "PAUSE_S", 0.0)
     num_threads = torch.get_num_threads()
     yield
     torch.set_num_threads(num_threads)
@@ -146,13 +146,13 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
 ) -> None:
     monkeypatch.setitem(GRIDS, "prompt_lookup", ({}, {"verify_width": 4}))  # type: ignore[arg-type]
     asked: list[tuple[int, ...]] = []
-    try_once = tuning.try_once
+    try_once = candidates.try_once
 
     def listen(trial: Any, contestant: Any, prompt_ids: Any, params: Any) -> None:
         asked.append(tuple(prompt_ids))
         try_once(trial, contestant, prompt_ids, params)
 
-    monkeypatch.setattr(tuning, "try_once", listen)
+    monkeypatch.setattr(candidates, "try_once", listen)
     request = ask(drafters=("prompt_lookup",), tune=True)
     played(request)
     assert len(asked) == 2 * NUM_TUNING_PROMPTS
