@@ -1,11 +1,9 @@
 """A checkpoint's weights as the tensors the model computes with."""
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
-import torch
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
@@ -19,24 +17,16 @@ from forerun.checkpoints.huggingface.names import (
 )
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.source import BytesRead
-from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
+from forerun.checkpoints.source import Reading
+from forerun.checkpoints.stored_weights import StoredWeights
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 
 MAX_LISTED: Final = 3
 
 
-def open_weights(
-    folder: Path,
-    spec: ModelSpec,
-    *,
-    dtype: torch.dtype,
-    weight_format: WeightFormat = "plain",
-    device: str = "cpu",
-    on_progress: BytesRead | None = None,
-) -> StoredWeights:
+def open_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> StoredWeights:
     """Open a folder of plain weights as a WeightSource. All tensors are checked before the first weight is read.
 
     Args:
@@ -45,31 +35,18 @@ def open_weights(
     Raises:
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
-    parts = plain_parts(folder, spec)
-    counter = BytesCounter(chain.from_iterable(parts.values()), on_progress)
-    return StoredWeights(parts, counter, dtype=dtype, weight_format=weight_format, device=device)
-
-
-def load_weights(
-    folder: Path, spec: ModelSpec, *, dtype: torch.dtype, device: str = "cpu", on_progress: BytesRead | None = None
-) -> dict[str, Tensor]:
-    """Load all weights of such a folder, keyed by the names of `names.tensor_plan`. The peak memory is little more than
-    the weights."""
-    weights = open_weights(folder, spec, dtype=dtype, device=device, on_progress=on_progress)
-    return {name: weights.tensor(name) for name in weights.names}
-
-
-def plain_parts(folder: Path, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
-    """The tensors of each weight of the model in the order of their rows.
-
-    Raises:
-        CheckpointError: the folder does not hold exactly those of `spec`.
-    """
     present = catalogue(folder)
     check_depth(folder, present, spec)
     plan = tensor_plan(spec)
     match_tensors(folder, present, plan, spec)
-    return by_weight(plan, present)
+    return StoredWeights(by_weight(plan, present), **reading)
+
+
+def load_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> dict[str, Tensor]:
+    """Load all weights of such a folder, keyed by the names of `names.tensor_plan`. The peak memory is little more than
+    the weights."""
+    weights = open_weights(folder, spec, **reading)
+    return {name: weights.tensor(name) for name in weights.names}
 
 
 def check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:

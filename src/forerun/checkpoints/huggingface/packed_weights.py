@@ -61,7 +61,9 @@ class PackedWeights:
             self._layers.setdefault(plan[name].name, []).append(layer)
         check_mixed(plain, self._layers)
         self._counter = BytesCounter((self._stored[name] for name in needed), on_progress)
-        self._plain = StoredWeights(plain, self._counter, dtype=dtype, weight_format=weight_format, device=device)
+        self._plain = StoredWeights(
+            plain, counter=self._counter, dtype=dtype, weight_format=weight_format, device=device
+        )
 
     def table(self) -> Table:
         return self._plain.table()
