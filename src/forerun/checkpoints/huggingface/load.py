@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Unpack
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from forerun.checkpoints.huggingface.names import (
     TensorPlace,
     by_weight,
     is_ignorable,
+    listed,
     tensor_plan,
 )
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
@@ -22,8 +23,6 @@ from forerun.checkpoints.stored_weights import StoredWeights
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
-
-MAX_LISTED: Final = 3
 
 
 def open_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> StoredWeights:
@@ -92,11 +91,9 @@ def _check_place(folder: Path, tensor: StoredTensor, place: TensorPlace) -> None
 
 
 def _missing_message(folder: Path, missing: list[str], spec: ModelSpec) -> str:
-    listed = ", ".join(repr(name) for name in missing[:MAX_LISTED])
-    more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
     hint = (
         "if the head is shared with the embedding, config.json must set tie_word_embeddings to true"
         if missing == [HEAD_NAME]
         else "check that config.json and weights belong together, or fetch the weights again"
     )
-    return f"the weights in {folder} lack tensor {listed}{more}, which {folder / CONFIG_NAME} needs: {hint}"
+    return f"the weights in {folder} lack tensor {listed(missing)}, which {folder / CONFIG_NAME} needs: {hint}"
