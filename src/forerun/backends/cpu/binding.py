@@ -1,5 +1,6 @@
 """Finds, checks and loads the shared library of native kernels, once."""
 
+import os
 from collections.abc import Mapping, Sequence
 from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
@@ -51,6 +52,11 @@ def fault() -> str | None:
     """Why the native kernels are not available and what to do about it; None if they are."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else None
+
+
+def sharing_fault() -> str | None:
+    """Why this host has no anonymous shared memory, which other users cannot open by name; None if it has."""
+    return None if hasattr(os, "memfd_create") else "ranks share memory on Linux only"
 
 
 @cache
