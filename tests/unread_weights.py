@@ -44,7 +44,11 @@ def open_unread(
         name: stored_tensor(name, place.shape, (stored_as or {}).get(name, "BF16")) for name, place in plan.items()
     }
     weights = StoredWeights(
-        by_weight(plan, stored), Unread(stored.values(), None), dtype=DTYPE, weight_format=weight_format, device="meta"
+        by_weight(plan, stored),
+        counter=Unread(stored.values(), None),
+        dtype=DTYPE,
+        weight_format=weight_format,
+        device="meta",
     )
     return Runner(spec, weights, backend=backend, capacity=capacity, dtype=DTYPE, device="meta")
 

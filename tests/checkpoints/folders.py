@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -89,3 +91,8 @@ def edit_weight_map(folder: Path, **changes: Any) -> None:
     index["weight_map"] |= {name.replace("__", "."): shard for name, shard in changes.items()}
     index["weight_map"] = {name: shard for name, shard in index["weight_map"].items() if shard is not ...}
     write_json(folder / INDEX, index)
+
+
+def model_identity(folder: Path) -> str:
+    """The identity of the model in a folder."""
+    return HuggingFaceFolder(name=str(folder), folder=folder).identity()

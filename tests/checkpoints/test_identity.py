@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.identity import SAMPLE_BYTES
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.core.errors import CheckpointError
-from tests.checkpoints.folders import SINGLE, random_tensors, write_shards, write_single
+from tests.checkpoints.folders import SINGLE, model_identity, random_tensors, write_shards, write_single
 
 LARGE = "model.embed_tokens.weight"
 

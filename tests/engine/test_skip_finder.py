@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
-from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
@@ -20,6 +19,7 @@ from forerun.engine import skip_finder
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.self_drafter import byte_share
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
+from tests.checkpoints.folders import model_identity
 
 BUILTIN = EngineConfig(num_threads=1, max_length=192)
 PROMPTS = ("def read_lines(path):\n    ", "x = [1, 2, 3]\ny = [1, 2", "class Stack:\n    def push(self")

@@ -12,7 +12,8 @@ import torch
 
 from forerun.backends.cpu import host_group
 from forerun.backends.cpu.backend import NATIVE
-from forerun.backends.cpu.host_group import HostGroup, shared_memory, sharing_fault
+from forerun.backends.cpu.binding import sharing_fault
+from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.dtypes import runs_native
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError

@@ -45,9 +45,9 @@ def bind_weights(
     weights: WeightSource,
     *,
     cache: TreeCache,
-    rope_dtype: torch.dtype,
     pack_linear: Callable[[Op, Weight, Tensor | None], LinearT],
     pack_norm: Callable[[Tensor], NormT],
+    rope_dtype: torch.dtype = torch.float32,
 ) -> BoundWeights[LinearT, NormT]:
     """Pack what the ops of `program` need; other weights are left in their source."""
     device = str(cache.keys_LSKD.device)

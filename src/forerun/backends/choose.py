@@ -2,9 +2,8 @@
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
-from typing import Final, assert_never
+from typing import Final
 
 import torch
 
@@ -50,26 +49,19 @@ def choose_backend(
     """
     torchs = REFERENCE if exactness == "exact" else FUSED
     is_shared, is_apart = conditions.is_shared, conditions.is_apart
-    gpu_fault = partial(triton_fault, device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared)
-    match conditions.kernels:
-        case "torch":
-            return BackendChoice(backend=torchs, missing=None)
-        case "triton":
-            missing = APART if is_apart else gpu_fault()
-            if missing is not None:
-                raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
-            return BackendChoice(backend=triton_backend(), missing=None)
-        case "auto" if torch.device(device).type == "cuda":
-            missing = APART if is_apart else gpu_fault()
-            return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
-        case "auto" if torch.device(device).type == "cpu" and dtype in NATIVE_DTYPES:
-            missing = native_obstacle(conditions)
-            native = EIGHT_BIT_INPUTS if conditions.inputs == "int8" else NATIVE
-            return BackendChoice(backend=torchs if missing else native, missing=missing)
-        case "auto":
-            return BackendChoice(backend=torchs, missing=None)
-        case unknown:
-            assert_never(unknown)
+    kind = torch.device(device).type
+    if conditions.kernels == "triton" or (conditions.kernels == "auto" and kind == "cuda"):
+        missing = APART if is_apart else triton_fault(
+            device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared
+        )  # fmt: skip
+        if conditions.kernels == "triton" and missing is not None:
+            raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
+        return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
+    if conditions.kernels == "auto" and kind == "cpu" and dtype in NATIVE_DTYPES:
+        missing = native_obstacle(conditions)
+        native = EIGHT_BIT_INPUTS if conditions.inputs == "int8" else NATIVE
+        return BackendChoice(backend=torchs if missing else native, missing=missing)
+    return BackendChoice(backend=torchs, missing=None)
 
 
 def triton_backend() -> Backend:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.backends.cpu.binding import fault as native_fault
+from forerun.backends.cpu.binding import sharing_fault
 from forerun.core.config import DTypeName, InputsName, KernelsName
 
 APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
@@ -62,11 +63,5 @@ def native_obstacle(conditions: Conditions) -> str | None:
 
 def has_fast_bfloat16() -> bool:
     from forerun.runtime.processor import has_fast_bfloat16 as ask  # imports torch
-
-    return ask()
-
-
-def sharing_fault() -> str | None:
-    from forerun.backends.cpu.host_group import sharing_fault as ask  # imports torch
 
     return ask()

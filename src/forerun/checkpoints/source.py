@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -15,6 +15,23 @@ if TYPE_CHECKING:  # the other methods need neither torch nor tokenizers
     from forerun.text.tokenizer import Tokenizer
 
 BytesRead = Callable[[int, int], None]  # bytes read so far, bytes to read in all
+
+
+class Reading(TypedDict, total=False):
+    """How weights are read.
+
+    Args:
+        dtype: of plain tensors, and the compute dtype of kernels without products of a file's codes.
+        weight_format: of linear layers: "plain", the default, keeps the stored format; others are rounded from the
+            stored values.
+        device: that of the weights; "cpu" by default.
+        on_progress: called with bytes read so far and bytes to read in all, after each chunk.
+    """
+
+    dtype: Required["torch.dtype"]
+    weight_format: WeightFormat
+    device: str
+    on_progress: BytesRead | None
 
 
 class CheckpointSource(Protocol):
@@ -62,12 +79,5 @@ class CheckpointSource(Protocol):
     def default_sampling(self) -> SamplingParams:
         """The sampling parameters that the model's authors recommend; greedy by default."""
 
-    def weights(
-        self,
-        *,
-        dtype: "torch.dtype",
-        weight_format: WeightFormat = "plain",
-        device: str = "cpu",
-        on_progress: BytesRead | None = None,
-    ) -> "WeightSource":
-        """Every weight of the model, in `dtype`; linear layers in `weight_format`, "plain" for the stored one."""
+    def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
+        """Every weight of the model."""

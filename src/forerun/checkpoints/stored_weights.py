@@ -5,7 +5,7 @@ Legend: O output features, I input features, R rows, C columns: elements, or byt
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from math import prod
 from typing import Final, TypeAlias, cast
 
@@ -59,22 +59,24 @@ class StoredWeights:
     Args:
         parts: the tensors of each weight of the model in the order of their rows, by its name with the suffix ".weight"
             or ".bias"; without a head, the embedding is the head too.
-        dtype: of dense tensors, and the compute dtype of kernels without products of a file's codes.
-        weight_format: of linear layers: "plain" keeps the stored format; others are rounded from the stored values.
+        dtype, weight_format, device, on_progress: see `Reading`.
+        counter: counts the bytes read together with those of other weights; it is then told instead of `on_progress`.
         rotated_in_pairs: the head size of a tensor whose neighbouring dimensions rotate together; 0 for others.
     """
 
     def __init__(
         self,
         parts: Mapping[str, Sequence[StoredTensor]],
-        counter: BytesCounter,
         *,
         dtype: torch.dtype,
         weight_format: WeightFormat = "plain",
         device: str = "cpu",
+        on_progress: BytesRead | None = None,
+        counter: BytesCounter | None = None,
         rotated_in_pairs: Callable[[StoredTensor], int] = lambda tensor: 0,
     ) -> None:
-        self._parts, self._counter, self._rotated_in_pairs = parts, counter, rotated_in_pairs
+        self._parts, self._rotated_in_pairs = parts, rotated_in_pairs
+        self._counter = counter or BytesCounter(chain.from_iterable(parts.values()), on_progress)
         self._dtype, self._format, self._device = dtype, weight_format, device
         self._table: Table | None = None
 

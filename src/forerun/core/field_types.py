@@ -59,11 +59,9 @@ def _read(kind: Any, value: Any) -> object:
             return _read_any(parts, value)
         case origin if origin is Literal:
             return parts[parts.index(value)]
-        case origin if origin is tuple:
-            return _read_tuple(parts, value)
-        case origin if origin is Mapping:
-            if not isinstance(value, Mapping):
-                raise TypeError
+        case origin if origin is tuple and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+            return tuple(_read(parts[0], item) for item in value)
+        case origin if origin is Mapping and isinstance(value, Mapping):
             return {_read(parts[0], key): _read(parts[1], item) for key, item in value.items()}
         case origin if origin is int and not is_truth:
             return index(value)
@@ -83,12 +81,6 @@ def _read_any(kinds: tuple[Any, ...], value: object) -> object:
         except (TypeError, ValueError):
             continue
     raise TypeError
-
-
-def _read_tuple(parts: tuple[Any, ...], value: object) -> tuple[object, ...]:
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
-        raise TypeError
-    return tuple(_read(parts[0], item) for item in value)
 
 
 def _described(kind: Any) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import TypedDict
 
 import torch
 
@@ -14,7 +13,7 @@ from forerun.backends.dtypes import Conditions, compute_dtype, runs_native
 from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
-from forerun.checkpoints.source import BytesRead, CheckpointSource
+from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -31,15 +30,6 @@ SUPPORTED = ("cpu", "cuda")  # kinds of device
 PLANNED = ("mps", "xpu")
 
 logger = logging.getLogger(__name__)
-
-
-class Reading(TypedDict):
-    """Keywords of `CheckpointSource.weights`."""
-
-    dtype: torch.dtype
-    weight_format: WeightFormat
-    device: str
-    on_progress: BytesRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

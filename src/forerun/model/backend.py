@@ -9,6 +9,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
+from forerun.model.program import Program, build_program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache, move_slots_by_index
 from forerun.model.weights import WeightSource
@@ -45,6 +46,12 @@ class ModelBackend(Protocol):
         Args:
             group: the ranks that share the model; None: this process has the whole model.
         """
+        return self.bind(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+
+    def bind(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
+    ) -> Executor:
+        """This program, bound to weights and a cache; see `executor`."""
         ...
 
     def sample(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> Choices:

@@ -28,32 +28,6 @@ def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
     return values_NE.reshape(num_out, row_bytes // num_bytes * num_elements)
 
 
-def values_of_q4_0(blocks: Tensor) -> Tensor:
-    return floats(blocks, 0) * (halves(blocks[:, 2:]).float() - 8)
-
-
-def values_of_q4_1(blocks: Tensor) -> Tensor:
-    return floats(blocks, 0) * halves(blocks[:, 4:]) + floats(blocks, 2)
-
-
-def values_of_q5_0(blocks: Tensor) -> Tensor:
-    codes = halves(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6])
-    return floats(blocks, 0) * (codes.float() - 16)
-
-
-def values_of_q5_1(blocks: Tensor) -> Tensor:
-    codes = halves(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8])
-    return floats(blocks, 0) * codes + floats(blocks, 2)
-
-
-def values_of_q8_0(blocks: Tensor) -> Tensor:
-    return floats(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8)
-
-
-def values_of_q4_k(blocks: Tensor) -> Tensor:
-    return scaled(blocks, halves_of_64(blocks[:, 16:]))
-
-
 def values_of_q5_k(blocks: Tensor) -> Tensor:
     places = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
     fifth_NG32 = (blocks[:, None, 16:48] >> places) & 1
@@ -105,12 +79,12 @@ def scaled(blocks: Tensor, codes_NGE: Tensor) -> Tensor:
 
 
 VALUES: Final[Mapping[BlockType, Callable[[Tensor], Tensor]]] = {
-    "Q4_0": values_of_q4_0,
-    "Q4_1": values_of_q4_1,
-    "Q5_0": values_of_q5_0,
-    "Q5_1": values_of_q5_1,
-    "Q8_0": values_of_q8_0,
-    "Q4_K": values_of_q4_k,
+    "Q4_0": lambda blocks: floats(blocks, 0) * (halves(blocks[:, 2:]).float() - 8),
+    "Q4_1": lambda blocks: floats(blocks, 0) * halves(blocks[:, 4:]) + floats(blocks, 2),
+    "Q5_0": lambda blocks: floats(blocks, 0) * ((halves(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6])).float() - 16),
+    "Q5_1": lambda blocks: floats(blocks, 0) * (halves(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8])) + floats(blocks, 2),
+    "Q8_0": lambda blocks: floats(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8),
+    "Q4_K": lambda blocks: scaled(blocks, halves_of_64(blocks[:, 16:])),
     "Q5_K": values_of_q5_k,
     "Q6_K": values_of_q6_k,
 }

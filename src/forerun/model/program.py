@@ -6,7 +6,7 @@ do not change the program.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
@@ -16,6 +16,7 @@ OpKind = Literal[
     "select_rows",
 ]  # fmt: skip
 
+Program: TypeAlias = "tuple[Op, ...]"
 NUM_HEAD_OPS: Final = 3  # the last ones of a program: rows, norm and scores
 
 
@@ -47,7 +48,7 @@ class Op:
         return -1 if self.sublayer is None else self.sublayer[0]
 
 
-def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool = False) -> tuple[Op, ...]:
+def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool = False) -> Program:
     """The ops of one forward pass, in order, without the sublayers `unused`.
 
     Args:

@@ -60,7 +60,7 @@ def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 def rope_table(rope: RopeSpec, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
     """[P, 2, D]: cos and sin of every position, times the attention factor.
 
-    The first half of sin is negated, see `backends.torch.reference.rope`.
+    The first half of sin is negated, see `backends.torch.reference_ops.rotate`.
     """
     angles = torch.outer(torch.arange(num_positions).float(), inverse_frequencies(rope, head_dim))
     cos, sin = rope.attention_factor * angles.cos(), rope.attention_factor * angles.sin()

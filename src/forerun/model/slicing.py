@@ -6,6 +6,7 @@ Legend: O output features, I input features, G groups of consecutive input featu
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from forerun.model.block_types import BLOCKS
 from forerun.model.part import Part, Piece
 from forerun.model.quantise import as_plain
-from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight, tensors_of
 
 
 def take_part(weight: Weight, part: Part) -> Weight:
@@ -50,30 +51,20 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
     """
     rows = [piece for section in sections for piece in section]
     match weight:
-        case DenseWeight():
-            return DenseWeight(values_OI=take(weight.values_OI, rows))
-        case Int8Weight():
-            return replace(weight, values_OI=take(weight.values_OI, rows), scales_O=take(weight.scales_O, rows))
-        case Int4Weight():
-            return replace(
-                weight,
-                values_OI=take(weight.values_OI, rows),
-                scales_OG=take(weight.scales_OG, rows),
-                zeros_OG=take(weight.zeros_OG, rows),
-            )
         case BlockWeight():
             return weight.with_blocks(take(weight.blocks_OB, rows))
         case StackedWeight():
             raise AssertionError("a stacked weight is read in parts and cannot be cut by rows")
+        case _:
+            taken: dict[str, Any] = {name: take(tensor, rows) for name, tensor in tensors_of(weight).items()}
+            return replace(weight, **taken)
 
 
 def take_columns(weight: Weight, piece: Piece) -> Weight:
     """Some inputs of a weight. Every element keeps its value to the bit: parts that divide a group each get its scale,
     and if a part would cut through a block, it is stored as plain values instead of codes."""
     match weight:
-        case DenseWeight():
-            return DenseWeight(values_OI=take(weight.values_OI, [piece], 1))
-        case Int8Weight():
+        case DenseWeight() | Int8Weight():
             return replace(weight, values_OI=take(weight.values_OI, [piece], 1))
         case Int4Weight():
             return take_grouped(weight, piece)

@@ -5,7 +5,7 @@ V vocabulary, H hidden size.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -145,7 +145,8 @@ class StackedWeight:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
 
-Weight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight | StackedWeight
+PlainWeight: TypeAlias = DenseWeight | Int8Weight | Int4Weight
+Weight: TypeAlias = PlainWeight | BlockWeight | StackedWeight
 Table: TypeAlias = DenseWeight | BlockWeight  # an embedding
 
 
@@ -163,6 +164,12 @@ class WeightSource(Protocol):
 
     def vector(self, name: str) -> Tensor:
         """The weight of a norm."""
+
+
+def tensors_of(weight: PlainWeight) -> dict[str, Tensor]:
+    """Values, scales and zeros by their field; the first dimension of each is O."""
+    named = ((field.name, getattr(weight, field.name)) for field in fields(weight))
+    return {name: tensor for name, tensor in named if isinstance(tensor, Tensor)}
 
 
 def matrix_shape(values_OI: Tensor) -> Shape:

@@ -79,7 +79,9 @@ class BoundedChild:
                 self._end()
                 raise
             self._has_answered = True
-            return answer
+        if "costly" in answer:
+            raise LimitError(answer["costly"])
+        return answer
 
     def close(self) -> None:
         """End it, also while it is asked."""

@@ -92,8 +92,6 @@ class ChatTemplate:
         """Ask the process that runs the template; every error of a template is raised here."""
         try:
             found: Mapping[str, Any] = self._child.ask(question, limits)
-            if "costly" in found:
-                raise LimitError(found["costly"])
         except LimitError as error:
             raise LimitError(
                 f"the chat template takes too much time or memory {purpose} ({error}): give another one with "

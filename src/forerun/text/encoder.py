@@ -82,8 +82,6 @@ class BoundedEncoder:
     def _ask(self, question: Mapping[str, object]) -> list[int]:
         try:
             found = self._child.ask(question, LIMITS)
-            if "costly" in found:
-                raise LimitError(found["costly"])
         except LimitError as error:
             raise LimitError(
                 f"the model's tokenizer takes too much time or memory for this text ({error}): give a shorter text, or "

@@ -12,8 +12,7 @@ from torch import Tensor
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.torch.reference.norm import pack_norm
-from forerun.backends.torch.reference.rope import rotate
+from forerun.backends.torch.reference_ops import pack_norm, rotate
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.rope import rope_table
 from forerun.model.weights import Weight

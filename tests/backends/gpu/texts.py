@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.row_table import IS_CAUSAL, NUM_ROWS, PREFIX_LEN, TREE_STRIDE, RowTable
 from forerun.backends.gpu.shared_memory import SPLIT
-from forerun.backends.torch.reference import attention as reference
+from forerun.backends.torch import reference_ops as reference
 
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 POISON = -77.0

@@ -17,13 +17,13 @@ from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
+from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.cpu.probe import NativeProbe, select_tier
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
-from forerun.model.program import build_program
+from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
@@ -49,18 +49,13 @@ class CpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: WeightSource,
-        cache: TreeCache,
-        unused: SkipSet = NOTHING,
-        group: RankGroup | None = None,
+    def bind(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
     ) -> Executor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
-        program = build_program(spec, unused, is_shared=group is not None)
         kept = None if group is not None else self.kept
-        return NativeExecutor(spec, program, weights, cache, group, input_bits=self.input_bits, kept=kept)
+        lowering = Lowering(spec, program, weights, cache, group, input_bits=self.input_bits, kept=kept)
+        return NativeExecutor(lowering, group)
 
     def keeping(self, kept: KeptWeights) -> Self:
         return replace(self, kept=kept)

@@ -1,15 +1,42 @@
 """Finds, checks and loads the shared library of native kernels, once."""
 
+import os
+from collections.abc import Mapping, Sequence
 from ctypes import CDLL, POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
 VERSION: Final = 13  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
+ROWS: Final = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)  # scores, stride, rows, columns, temperature, keys
+SIGNATURES: Final[Mapping[str, Sequence[Any]]] = {  # the type of the result, then those of the arguments
+    "tier": (c_char_p,),
+    "select_tier": (c_int, c_char_p),
+    "read": (c_uint64, c_void_p, c_int64, c_int),
+    "multiply_adds": (c_int64, c_int, c_int64, c_int),
+    "num_stops": (c_uint64,),
+    "set_cores": (None, POINTER(c_int), c_int),
+    "pack": (c_int64, c_void_p, c_void_p, c_int),
+    "place": (c_int64, c_void_p, c_void_p, c_int),
+    "free": (None, c_void_p),
+    "program_new": (c_void_p, POINTER(Shape), POINTER(NativeOp), c_int, c_int),
+    "program_free": (None, c_void_p),
+    "program_set_buffers": (c_bool, c_void_p, c_void_p, c_int),
+    "program_run": (c_bool, c_void_p, POINTER(Pass), c_int, c_void_p, c_int, c_int, c_int),
+    "move_slots": (None, c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64),
+    "link_bytes": (c_int64, c_int, c_int64),
+    "link_new": (c_void_p, c_void_p, c_int, c_int, c_int64, c_double),
+    "link_free": (None, c_void_p),
+    "link_lose": (None, c_void_p),
+    "link_is_lost": (c_bool, c_void_p),
+    "link_gather": (c_bool, c_void_p, c_void_p, c_int64, c_void_p),
+    "sample_rows": (None, *ROWS, c_void_p, c_int),
+    "topk_rows": (None, *ROWS, c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int),
+}
 REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"
 
 
@@ -27,6 +54,11 @@ def fault() -> str | None:
     return loaded if isinstance(loaded, str) else None
 
 
+def sharing_fault() -> str | None:
+    """Why this host has no anonymous shared memory, which other users cannot open by name; None if it has."""
+    return None if hasattr(os, "memfd_create") else "ranks share memory on Linux only"
+
+
 @cache
 def _load() -> CDLL | str:
     path = next((path for suffix in SUFFIXES if (path := FOLDER / f"libforerun_native{suffix}").exists()), None)
@@ -42,46 +74,8 @@ def _load() -> CDLL | str:
 
 
 def _declare(found: CDLL) -> CDLL:
-    """Declare the functions' argument and result types, so that a wrong call raises instead of crashing."""
-    found.forerun_tier.restype = c_char_p
-    found.forerun_select_tier.argtypes = (c_char_p,)
-    found.forerun_read.argtypes = (c_void_p, c_int64, c_int)
-    found.forerun_read.restype = c_uint64
-    found.forerun_multiply_adds.argtypes = (c_int, c_int64, c_int)
-    found.forerun_multiply_adds.restype = c_int64
-    found.forerun_num_stops.argtypes = ()
-    found.forerun_num_stops.restype = c_uint64
-    found.forerun_set_cores.argtypes = (POINTER(c_int), c_int)
-    found.forerun_set_cores.restype = None
-    found.forerun_pack.argtypes = (c_void_p, c_void_p, c_int)
-    found.forerun_pack.restype = c_int64
-    found.forerun_place.argtypes = (c_void_p, c_void_p, c_int)
-    found.forerun_place.restype = c_int64
-    found.forerun_free.argtypes = (c_void_p,)
-    found.forerun_free.restype = None
-    found.forerun_program_new.argtypes = (POINTER(Shape), POINTER(NativeOp), c_int, c_int)
-    found.forerun_program_new.restype = c_void_p
-    found.forerun_program_free.argtypes = (c_void_p,)
-    found.forerun_program_free.restype = None
-    found.forerun_program_set_buffers.argtypes = (c_void_p, c_void_p, c_int)
-    found.forerun_program_set_buffers.restype = c_bool
-    found.forerun_program_run.argtypes = (c_void_p, POINTER(Pass), c_int, c_void_p, c_int, c_int, c_int)
-    found.forerun_program_run.restype = c_bool
-    found.forerun_move_slots.argtypes = (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_int64)
-    found.forerun_move_slots.restype = None
-    found.forerun_link_bytes.argtypes = (c_int, c_int64)
-    found.forerun_link_bytes.restype = c_int64
-    found.forerun_link_new.argtypes = (c_void_p, c_int, c_int, c_int64, c_double)
-    found.forerun_link_new.restype = c_void_p
-    found.forerun_link_free.argtypes = found.forerun_link_lose.argtypes = (c_void_p,)
-    found.forerun_link_free.restype = found.forerun_link_lose.restype = None
-    found.forerun_link_is_lost.argtypes = (c_void_p,)
-    found.forerun_link_is_lost.restype = c_bool
-    found.forerun_link_gather.argtypes = (c_void_p, c_void_p, c_int64, c_void_p)
-    found.forerun_link_gather.restype = c_bool
-    rows = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)
-    found.forerun_sample_rows.argtypes = (*rows, c_void_p, c_int)
-    found.forerun_sample_rows.restype = None
-    found.forerun_topk_rows.argtypes = (*rows, c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int)
-    found.forerun_topk_rows.restype = None
+    """Declare the functions' result and argument types, so that a wrong call raises instead of crashing."""
+    for name, (result, *arguments) in SIGNATURES.items():
+        function = getattr(found, f"forerun_{name}")
+        function.restype, function.argtypes = result, tuple(arguments)
     return found

@@ -5,7 +5,7 @@ so its result depends neither on the other rows nor on the number of threads, to
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import byref, c_void_p
 from functools import partial
 from time import perf_counter
@@ -21,16 +21,11 @@ from forerun.backends.cpu.crew import Crew
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
-from forerun.backends.kept_weights import KeptWeights
 from forerun.core.errors import ContextOverflowError
-from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import Sublayer
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.model.program import Op
-from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import WeightSource
 from forerun.runtime.threads import kernel_threads
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
@@ -41,25 +36,14 @@ MOST_TIMED_ROWS: Final = 16  # only passes of up to this many rows (decoding) ar
 
 
 class NativeExecutor(Executor):
-    """A program bound to weights and a cache."""
+    """A lowered program, which is bound to weights and a cache; `fused` are its ops as `run` runs them."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        program: tuple[Op, ...],
-        weights: WeightSource,
-        cache: TreeCache,
-        group: HostGroup | None = None,
-        *,
-        input_bits: int = 16,
-        kept: KeptWeights | None = None,
-    ) -> None:
-        self._spec, self._group = spec, group
-        self._lowering = Lowering(spec, program, weights, cache, group, input_bits=input_bits, kept=kept)
-        self._fused = NativeProgram(self._lowering, fuse=True)
+    def __init__(self, lowering: Lowering, group: HostGroup | None = None) -> None:
+        self.lowering, self._group = lowering, group
+        self.fused = NativeProgram(lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._crew = Crew()
-        self._pass = PassBuffers(self._lowering.sublayers)
+        self._pass = PassBuffers(lowering.sublayers)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -67,11 +51,11 @@ class NativeExecutor(Executor):
         `observe` is called after each op that computes something, with the buffer it wrote. Ops then run one by one,
         unfused.
         """
-        output = ForwardOutput(
-            logits=torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT]),
-            features=self._room_for_features(inputs) if inputs.taps else None,
-        )
-        one_pass = self._pass.fill(inputs, output.features)
+        logits, features = torch.empty(inputs.num_logit_rows, self.lowering.widths[OUTPUT]), None
+        if inputs.taps:
+            features = torch.empty(len(inputs.token_ids), len(inputs.taps), self.lowering.spec.hidden_size)
+        output = ForwardOutput(logits=logits, features=features)
+        one_pass = self._pass.fill(inputs, features)
         if observe is None:
             self._run_fused(one_pass, output.logits)
         else:
@@ -84,39 +68,22 @@ class NativeExecutor(Executor):
         """Run the pass with the number of threads that `Crew` chooses."""
         num_threads, num_rows = self._crew.threads(kernel_threads()), one_pass.num_rows
         stops, began = library().forerun_num_stops(), perf_counter()
-        self._fused.run(one_pass, logits, num_threads=num_threads)
+        self.fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
             self._crew.note(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
 
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    @property
-    def lowering(self) -> Lowering:
-        """The lowered program."""
-        return self._lowering
-
-    @property
-    def fused_ops(self) -> Sequence[NativeOp]:
-        """The ops of a pass, as `run` runs them."""
-        return self._fused.ops
-
     def calls(self, inputs: ForwardInput) -> list[Callable[[], None]]:
         """One function per fused op. Called in order they run one pass. Valid until the next pass is run."""
-        logits = torch.empty(inputs.num_logit_rows, self._lowering.widths[OUTPUT])
+        logits = torch.empty(inputs.num_logit_rows, self.lowering.widths[OUTPUT])
         one_pass = self._pass.fill(inputs, None)
-        return [partial(self._fused.run, one_pass, logits, op, op + 1) for op in range(len(self._fused.ops))]
-
-    def _room_for_features(self, inputs: ForwardInput) -> Tensor:
-        return torch.empty(len(inputs.token_ids), len(inputs.taps), self._spec.hidden_size)
+        return [partial(self.fused.run, one_pass, logits, op, op + 1) for op in range(len(self.fused.ops))]
 
     def _run_stepwise(self, inputs: ForwardInput, one_pass: Pass, output: ForwardOutput, observe: Observer) -> None:
         if self._stepwise is None:
-            self._stepwise = NativeProgram(self._lowering, fuse=False)
+            self._stepwise = NativeProgram(self.lowering, fuse=False)
         is_selected = False
-        for number, op in enumerate(self._lowering.ops):
+        for number, op in enumerate(self.lowering.ops):
             is_selected = is_selected or (op.kind == "norm" and op.sublayer is None)
             num_rows = inputs.num_logit_rows if is_selected else len(inputs.token_ids)
             if num_rows == 0 or not op.is_part_of(inputs.skipped, inputs.taps):

@@ -21,11 +21,6 @@ PLACE_BYTES: Final = 1 << 20  # per rank and exchange: 16 rows of 16,384 floats;
 DEADLINE_S: Final = 60.0  # of one exchange; a rank that takes longer, such as a stopped process, counts as lost
 
 
-def sharing_fault() -> str | None:
-    """Why this host has no anonymous shared memory, which other users cannot open by name; None if it has."""
-    return None if hasattr(os, "memfd_create") else "ranks share memory on Linux only"
-
-
 def shared_memory(num_ranks: int) -> int:
     """File descriptor of a group's shared memory. Any process that has it can join the group."""
     descriptor = os.memfd_create("forerun ranks")

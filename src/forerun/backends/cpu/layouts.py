@@ -1,7 +1,7 @@
 """The structs of the C++ library, with the same fields as in cpp/kernels.h and cpp/program.h."""
 
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
-from typing import Final
+from typing import Any, Final
 
 from forerun.model.block_types import BLOCKS
 
@@ -14,37 +14,30 @@ OP_KINDS: Final = {
 }  # fmt: skip
 
 
+Field = tuple[str, Any]
+
+
+def pointers(*names: str) -> tuple[Field, ...]:
+    return tuple((name, c_void_p) for name in names)
+
+
+def numbers(*names: str) -> tuple[Field, ...]:
+    return tuple((name, c_int32) for name in names)
+
+
 class NativeLinear(Structure):
     """A packed weight."""
 
     _fields_ = (
-        ("weights", c_void_p),
-        ("scales", c_void_p),
-        ("zeros", c_void_p),
-        ("bias", c_void_p),
-        ("below", c_void_p),
-        ("format", c_int32),
-        ("num_out", c_int32),
-        ("num_in", c_int32),
-        ("padded_in", c_int32),
-        ("group", c_int32),
-        ("paired", c_int32),
-        ("input_bits", c_int32),
-        ("streams", c_int32),
+        *pointers("weights", "scales", "zeros", "bias", "below"),
+        *numbers("format", "num_out", "num_in", "padded_in", "group", "paired", "input_bits", "streams"),
     )
 
 
 class Source(Structure):
     """An unpacked weight, see cpp/pack.h."""
 
-    _fields_ = (
-        ("values", c_void_p),
-        ("scales", c_void_p),
-        ("zeros", c_void_p),
-        ("bias", c_void_p),
-        ("places", c_void_p),
-        ("file", c_int32),
-    )
+    _fields_ = (*pointers("values", "scales", "zeros", "bias", "places"), ("file", c_int32))
 
 
 class TopTwo(Structure):
@@ -54,25 +47,16 @@ class TopTwo(Structure):
 
 
 class Heads(Structure):
-    _fields_ = (("num_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32))
+    _fields_ = numbers("num_heads", "num_kv_heads", "head_dim")
 
 
 class NativeOp(Structure):
     """One op of a program. Buffers are given by number, -1 for none."""
 
     _fields_ = (
-        ("kind", c_int32),
-        ("reads", c_int32),
-        ("writes", c_int32),
-        ("residual", c_int32),
-        ("sublayer", c_int32),
-        ("layer", c_int32),
-        ("after_select", c_int32),
-        ("epilogue", c_int32),
+        *numbers("kind", "reads", "writes", "residual", "sublayer", "layer", "after_select", "epilogue"),
         ("linear", NativeLinear),
-        ("norm", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
+        *pointers("norm", "q_norm", "k_norm"),
     )
 
 
@@ -81,17 +65,13 @@ class Shape(Structure):
 
     _fields_ = (
         ("heads", Heads),
-        ("num_layers", c_int32),
-        ("capacity", c_int32),
+        *numbers("num_layers", "capacity"),
         ("eps", c_float),
         ("table", c_void_p),
         ("table_is_bf16", c_int32),
         ("packed_table", NativeLinear),
-        ("cos_sin", c_void_p),
-        ("keys", c_void_p),
-        ("values", c_void_p),
-        ("cache_is_bf16", c_int32),
-        ("num_sublayers", c_int32),
+        *pointers("cos_sin", "keys", "values"),
+        *numbers("cache_is_bf16", "num_sublayers"),
         ("link", c_void_p),
     )
 
@@ -104,16 +84,7 @@ class Pass(Structure):
     """One forward pass."""
 
     _fields_ = (
-        ("num_rows", c_int32),
-        ("first_slot", c_int32),
-        ("prefix_len", c_int32),
-        ("num_logit_rows", c_int32),
-        ("token_ids", c_void_p),
-        ("positions", c_void_p),
-        ("ancestry", c_void_p),
-        ("skipped", c_void_p),
-        ("row_skips", c_void_p),
-        ("taps", c_void_p),
-        ("features", c_void_p),
+        *numbers("num_rows", "first_slot", "prefix_len", "num_logit_rows"),
+        *pointers("token_ids", "positions", "ancestry", "skipped", "row_skips", "taps", "features"),
         ("num_taps", c_int32),
     )

@@ -6,7 +6,7 @@ Legend: I input features, O output features.
 import weakref
 from collections.abc import Iterator
 from ctypes import addressof, byref
-from typing import Self, TypeAlias
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ from forerun.model.weights import (
     DenseWeight,
     Int4Weight,
     Int8Weight,
+    PlainWeight,
     StackedWeight,
     Weight,
+    tensors_of,
 )
 from forerun.runtime.threads import kernel_threads
-
-PlainWeight: TypeAlias = DenseWeight | Int8Weight | Int4Weight | BlockWeight
 
 
 class PackedLinear:
@@ -111,7 +111,7 @@ class PackedLinear:
             part = part.below
 
 
-def format_of(weight: PlainWeight) -> tuple[str, int]:
+def format_of(weight: PlainWeight | BlockWeight) -> tuple[str, int]:
     """Name of the format, and group size; 0 leaves the group size to the packer."""
     match weight:
         case Int8Weight():
@@ -125,22 +125,10 @@ def format_of(weight: PlainWeight) -> tuple[str, int]:
             return weight.block_type, 0
 
 
-def tensors_of(weight: PlainWeight) -> tuple[Tensor, ...]:
-    """Values [O, I], scales and zeros."""
-    match weight:
-        case Int8Weight():
-            return weight.values_OI, weight.scales_O
-        case Int4Weight():
-            return weight.values_OI, weight.scales_OG, weight.zeros_OG
-        case DenseWeight():
-            return (weight.values_OI,)
-        case BlockWeight():
-            return (weight.blocks_OB,)
-
-
-def values_packed(descriptor: NativeLinear, source: Source, weight: PlainWeight) -> int:
+def values_packed(descriptor: NativeLinear, source: Source, weight: PlainWeight | BlockWeight) -> int:
     """Pack a weight that is in memory; returns its packed size in bytes, 0 if there is not enough memory."""
-    held = [part.contiguous() for part in tensors_of(weight)]  # kept alive until they are copied
+    parts = [weight.blocks_OB] if isinstance(weight, BlockWeight) else tensors_of(weight).values()
+    held = [part.contiguous() for part in parts]  # kept alive until they are copied
     for name, part in zip(("values", "scales", "zeros"), held, strict=False):
         setattr(source, name, part.data_ptr())
     source.places = None

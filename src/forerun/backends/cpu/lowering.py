@@ -1,6 +1,5 @@
 """Lowers a program to the library's ops: packs weights, and fuses norms and gates with the adjacent linear ops."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -26,8 +25,9 @@ NOT_RUN: Final = ("mask", "select_rows")  # no native ops; `Pass` has their info
 class Lowering:
     """A program bound to weights and a cache, in the library's format.
 
-    Attributes: `shape` describes the model and its cache, `ops` are the ops that compute something, `widths` has the
-    floats per row of each buffer, and `holds` keeps alive the memory that `shape` and the lowered ops point to.
+    Attributes: `linears` are the packed weights by their names in the program, `shape` describes the model and its
+    cache, `ops` are the ops that compute something, `widths` has the floats per row of each buffer, and `holds` keeps
+    alive the memory that `shape` and the lowered ops point to.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Lowering:
         input_bits: int = 16,
         kept: KeptWeights | None = None,
     ) -> None:
-        self._spec, self._cache, self._group, self._last_ops = spec, cache, group, program[-2:]
+        self.spec, self.cache, self._group, self._last_ops = spec, cache, group, program[-2:]
         self._file = open_packed(kept)
         self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
@@ -51,17 +51,16 @@ class Lowering:
             program,
             weights,
             cache=cache,
-            rope_dtype=torch.float32,
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
-        self._linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
+        self.linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
         self._cos_sin, self._table = bound.cos_sin_P2D, self._pack_table(bound.table)  # `bound` is not kept
         if self._file is not None:
             self._file.finish()
         self._say_how_to_read(input_bits)
         self.shape = self._describe_model()
-        self.holds = (self._linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
+        self.holds = (self.linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
@@ -71,18 +70,8 @@ class Lowering:
             "gate_up": 2 * spec.intermediate_size,
             "gated": spec.intermediate_size,
             "partial": spec.hidden_size,
-            "logits": sum(part.descriptor.num_out for part in self._linears[program[-1].weights].parts()),
+            "logits": sum(part.descriptor.num_out for part in self.linears[program[-1].weights].parts()),
         }
-
-    @property
-    def linears(self) -> Mapping[str, PackedLinear]:
-        """The packed weights by their names in the program."""
-        return self._linears
-
-    @property
-    def cache(self) -> TreeCache:
-        """The cache that the program is bound to."""
-        return self._cache
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused there is one for each of `ops`."""
@@ -114,7 +103,7 @@ class Lowering:
             after_select=int(op in self._last_ops),
         )
         if "linear" in op.kind:
-            native.linear = self._linears[op.weights].descriptor
+            native.linear = self.linears[op.weights].descriptor
             native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
         elif op.kind == "norm":
             native.norm = self._norms[op.weights].data_ptr()
@@ -134,13 +123,13 @@ class Lowering:
         """The head's packed weight if the embedding is tied to it; otherwise the table, packed if it has blocks."""
         head, self._head = self._head, None
         if table is head:
-            return self._linears[self._last_ops[-1].weights]
+            return self.linears[self._last_ops[-1].weights]
         if isinstance(table, BlockWeight):
             return PackedLinear.pack(table, None, name="table", file=self._file)
         return table.values_OI.contiguous()
 
     def _describe_model(self) -> Shape:
-        spec, cache = self._spec, self._cache
+        spec, cache = self.spec, self.cache
         keys, values = cache.keys_LSKD, cache.values_LSKD
         shape = Shape(
             heads=Heads(spec.num_heads, spec.num_kv_heads, spec.head_dim),
@@ -163,7 +152,7 @@ class Lowering:
     def _say_how_to_read(self, input_bits: int) -> None:
         """Set the bits of inputs. Weights that are too large to stay in the cache until the next pass bypass it, since
         they would only evict other data."""
-        linears = [part for linear in self._linears.values() for part in linear.parts()]
+        linears = [part for linear in self.linears.values() for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
             linear.descriptor.streams, linear.descriptor.input_bits = streams, input_bits

@@ -40,12 +40,12 @@ class NativeProbe(KernelProbe):
         return name.decode()
 
     def work(self, inputs: ForwardInput) -> list[OpWork]:
-        return [self._work_of(op, inputs) for op in self._executor.fused_ops if is_run(op, inputs)]
+        return [self._work_of(op, inputs) for op in self._executor.fused.ops if is_run(op, inputs)]
 
     def time_ops(self, inputs: ForwardInput) -> OpTimes:
         assert not inputs.taps, "a tap that is no part of the pass shows what a call takes"
         ops_s, calls_s = [], []
-        calls = list(zip(self._executor.fused_ops, self._executor.calls(inputs), strict=True))
+        calls = list(zip(self._executor.fused.ops, self._executor.calls(inputs), strict=True))
         next(call for op, call in calls if is_tap(op))()  # wakes the threads, which must not count as an op's time
         for op, call in calls:
             if is_run(op, inputs):
@@ -81,7 +81,8 @@ class NativeProbe(KernelProbe):
 
     def _attention_work(self, inputs: ForwardInput) -> tuple[int, int]:
         """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""
-        spec, keys = self._executor.spec, self._executor.lowering.cache.keys_LSKD
+        lowering = self._executor.lowering
+        spec, keys = lowering.spec, lowering.cache.keys_LSKD
         num_rows = len(inputs.token_ids)
         num_slots = inputs.first_slot + num_rows
         if inputs.ancestry is None:

@@ -13,11 +13,10 @@ from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.sampling.truncation import truncated
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
 from forerun.model.executor import Executor
-from forerun.model.program import build_program
+from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
@@ -33,16 +32,11 @@ class GpuBackend(Backend):
     row_exact: bool = True
     thread_exact: bool = True
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: WeightSource,
-        cache: TreeCache,
-        unused: SkipSet = NOTHING,
-        group: RankGroup | None = None,
+    def bind(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
     ) -> Executor:
         assert group is None or isinstance(group, PeerGroup), "these kernels add partials in each other's memory only"
-        return DeviceExecutor(spec, build_program(spec, unused, is_shared=group is not None), weights, cache, group)
+        return DeviceExecutor(spec, program, weights, cache, group)
 
     def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
         return truncated(scores_TV, params)

@@ -79,7 +79,6 @@ class DeviceExecutor:
             program,
             weights,
             cache=cache,
-            rope_dtype=torch.float32,
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )

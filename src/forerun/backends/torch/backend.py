@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from forerun.backends.backend import Backend
-from forerun.backends.torch import fused, reference
+from forerun.backends.torch import fused_ops, reference_ops
 from forerun.backends.torch.executor import EagerExecutor
 from forerun.backends.torch.ops import TorchOps
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
-from forerun.model.program import build_program
+from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
@@ -24,17 +23,11 @@ class TorchBackend(Backend):
     ops: TorchOps
     thread_exact: bool = False
 
-    def executor(
-        self,
-        spec: ModelSpec,
-        weights: WeightSource,
-        cache: TreeCache,
-        unused: SkipSet = NOTHING,
-        group: RankGroup | None = None,
+    def bind(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
     ) -> Executor:
-        program = build_program(spec, unused, is_shared=group is not None)
         return EagerExecutor(spec, program, weights, cache, self.ops, group)
 
 
-REFERENCE = TorchBackend(name="reference", row_exact=True, ops=reference)
-FUSED = TorchBackend(name="fused", row_exact=False, ops=fused)
+REFERENCE = TorchBackend(name="reference", row_exact=True, ops=reference_ops)
+FUSED = TorchBackend(name="fused", row_exact=False, ops=fused_ops)

@@ -1,4 +1,4 @@
-"""The interface of the torch ops, which the modules `reference` and `fused` both implement."""
+"""The interface of the torch ops, which the modules `reference_ops` and `fused_ops` both implement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class TreeMask:
 
 
 class TorchOps(Protocol):
-    """One implementation of every op; `reference` specifies what each computes."""
+    """One implementation of every op; `reference_ops` specifies what each computes."""
 
     def pack_linear(self, weight: Weight, bias_O: Tensor | None, /) -> Linear: ...
     def pack_norm(self, weight_H: Tensor, eps: float, /) -> Norm: ...

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
@@ -14,14 +14,12 @@ from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.huggingface.generation import recommended_sampling
 from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES, bytes_by_dtype
 from forerun.checkpoints.identity import identity_of
-from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.source import Reading
 from forerun.core.config import SamplingParams
 from forerun.core.json_file import JsonFile
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    import torch
-
     from forerun.model.vocabulary_map import VocabularyMap
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
@@ -102,21 +100,13 @@ class GgufCheckpoint:
             values |= USUAL_SAMPLING
         return recommended_sampling(JsonFile(path=self.path, values=values))
 
-    def weights(
-        self,
-        *,
-        dtype: "torch.dtype",
-        weight_format: WeightFormat = "plain",
-        device: str = "cpu",
-        on_progress: BytesRead | None = None,
-    ) -> "WeightSource":
+    def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
         from forerun.checkpoints.gguf.match import match_tensors  # imports torch
-        from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
+        from forerun.checkpoints.stored_weights import StoredWeights
 
         spec = self.spec()
-        parts = match_tensors(self.file, spec)
-        counter = BytesCounter((tensor for tensors in parts.values() for tensor in tensors), on_progress)
         return StoredWeights(
-            parts, counter, dtype=dtype, weight_format=weight_format, device=device,
+            match_tensors(self.file, spec),
             rotated_in_pairs=lambda tensor: rotated_in_pairs(tensor.name, spec),
-        )  # fmt: skip
+            **reading,
+        )

@@ -15,14 +15,13 @@ from forerun.checkpoints.gguf.bounded_reader import BoundedReader, MetaValue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import POINTER_MARK, JsonFile, refuse_pointer, short
+from forerun.model.block_types import BLOCKS
 
 MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)
 # Elements and bytes of a block; a block of an unquantised type has one element.
 BLOCK_SIZES: Final[Mapping[str, tuple[int, int]]] = {
-    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2),
-    "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
-    "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), **dict[str, tuple[int, int]](BLOCKS.items()),
 }  # fmt: skip
 # Numbers of ggml's types, including unsupported ones, so that error messages can name them.
 TYPE_NAMES: Final[Mapping[int, str]] = {

@@ -2,8 +2,7 @@
 
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import gguf_plan, is_ignorable
-from forerun.checkpoints.huggingface.load import MAX_LISTED
-from forerun.checkpoints.huggingface.names import TensorPlace, by_weight
+from forerun.checkpoints.huggingface.names import TensorPlace, by_weight, listed
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.stored_weights import DENSE, kind_of
 from forerun.core.errors import CheckpointError
@@ -28,9 +27,7 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
             )
     missing = [name for name in plan if name not in file.tensors]
     if missing:
-        listed = ", ".join(repr(name) for name in missing[:MAX_LISTED])
-        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
-        raise CheckpointError(f"{file.path} lacks tensor {listed}{more}: fetch the file again")
+        raise CheckpointError(f"{file.path} lacks tensor {listed(missing)}: fetch the file again")
     return by_weight(plan, file.tensors)
 
 

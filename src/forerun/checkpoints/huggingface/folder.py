@@ -3,30 +3,28 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
-from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.huggingface.packing import Packing, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
+from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.safetensors.header import WHOLE_BYTES
-from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.source import Reading
 from forerun.core.config import SamplingParams
 from forerun.core.json_file import JsonFile
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    import torch
-
     from forerun.model.vocabulary_map import VocabularyMap
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HuggingFaceFolder:
-    """config.json, safetensors, tokenizer.json and the other files of a folder; see CheckpointSource."""
+class ModelFolder:
+    """config.json, tokenizer.json and the other files of a folder besides weights; see CheckpointSource."""
 
     name: str
     folder: Path
@@ -38,21 +36,8 @@ class HuggingFaceFolder:
     def spec(self) -> ModelSpec:
         return read_model_spec(self.folder)
 
-    def stored_dtype(self) -> str:
-        return read_dtype(self.folder)
-
-    def stored_formats(self) -> Mapping[str, int]:
-        num_bytes, packing = bytes_by_dtype(catalogue(self.folder).values()), self._packing()
-        if packing is None:
-            return num_bytes
-        codes = sum(num_bytes.pop(dtype, 0) for dtype in WHOLE_BYTES)
-        return {**num_bytes, packing.stored_format: codes}
-
     def files(self) -> tuple[Path, ...]:
         return tuple(path for path in sorted(self.folder.iterdir()) if path.is_file())
-
-    def identity(self) -> str:
-        return model_identity(self.folder)
 
     def tokenizer(self) -> "Tokenizer":
         from forerun.checkpoints.huggingface.tokenizer import read_tokenizer  # imports tokenizers and jinja2
@@ -72,25 +57,32 @@ class HuggingFaceFolder:
     def default_sampling(self) -> SamplingParams:
         return read_default_sampling(self.folder)
 
-    def weights(
-        self,
-        *,
-        dtype: "torch.dtype",
-        weight_format: WeightFormat = "plain",
-        device: str = "cpu",
-        on_progress: BytesRead | None = None,
-    ) -> "WeightSource":
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceFolder(ModelFolder):
+    """Such a folder with weights in safetensors files."""
+
+    def stored_dtype(self) -> str:
+        return read_dtype(self.folder)
+
+    def stored_formats(self) -> Mapping[str, int]:
+        num_bytes, packing = bytes_by_dtype(catalogue(self.folder).values()), self._packing()
+        if packing is None:
+            return num_bytes
+        codes = sum(num_bytes.pop(dtype, 0) for dtype in WHOLE_BYTES)
+        return {**num_bytes, packing.stored_format: codes}
+
+    def identity(self) -> str:
+        return identity_of(self.spec(), catalogue(self.folder))
+
+    def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
         from forerun.checkpoints.huggingface.load import open_weights  # imports torch
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
 
         packing, spec = self._packing(), self.spec()
         if packing is None:
-            return open_weights(
-                self.folder, spec, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
-            )
-        return PackedWeights(
-            self.folder, spec, packing, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress
-        )
+            return open_weights(self.folder, spec, **reading)
+        return PackedWeights(self.folder, spec, packing, **reading)
 
     def _packing(self) -> Packing | None:
         return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

@@ -1,11 +1,9 @@
 """A checkpoint's weights as the tensors the model computes with."""
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
@@ -15,28 +13,19 @@ from forerun.checkpoints.huggingface.names import (
     TensorPlace,
     by_weight,
     is_ignorable,
+    listed,
     tensor_plan,
 )
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.source import BytesRead
-from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
+from forerun.checkpoints.source import Reading
+from forerun.checkpoints.stored_weights import StoredWeights
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
-from forerun.core.model_spec import ModelSpec, WeightFormat
-
-MAX_LISTED: Final = 3
+from forerun.core.model_spec import ModelSpec
 
 
-def open_weights(
-    folder: Path,
-    spec: ModelSpec,
-    *,
-    dtype: torch.dtype,
-    weight_format: WeightFormat = "plain",
-    device: str = "cpu",
-    on_progress: BytesRead | None = None,
-) -> StoredWeights:
+def open_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> StoredWeights:
     """Open a folder of plain weights as a WeightSource. All tensors are checked before the first weight is read.
 
     Args:
@@ -45,31 +34,18 @@ def open_weights(
     Raises:
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
-    parts = plain_parts(folder, spec)
-    counter = BytesCounter(chain.from_iterable(parts.values()), on_progress)
-    return StoredWeights(parts, counter, dtype=dtype, weight_format=weight_format, device=device)
-
-
-def load_weights(
-    folder: Path, spec: ModelSpec, *, dtype: torch.dtype, device: str = "cpu", on_progress: BytesRead | None = None
-) -> dict[str, Tensor]:
-    """Load all weights of such a folder, keyed by the names of `names.tensor_plan`. The peak memory is little more than
-    the weights."""
-    weights = open_weights(folder, spec, dtype=dtype, device=device, on_progress=on_progress)
-    return {name: weights.tensor(name) for name in weights.names}
-
-
-def plain_parts(folder: Path, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
-    """The tensors of each weight of the model in the order of their rows.
-
-    Raises:
-        CheckpointError: the folder does not hold exactly those of `spec`.
-    """
     present = catalogue(folder)
     check_depth(folder, present, spec)
     plan = tensor_plan(spec)
     match_tensors(folder, present, plan, spec)
-    return by_weight(plan, present)
+    return StoredWeights(by_weight(plan, present), **reading)
+
+
+def load_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> dict[str, Tensor]:
+    """Load all weights of such a folder, keyed by the names of `names.tensor_plan`. The peak memory is little more than
+    the weights."""
+    weights = open_weights(folder, spec, **reading)
+    return {name: weights.tensor(name) for name in weights.names}
 
 
 def check_depth(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> None:
@@ -115,11 +91,9 @@ def _check_place(folder: Path, tensor: StoredTensor, place: TensorPlace) -> None
 
 
 def _missing_message(folder: Path, missing: list[str], spec: ModelSpec) -> str:
-    listed = ", ".join(repr(name) for name in missing[:MAX_LISTED])
-    more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
     hint = (
         "if the head is shared with the embedding, config.json must set tie_word_embeddings to true"
         if missing == [HEAD_NAME]
         else "check that config.json and weights belong together, or fetch the weights again"
     )
-    return f"the weights in {folder} lack tensor {listed}{more}, which {folder / CONFIG_NAME} needs: {hint}"
+    return f"the weights in {folder} lack tensor {listed(missing)}, which {folder / CONFIG_NAME} needs: {hint}"

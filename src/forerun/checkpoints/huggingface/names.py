@@ -1,7 +1,7 @@
 """The table of Hugging Face tensor names and their places in our weights."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
 HEAD_NAME: Final = "lm_head.weight"
+MAX_LISTED: Final = 3
 LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
 
 
@@ -64,6 +65,12 @@ def by_weight(plan: Mapping[str, TensorPlace], stored: Mapping[str, StoredTensor
     for name, place in plan.items():
         parts.setdefault(place.name, []).append(stored[name])
     return parts
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of these names, quoted, and how many there are besides."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(map(repr, names[:MAX_LISTED])) + more
 
 
 def is_ignorable(hf_name: str) -> bool:

@@ -1,6 +1,6 @@
 """Find the layers of a folder that are packed in 4 bits, and every tensor that the folder must hold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -57,16 +57,11 @@ def packed_layers(
 
 def stored_plan(plan: Mapping[str, TensorPlace], layers: Mapping[str, PackedLayer]) -> dict[str, TensorPlace]:
     """Every tensor that the folder must hold, by its name in the folder."""
-    return dict(_stored(plan, layers))
-
-
-def _stored(plan: Mapping[str, TensorPlace], layers: Mapping[str, PackedLayer]) -> Iterator[tuple[str, TensorPlace]]:
+    needed: dict[str, TensorPlace] = {}
     for name, place in plan.items():
-        if name not in layers:
-            yield name, place
-        else:
-            for suffix, own in layers[name].tensors.items():
-                yield f"{layers[name].name}.{suffix}", own
+        layer = layers.get(name)
+        needed |= {name: place} if layer is None else {f"{layer.name}.{key}": own for key, own in layer.tensors.items()}
+    return needed
 
 
 def _layer(

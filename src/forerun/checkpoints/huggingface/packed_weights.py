@@ -1,8 +1,9 @@
 """A WeightSource of a folder with linear layers packed in 4 bits; embedding, head and norms are plain."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.slicing import take_grouped, take_part, take_rows
-from forerun.model.weights import Int4Weight, Table, Weight
+from forerun.model.weights import Int4Weight, Table, Weight, tensors_of
 
 
 class PackedWeights:
@@ -61,7 +62,9 @@ class PackedWeights:
             self._layers.setdefault(plan[name].name, []).append(layer)
         check_mixed(plain, self._layers)
         self._counter = BytesCounter((self._stored[name] for name in needed), on_progress)
-        self._plain = StoredWeights(plain, self._counter, dtype=dtype, weight_format=weight_format, device=device)
+        self._plain = StoredWeights(
+            plain, counter=self._counter, dtype=dtype, weight_format=weight_format, device=device
+        )
 
     def table(self) -> Table:
         return self._plain.table()
@@ -86,13 +89,10 @@ class PackedWeights:
                 rows = [piece.scaled(1, -first) for piece in part.rows[idx]]
             parts.append(self._unpack(layer, rows, part.columns))
             first += layer.shape[0]
-        return Int4Weight(
-            values_OI=torch.cat([part.values_OI for part in parts]).to(self._device),
-            scales_OG=torch.cat([part.scales_OG for part in parts]).to(self._device),
-            zeros_OG=torch.cat([part.zeros_OG for part in parts]).to(self._device),
-            group_size=parts[0].group_size,
-            dtype=self._dtype,
-        )
+        joined: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]).to(self._device) for name in tensors_of(parts[0])
+        }
+        return replace(parts[0], **joined)
 
     def _unpack(self, layer: PackedLayer, rows: Rows, columns: Piece | None) -> Int4Weight:
         """Outputs or inputs of one layer's weight, on the CPU."""

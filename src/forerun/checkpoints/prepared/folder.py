@@ -2,50 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.huggingface.folder import ModelFolder
 from forerun.checkpoints.prepared.manifest import PREPARE_AGAIN, Manifest, rank_name, read_manifest
-from forerun.checkpoints.source import BytesRead
+from forerun.checkpoints.source import Reading
 from forerun.core.checksums import sha256_of
-from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError
-from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.sharding.plan import ShardPlan
 
 if TYPE_CHECKING:
-    import torch
-
     from forerun.checkpoints.prepared.rank_file import RankWeights
-    from forerun.model.vocabulary_map import VocabularyMap
-    from forerun.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedFolder:
+class PreparedFolder(ModelFolder):
     """A file of weights for each rank; all other files are as in a Hugging Face folder.
 
     See CheckpointSource. A host needs only the files of its own ranks.
     """
 
-    name: str
-    folder: Path
-
-    @property
-    def path(self) -> Path:
-        return self.folder
-
-    @property
-    def _texts(self) -> HuggingFaceFolder:
-        """The files that are not weights."""
-        return HuggingFaceFolder(name=self.name, folder=self.folder)
-
     def manifest(self) -> Manifest:
         return read_manifest(self.folder, self.spec())
-
-    def spec(self) -> ModelSpec:
-        return self._texts.spec()
 
     def stored_dtype(self) -> str:
         return self.manifest().dtype
@@ -53,35 +31,13 @@ class PreparedFolder:
     def stored_formats(self) -> Mapping[str, int]:
         return self.manifest().formats
 
-    def files(self) -> tuple[Path, ...]:
-        return self._texts.files()
-
     def identity(self) -> str:
         return self.manifest().identity
 
-    def tokenizer(self) -> "Tokenizer":
-        return self._texts.tokenizer()
-
-    def vocabulary_map(self) -> "VocabularyMap | None":
-        return self._texts.vocabulary_map()
-
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._texts.stop_ids()
-
-    def default_sampling(self) -> SamplingParams:
-        return self._texts.default_sampling()
-
-    def weights(
-        self,
-        *,
-        dtype: "torch.dtype",
-        weight_format: WeightFormat = "plain",
-        device: str = "cpu",
-        on_progress: BytesRead | None = None,
-    ) -> "RankWeights":
+    def weights(self, **reading: Unpack[Reading]) -> "RankWeights":
         """All weights of a folder that was prepared for one rank."""
         (plan,) = self.plans(1)
-        return self.rank_weights(plan, dtype=dtype, weight_format=weight_format, device=device, on_progress=on_progress)
+        return self.rank_weights(plan, **reading)
 
     def plans(self, num_ranks: int) -> Sequence[ShardPlan]:
         """The plan of each of `num_ranks` ranks.
@@ -97,21 +53,13 @@ class PreparedFolder:
             )
         return self.manifest().plans(self.spec())
 
-    def rank_weights(
-        self,
-        plan: ShardPlan,
-        *,
-        dtype: "torch.dtype",
-        weight_format: WeightFormat = "plain",
-        device: str = "cpu",
-        on_progress: BytesRead | None = None,
-    ) -> "RankWeights":
+    def rank_weights(self, plan: ShardPlan, **reading: Unpack[Reading]) -> "RankWeights":
         """One rank's weights, after checking its file's digest.
 
         Raises:
             CheckpointError: the file was changed, or was prepared in another format.
         """
-        manifest = self.manifest()
+        manifest, weight_format = self.manifest(), reading.get("weight_format", "plain")
         if weight_format not in ("plain", manifest.weights):
             raise CheckpointError(
                 f"{self.folder} was prepared with {manifest.weights} weights, but {weight_format} was requested: leave "
@@ -121,7 +69,8 @@ class PreparedFolder:
         from forerun.checkpoints.prepared.rank_file import RankWeights  # imports torch
 
         path = self.folder / rank_name(plan.rank)
-        return RankWeights(path, self.spec(), plan, dtype=dtype, device=device, on_progress=on_progress)
+        device, on_progress = reading.get("device", "cpu"), reading.get("on_progress")
+        return RankWeights(path, self.spec(), plan, dtype=reading["dtype"], device=device, on_progress=on_progress)
 
     def _check_file(self, manifest: Manifest, rank: int) -> None:
         path, expected = self.folder / rank_name(rank), manifest.ranks[rank]

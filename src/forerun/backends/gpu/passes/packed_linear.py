@@ -5,7 +5,7 @@ N nibbles of a word, J words of a span.
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ from forerun.backends.gpu.passes.dequantise import BFLOAT16_UNIT, SPAN_INPUTS
 from forerun.backends.gpu.passes.tiles import RowBlock, Tiles, choose_rows, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import as_int4, as_plain, blocks
-from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
+from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, PlainWeight, StackedWeight, Weight
 
 NIBBLES: Final = 8  # int4 weights, or zeros, in a word.
-Multipliable: TypeAlias = DenseWeight | Int8Weight | Int4Weight
 
 
 class LinearWeight(NamedTuple):
@@ -149,7 +148,7 @@ def pack(
     )
 
 
-def multipliable(weight: Weight) -> Multipliable:
+def multipliable(weight: Weight) -> PlainWeight:
     """The same values in a format that these kernels multiply by. Q4_0 becomes int4; other block types have minima or
     scales of groups, and become plain weights.
     """
@@ -162,7 +161,7 @@ def multipliable(weight: Weight) -> Multipliable:
             return weight
 
 
-def format_of(weight: Multipliable) -> WeightFormat:
+def format_of(weight: PlainWeight) -> WeightFormat:
     """The name of a weight's format."""
     match weight:
         case DenseWeight():
