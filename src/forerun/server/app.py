@@ -1,4 +1,4 @@
-"""The ASGI app: the routes behind the gate, and error handlers that give all errors one format."""
+"""The ASGI app: the routes, and error handlers that give all errors one format."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,11 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
 from forerun.server.description import DescribedApi
-from forerun.server.guard.gate import App, Gate
 from forerun.server.protocol.errors import ApiError, internal, invalid
 from forerun.server.protocol.other_routes import no_method, no_route
 from forerun.server.protocol.unsupported import UNSUPPORTED
-from forerun.server.routes import chat, completions, drafter, health, models, page, tokens
+from forerun.server.routes import drafter, health, models, page, texts, tokens
 from forerun.server.work.served_models import ServedModels
 
 MAX_PARAM_CHARACTERS: Final = 64
@@ -36,15 +35,6 @@ class HoldingModels:
             await self._app(scope, receive, send)
 
 
-def make_app(served: ServedModels, *, is_loopback: bool) -> App:
-    """The app for the served models, behind the gate.
-
-    Args:
-        is_loopback: the server listens on loopback only, so the Host header must name this machine.
-    """
-    return Gate(make_routes(served), served.config, is_loopback=is_loopback)
-
-
 def make_routes(served: ServedModels) -> FastAPI:
     """The routes for the served models, without the gate."""
     app = DescribedApi(
@@ -57,7 +47,7 @@ def make_routes(served: ServedModels) -> FastAPI:
     )
     app.state.models = served
     app.add_middleware(HoldingModels)
-    for router in (chat.router, completions.router, models.router, tokens.router, health.router, drafter.router):
+    for router in (texts.router, models.router, tokens.router, health.router, drafter.router):
         app.include_router(router)
     if served.config.is_demo:
         app.include_router(drafter.demo_router)

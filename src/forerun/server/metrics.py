@@ -2,16 +2,40 @@
 
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from forerun.core.steps import DrafterState, Generation, StepStats
-from forerun.server.tally import TextTally
+from forerun.core.steps import DecodeStep, DrafterState, Generation, PrefillStep, StepStats
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 PREFIXES: Final = ("forerun", "vllm")  # also under vLLM's names where the meaning is the same, for tools made for vLLM
 MAX_PLACE: Final = 32  # positions in a round that are counted separately
+
+
+class TextTally:
+    """Counts the tokens of one text. Only the engine's thread may use it until the text has ended.
+
+    Args:
+        num_prompt: number of prompt tokens.
+    """
+
+    def __init__(self, num_prompt: int) -> None:
+        self._num_prompt = num_prompt
+        self.num_read = self.num_reused = self.num_written = 0
+        self.rounds: list[StepStats] = []
+
+    def read(self, part: PrefillStep) -> None:
+        """Count a part of the prompt that was read."""
+        self.num_read, self.num_reused = part.num_read, part.num_reused
+
+    def write(self, step: DecodeStep) -> None:
+        """Count a round. Tokens that were accepted past the end of the text are not counted."""
+        num_new, stats = len(step.token_ids), step.stats
+        self.num_read = self._num_prompt
+        self.num_written += num_new
+        self.rounds.append(stats if stats.num_accepted <= num_new else replace(stats, num_accepted=num_new))
 
 
 class ServerMetrics:
@@ -45,14 +69,10 @@ class ServerMetrics:
         self._draft_s = self._counter("spec_decode_draft_seconds", "Seconds until proposals were there.")
         self._verify_s = self._counter("spec_decode_verify_seconds", "Seconds of verification.")
         self._states = self._counter("spec_decode_rounds", "Rounds by how the drafter was.", "drafter_state")
-        name, about = "spec_decode_num_", "as vLLM counts them."
-        self._drafts = [self._of(prefix, f"{name}drafts", f"Rounds with a draft, {about}") for prefix in PREFIXES]
-        self._drafted = [self._of(prefix, f"{name}draft_tokens", f"Drafted tokens, {about}") for prefix in PREFIXES]
-        self._accepted = [self._of(prefix, f"{name}accepted_tokens", f"Accepted, {about}") for prefix in PREFIXES]
-        self._places = [
-            self._of(prefix, f"{name}accepted_tokens_per_pos", f"Accepted by place, {about}", "position")
-            for prefix in PREFIXES
-        ]
+        self._drafts = self._twice("drafts", "Rounds with a draft")
+        self._drafted = self._twice("draft_tokens", "Drafted tokens")
+        self._accepted = self._twice("accepted_tokens", "Accepted")
+        self._places = self._twice("accepted_tokens_per_pos", "Accepted by place", "position")
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -101,11 +121,13 @@ class ServerMetrics:
                 reached = sum(count for depth, count in depths.items() if depth > place)
                 self._places[number].labels(str(place)).inc(reached)
 
-    def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return self._of("forerun", name, about, *labels)
-
-    def _of(self, prefix: str, name: str, about: str, *labels: str) -> Counter:
+    def _counter(self, name: str, about: str, *labels: str, prefix: str = "forerun") -> Counter:
         return Counter(f"{prefix}:{name}", about, labels, registry=self.registry)
+
+    def _twice(self, name: str, about: str, *labels: str) -> list[Counter]:
+        """The same counter under each of the prefixes."""
+        name, about = f"spec_decode_num_{name}", f"{about}, as vLLM counts them."
+        return [self._counter(name, about, *labels, prefix=prefix) for prefix in PREFIXES]
 
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"forerun:{name}", about, registry=self.registry, buckets=SECONDS)

@@ -9,10 +9,10 @@ from typing import Final
 
 import uvicorn
 
-from forerun.server.app import make_app
+from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class
-from forerun.server.guard.gate import App
+from forerun.server.guard.gate import App, Gate
 from forerun.server.guard.listening import url_of
 from forerun.server.work.engine_thread import MakeEngine
 from forerun.server.work.served_models import Room, ServedModels
@@ -26,12 +26,18 @@ class DrainingServer(uvicorn.Server):
     """uvicorn's server. The first signal drains it and it exits with 0; a second signal ends it at once."""
 
     drain: Callable[[], None]  # called by the signal handler
+    failure: BaseException | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
         self.drain()
+
+    def end(self, error: BaseException | None) -> None:
+        """Stop serving. If there is an error, whoever runs this server raises it afterwards."""
+        self.failure = self.failure or error
+        self.should_exit = True
 
 
 def serve(
@@ -51,11 +57,14 @@ def serve(
     Raises:
         the error that kept the engine from opening or ended it.
     """
-    ending, url = Ending(), url_of(listener)
+    url = url_of(listener)
     service = Service(
-        config, make_engine, target=target, drafter_name=drafter_name, on_end=ending, on_ready=lambda: on_ready(url)
-    )
-    ending.serve(ServedModels([service]), listener)
+        config, make_engine, target=target, drafter_name=drafter_name, on_end=lambda error: server.end(error),
+        on_ready=lambda: on_ready(url),
+    )  # fmt: skip
+    models = ServedModels([service])
+    server = make_server(models, listener)
+    run(server, models, listener)
 
 
 def serve_several(
@@ -74,53 +83,37 @@ def serve_several(
     Raises:
         the error that kept the first model from loading.
     """
-    ending, url = Ending(), url_of(listener)
-    ending.serve(ServedModels(services, room, on_ready=lambda: on_ready(url), on_end=ending), listener)
+    url = url_of(listener)
+    models = ServedModels(services, room, on_ready=lambda: on_ready(url), on_end=lambda error: server.end(error))
+    server = make_server(models, listener)
+    run(server, models, listener)
 
 
-class Ending:
-    """A callback that stops the server. If it is called with an error, `serve` raises that error."""
-
-    def __init__(self) -> None:
-        self._server: DrainingServer | None = None
-        self._failures: list[BaseException] = []
-
-    def __call__(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._failures.append(error)
-        if self._server is not None:
-            self._server.should_exit = True
-
-    def serve(self, models: ServedModels, listener: socket.socket) -> None:
-        """Serve until a signal arrives or this object is called."""
-        self._server = make_server(models, listener)
-        asyncio.run(run_until_end(self._server, models, listener))
-        if self._failures:
-            raise self._failures[0]
-        if any(service.thread.is_alive for service in models.services):
-            os._exit(0)  # a thread is still loading a model, which cannot be interrupted
+def run(server: DrainingServer, models: ServedModels, listener: socket.socket) -> None:
+    """Serve until a signal arrives or the server is ended; raises the error that ended it."""
+    asyncio.run(run_until_end(server, models, listener))
+    if server.failure is not None:
+        raise server.failure
+    if any(service.thread.is_alive for service in models.services):
+        os._exit(0)  # a thread is still loading a model, which cannot be interrupted
 
 
 def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer:
     """The server for these models."""
-    app = make_app(models, is_loopback=is_local(listener))
-    return server_of(app, models.config, drain=models.drain_soon)
+    return server_of(make_routes(models), models.config, listener, drain=models.drain_soon)
 
 
-def is_local(listener: socket.socket) -> bool:
-    """True if only this machine can connect."""
-    return is_loopback(str(listener.getsockname()[0]))
-
-
-def server_of(app: App, config: ServerConfig, *, drain: Callable[[], None]) -> DrainingServer:
-    """A server with the limits of this config.
+def server_of(
+    routes: App, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
+) -> DrainingServer:
+    """A server with the limits of this config, and the gate before its routes.
 
     Args:
         drain: called by the signal handler on the first signal.
     """
     server = DrainingServer(
         uvicorn.Config(
-            app,
+            Gate(routes, config, is_loopback=is_loopback(str(listener.getsockname()[0]))),
             http=connection_class(config),
             ws="none",
             loop="asyncio",

@@ -25,10 +25,7 @@ class BoundedConnection(H11Protocol):
     A connection over the limit is closed without an answer, since sending one would cost what the limit should save.
     """
 
-    header_s: float = 10.0
-    unread_s: float = 60.0
-    max_connections: int = 512
-    max_connections_per_client: int = 256
+    limits: ServerConfig
     held: Counter[str]  # open connections of this server by client address
 
     _head_timer: asyncio.TimerHandle | None = None
@@ -42,7 +39,8 @@ class BoundedConnection(H11Protocol):
         self.app_state = {**self.app_state, ABORT: transport.abort}
         self._holder = self.client[0] if self.client else ""
         self.held[self._holder] += 1
-        if len(self.connections) > self.max_connections or self.held[self._holder] > self.max_connections_per_client:
+        num_own, limits = self.held[self._holder], self.limits
+        if len(self.connections) > limits.max_connections or num_own > limits.max_connections_per_client:
             transport.abort()
             return
         self._expect_head()
@@ -91,7 +89,7 @@ class BoundedConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(self.unread_s, self.transport.abort)
+        self._unread_timer = self.loop.call_later(self.limits.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._forget_unread()
@@ -133,7 +131,7 @@ class BoundedConnection(H11Protocol):
         return request is None or bool(request.response_complete)
 
     def _expect_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.header_s, self._give_up)
+        self._head_timer = self.loop.call_later(self.limits.header_s, self._give_up)
 
     def _forget_head(self) -> None:
         if self._head_timer is not None:
@@ -153,11 +151,4 @@ class BoundedConnection(H11Protocol):
 
 def connection_class(config: ServerConfig) -> type[Any]:
     """A connection class with one server's limits, for uvicorn."""
-    shared = {
-        "header_s": config.header_s,
-        "unread_s": config.unread_s,
-        "max_connections": config.max_connections,
-        "max_connections_per_client": config.max_connections_per_client,
-        "held": Counter(),
-    }
-    return type("LimitedConnection", (BoundedConnection,), shared)
+    return type("LimitedConnection", (BoundedConnection,), {"limits": config, "held": Counter()})

@@ -34,14 +34,12 @@ class KeyRing:
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
 
-    @property
-    def is_open(self) -> bool:
-        """True if no key is needed."""
-        return not self._digests
-
     def owner(self, authorization: bytes | None) -> str | None:
-        """A stable name for the key in this Authorization header; None if the key is missing or wrong."""
-        if self.is_open:
+        """A stable name for the key in this Authorization header; None if the key is missing or wrong.
+
+        Empty if no key is needed.
+        """
+        if not self._digests:
             return ""
         given = authorization or b""
         is_bearer = given[: len(PREFIX)].lower() == PREFIX

@@ -73,15 +73,6 @@ def internal() -> ApiError:
     )
 
 
-def too_long(num_prompt: int, max_length: int) -> ApiError:
-    """The prompt leaves no room for an answer in the context."""
-    return invalid(
-        f"This model's maximum context length is {max_length} tokens, and the prompt has {num_prompt}: shorten it.",
-        param="messages",
-        code="context_length_exceeded",
-    )
-
-
 def stopping() -> ApiError:
     """The server is shutting down."""
     return ApiError(503, "The server is shutting down: try again later.", code="shutting_down", retry_after_s=5)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from forerun.server.protocol.unsupported import not_yet, require_text_parts
+from forerun.server.protocol.unsupported import require_text_parts
 
 MAX_TOKENS: Final = 2**20  # more than any model's context; larger values are cut to what fits
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -201,9 +201,3 @@ class DetokenizeRequest(Fields):
 
     model: Annotated[str, StringConstraints(max_length=256)] | None = None
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)]
-
-
-def refuse_missing_parts(request: CompletionRequest) -> None:
-    """Raise ApiError for combinations of fields that the engine does not support."""
-    if request.echo and request.logprobs is not None:
-        raise not_yet("echo with logprobs")

@@ -5,25 +5,15 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from forerun.server.protocol.errors import ApiError, invalid
+from forerun.server.protocol.errors import invalid
 
 TOOLS: Final = "tools are not supported yet: leave them out; the model would not be told of them."
 SHAPE: Final = 'constrained output is not supported yet: only response_format {"type": "text"} is.'
 REFUSED: Final[Mapping[str, str]] = {
-    "tools": TOOLS,
-    "functions": TOOLS,
-    "tool_choice": TOOLS,
-    "function_call": TOOLS,
-    "response_format": SHAPE,
-    "structured_outputs": SHAPE,
-    "grammar": SHAPE,
-    "json_schema": SHAPE,
-    "guided_json": SHAPE,
-    "guided_regex": SHAPE,
-    "guided_choice": SHAPE,
-    "guided_grammar": SHAPE,
-    "audio": "this model generates text only.",
-    "modalities": "this model generates text only.",
+    **dict.fromkeys(("tools", "functions", "tool_choice", "function_call"), TOOLS),
+    **dict.fromkeys(("response_format", "structured_outputs", "grammar", "json_schema"), SHAPE),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), SHAPE),
+    **dict.fromkeys(("audio", "modalities"), "this model generates text only."),
     "suffix": "filling in before a suffix is not supported.",
     "best_of": "best_of is not supported: ask for n texts and choose one.",
     "min_tokens": "min_tokens is not supported; ignore_eos writes up to max_tokens.",
@@ -40,12 +30,7 @@ HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 UNSUPPORTED: Final = "unsupported_parameter"
-PART_KINDS: Final = (
-    "image",
-    "audio",
-    "video",
-    "file",
-)  # every other server's type of a content part contains one of these
+PART_KINDS: Final = ("image", "audio", "video", "file")  # each content part of other servers has one in its type
 MAX_NAMED: Final = 20  # ignored fields in the header
 MAX_NAME_CHARACTERS: Final = 64
 
@@ -78,8 +63,3 @@ def ignored_header(extra: Mapping[str, Any]) -> dict[str, str]:
 
 def is_plain(name: str) -> bool:
     return len(name) <= MAX_NAME_CHARACTERS and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
-
-
-def not_yet(name: str) -> ApiError:
-    """An error for a field that the engine does not support yet."""
-    return invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)

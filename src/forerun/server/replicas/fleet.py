@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import loading
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
     from forerun.server.replicas.cluster import RayReplica
 
 logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 ASK_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes milliseconds
@@ -81,9 +82,7 @@ class Fleet:
         for task in self._tasks[1:]:
             task.cancel()
         await self._tasks[0]  # Ray cannot be interrupted while it starts
-        with suppress(ReplicaLostError, TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                await asyncio.gather(*(link.replica.end() for link in self._links.values() if link.is_ready))
+        await answered(asyncio.gather(*(link.replica.end() for link in self._links.values() if link.is_ready)))
         await asyncio.to_thread(self._stop)
         self._folder.cleanup()
 
@@ -115,10 +114,7 @@ class Fleet:
         """The metrics page of every replica; None for one that does not answer."""
 
         async def page(link: Link) -> str | None:
-            with suppress(ReplicaLostError, TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    return await link.replica.metrics() if link.is_ready else None
-            return None
+            return await answered(link.replica.metrics()) if link.is_ready else None
 
         links = dict(self._links)
         return dict(zip(links, await asyncio.gather(*map(page, links.values())), strict=True))
@@ -156,7 +152,7 @@ class Fleet:
         """Poll a replica's state."""
         try:
             while True:
-                self._note(index, link, await self._report(link))
+                self._note(index, link, await answered(link.replica.report()))
                 await asyncio.sleep(ASK_EVERY_S)
         except NoReplicaError as error:
             link.lose()
@@ -176,13 +172,6 @@ class Fleet:
             if is_first:
                 self._on_ready()
 
-    async def _report(self, link: Link) -> ReplicaReport | None:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await link.replica.report()
-        except (ReplicaLostError, TimeoutError):
-            return None
-
     def _fail(self, error: BaseException) -> None:
         """A replica could not be opened. While no replica is ready, this ends the server."""
         if self.num_ready > 0:
@@ -190,3 +179,11 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
+
+
+async def answered(answer: Awaitable[Answer]) -> Answer | None:
+    """A replica's answer; None if the replica is lost, or does not answer in time."""
+    with suppress(ReplicaLostError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            return await answer
+    return None

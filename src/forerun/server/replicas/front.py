@@ -12,14 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Gate
 from forerun.server.guard.listening import url_of
 from forerun.server.merged_metrics import merged
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.forwarding import Forwarder
 from forerun.server.routes.health import LOADING, unavailable
 from forerun.server.routes.page import page_router
-from forerun.server.run import is_local, server_of
+from forerun.server.run import server_of
 from forerun.server.work.engine_thread import MakeEngine
 
 
@@ -42,28 +41,19 @@ def serve_replicas(
     Raises:
         the error that kept the replicas from opening.
     """
-    failures: list[BaseException] = []
     make_fleet = partial(
         Fleet, config, make_engine, target=target, drafter_name=drafter_name, uses_gpus=uses_gpus,
         on_ready=lambda: on_ready(url_of(listener)),
     )  # fmt: skip
-    asyncio.run(run_front(config, listener, make_fleet, failures))
-    if failures:
-        raise failures[0]
+    failure = asyncio.run(run_front(config, listener, make_fleet))
+    if failure is not None:
+        raise failure
 
 
 async def run_front(
-    config: ServerConfig, listener: socket.socket, make_fleet: Callable[..., Fleet], failures: list[BaseException]
-) -> None:
-    """Start the replicas and serve; on return everything is closed.
-
-    Args:
-        failures: the error that kept the replicas from opening is appended to it.
-    """
-
-    def end(error: BaseException) -> None:
-        failures.append(error)
-        server.should_exit = True
+    config: ServerConfig, listener: socket.socket, make_fleet: Callable[..., Fleet]
+) -> BaseException | None:
+    """Start the replicas and serve; on return everything is closed. Returns why the replicas could not be opened."""
 
     def keep_signals() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,18 +63,16 @@ async def run_front(
         forwarder.is_draining = True
         loop.call_later(config.drain_s, forwarder.end_all)
 
-    def drain_soon() -> None:
-        loop.call_soon_threadsafe(drain)
-
-    fleet, loop = make_fleet(keep_signals=keep_signals, on_end=end), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    fleet = make_fleet(keep_signals=keep_signals, on_end=lambda error: server.end(error))
     forwarder = Forwarder(fleet)
-    app = Gate(front_app(fleet, forwarder), config, is_loopback=is_local(listener))
-    server = server_of(app, config, drain=drain_soon)
+    server = server_of(front_app(fleet, forwarder), config, listener, drain=partial(loop.call_soon_threadsafe, drain))
     fleet.begin()
     try:
         await server.serve(sockets=[listener])
     finally:
         await fleet.end()
+    return server.failure
 
 
 def front_app(fleet: Fleet, forwarder: Forwarder) -> FastAPI:

@@ -1,18 +1,25 @@
-"""Turns a request and its prompts into orders for the engine."""
+"""Turns a request, its prompts and its settings into orders for the engine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from fastapi import Request
 
+from forerun.core.config import SamplingParams
+from forerun.core.seeds import NUM_SEEDS, seed_of_text
 from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import ChatRequest, CompletionRequest
 from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Order
-from forerun.server.work.sampling_settings import of_choice, settings_of
 from forerun.server.work.service import Service
 
 MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts must be at most {}."
+LEAST_TEMPERATURE: Final = 1e-4  # below this sampling is greedy, see SamplingParams
+SAME_NAMED: Final = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "ignore_eos",
+)  # fmt: skip
 
 
 def orders_for(
@@ -49,10 +56,12 @@ def orders_for(
         params = settings_of(
             asked, engine.default_sampling, max_new_tokens=room if wanted is None else min(wanted, room)
         )
+        seed = params.seed
         orders += [
             Order(
                 prompt_ids=prompt_ids,
-                params=of_choice(params, number),
+                # Each of several texts has its own seed.
+                params=params if seed is None else replace(params, seed=seed_of_text(seed, number)),
                 drafter=drafter,
                 prediction=prediction,
                 owner=owner_of(request),
@@ -62,6 +71,29 @@ def orders_for(
             for number in range(num_choices)
         ]
     return orders
+
+
+def settings_of(
+    request: ChatRequest | CompletionRequest, default: SamplingParams, *, max_new_tokens: int
+) -> SamplingParams:
+    """The sampling parameters of a request. Fields that are left out have the model's defaults."""
+    given = {name: value for name in SAME_NAMED if (value := getattr(request, name)) is not None}
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    is_greedy = given.get("temperature", 1.0) < LEAST_TEMPERATURE
+    if is_greedy:
+        given["temperature"] = 0.0
+    stop = request.stop or ()
+    return replace(
+        SamplingParams() if is_greedy else default,
+        max_new_tokens=max_new_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        logit_bias={int(token_id): bias for token_id, bias in (request.logit_bias or {}).items()},
+        seed=None if request.seed is None else request.seed % NUM_SEEDS,  # negative seeds are allowed
+        logprobs=request.num_logprobs(),
+        **given,
+    )
 
 
 def named_drafter(asked: ChatRequest | CompletionRequest, service: Service) -> str | None:

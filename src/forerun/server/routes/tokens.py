@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 
 from forerun.server.protocol.errors import invalid
 from forerun.server.protocol.requests import DetokenizeRequest, TokenizeRequest
-from forerun.server.routes.chat import messages_of
 from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_for
+from forerun.server.routes.texts import messages_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.steps import Generation
+from forerun.server.metrics import TextTally
 from forerun.server.protocol.errors import ApiError, internal, invalid
-from forerun.server.tally import TextTally
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
-from forerun.server.work.writing import start
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
@@ -135,7 +134,9 @@ class EngineThread:
     def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
-        with start(engine, order) as stream:
+        with engine.stream(
+            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner
+        ) as stream:
             for part in stream.prefill():
                 tally.read(part)
                 if job.early_end is not None:
@@ -149,12 +150,8 @@ class EngineThread:
                 job.give(index, step)
             self.state = EngineState.READY
             result = stream.result(times_plain=order.times_plain and len(self._queue) == 0)
-        self._note(result)
+        self._queue.note_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
         return result
-
-    def _note(self, result: Generation) -> None:
-        stats = result.stats
-        self._queue.note_speed(stats.num_new_tokens, stats.prefill_s + stats.decode_s)
 
     def _explain(self, error: Exception) -> ApiError:
         """The error for the client. A failure that the request did not cause makes the server not ready."""

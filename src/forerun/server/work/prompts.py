@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import ApiError, invalid, too_long
+from forerun.server.protocol.errors import ApiError, invalid
 from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate, Message
 
@@ -89,18 +88,36 @@ class PromptReader:
         Raises:
             ApiError: the model has no template, or the template refuses the messages.
         """
-        if self._template is None:
+        template = self._template
+        if template is None:
             raise invalid(
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
         known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
-        render = partial(
-            rendered, self._template,
-            variables={**self._variables, **known}, limits=self._limits, continues=continues,
-        )  # fmt: skip
+        variables = {**self._variables, **known}
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
-        text = await self._apart(lambda: render(parted))
+        text = await self._apart(lambda: self._rendered(template, parted, variables, continues=continues))
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
+
+    def _rendered(
+        self, template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], *, continues: bool
+    ) -> str:
+        """The text of a conversation, as formatted by the chat template.
+
+        Raises:
+            ApiError: the template refuses the conversation, or takes too much time or memory.
+        """
+        try:
+            return template.render(messages, variables, self._limits, continue_final_message=continues)
+        except LimitError:
+            raise invalid(
+                "The model's chat template takes too much time or memory for these messages.",
+                param="messages",
+                code="template_limit",
+            ) from None
+        except ConfigError as error:
+            reason = str(error)
+            raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text."""
@@ -120,7 +137,12 @@ class PromptReader:
                 f"The prompt has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
             )
         if len(ids) >= self._max_length:
-            raise too_long(len(ids), self._max_length)
+            raise invalid(
+                f"This model's maximum context length is {self._max_length} tokens, and the prompt has {len(ids)}: "
+                "shorten it.",
+                param="messages",
+                code="context_length_exceeded",
+            )
 
     def require_vocabulary(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for ids that the model lacks."""
@@ -143,32 +165,6 @@ class PromptReader:
             raise too_slow() from None
         except ConfigError:
             raise invalid("The prompt is not a text that the tokenizer can read.", param="messages") from None
-
-
-def rendered(
-    template: ChatTemplate, messages: Sequence[Message], *, variables: Mapping[str, object], limits: Limits,
-    continues: bool = False,
-) -> str:  # fmt: skip
-    """The text of a conversation, as formatted by the chat template.
-
-    Raises:
-        ApiError: the template refuses the conversation, or takes too much time or memory.
-    """
-    try:
-        return template.render(messages, variables, limits, continue_final_message=continues)
-    except LimitError:
-        raise too_costly() from None
-    except ConfigError as error:
-        reason = str(error)
-        raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
-
-
-def too_costly() -> ApiError:
-    return invalid(
-        "The model's chat template takes too much time or memory for these messages.",
-        param="messages",
-        code="template_limit",
-    )
 
 
 def too_slow() -> ApiError:

@@ -1,17 +1,18 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions and /v1/completions."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
 from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import ChatMessage, ChatRequest
-from forerun.server.protocol.unsupported import refuse_unsupported
+from forerun.server.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
+from forerun.server.protocol.unsupported import UNSUPPORTED, refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
 from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_for
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
+DEFAULT_TOKENS: Final = 16  # OpenAI's, of a completion
 
 
 @router.post("/v1/chat/completions", response_class=Response, responses=TEXT_ANSWER)
@@ -19,7 +20,7 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Answer a conversation."""
     refuse_unsupported(asked.others)
     service = await service_for(request, asked.model)
-    service.require_room(request.scope["state"]["owner"])
+    service.require_room(owner_of(request))
     continues = bool(asked.continue_final_message)
     if continues and asked.add_generation_prompt:
         raise invalid(
@@ -39,6 +40,26 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     splits = service.splits_thoughts and not continues  # a continued text is an answer, not reasoning
     answering = Answering(request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None)
     return await answering.respond()
+
+
+@router.post("/v1/completions", response_class=Response, responses=TEXT_ANSWER)
+async def completions(request: Request, asked: CompletionRequest) -> Response:
+    """Continue texts."""
+    refuse_unsupported(asked.others)
+    if asked.echo and asked.logprobs is not None:
+        name = "echo with logprobs"
+        raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
+    service = await service_for(request, asked.model)
+    service.require_room(owner_of(request))
+    reader, prompts = service.prompts, asked.prompts()
+    async with reader.turn(owner_of(request)):
+        prompt_ids = [await reader.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        orders = orders_for(request, asked, prompt_ids, wanted=asked.max_tokens or DEFAULT_TOKENS, param="prompt")
+        echoes = None
+        if asked.echo:
+            texts = [prompt if isinstance(prompt, str) else await reader.decode(prompt) for prompt in prompts]
+            echoes = [text for text in texts for _ in range(asked.num_choices)]
+    return await Answering(request, asked, orders, ignored=asked.others, echoes=echoes).respond()
 
 
 def messages_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
