@@ -55,6 +55,9 @@ async def run_front(
 ) -> BaseException | None:
     """Start the replicas and serve; on return everything is closed. Returns why the replicas could not be opened."""
 
+    def end(error: BaseException) -> None:
+        server.end(error)
+
     def keep_signals() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, server.handle_exit)
@@ -63,10 +66,13 @@ async def run_front(
         forwarder.is_draining = True
         loop.call_later(config.drain_s, forwarder.end_all)
 
+    def drain_soon() -> None:
+        loop.call_soon_threadsafe(drain)
+
     loop = asyncio.get_running_loop()
-    fleet = make_fleet(keep_signals=keep_signals, on_end=lambda error: server.end(error))
+    fleet = make_fleet(keep_signals=keep_signals, on_end=end)
     forwarder = Forwarder(fleet)
-    server = server_of(front_app(fleet, forwarder), config, listener, drain=partial(loop.call_soon_threadsafe, drain))
+    server = server_of(front_app(fleet, forwarder), config, listener, drain=drain_soon)
     fleet.begin()
     try:
         await server.serve(sockets=[listener])
