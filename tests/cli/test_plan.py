@@ -114,7 +114,7 @@ def test_this_machine_is_measured_and_planned_in_one_call(
         "--calibrate", str(path), "--accept-length", "2", "--json", str(out),
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
-    assert f"{path} written" in shown.stderr
+    assert f"wrote {path}" in shown.stderr
     assert "predicted from times measured on this machine" in shown.stdout
     profile = Profile.read(path)
     assert list(profile.target) == list(profile.draft) == [1]

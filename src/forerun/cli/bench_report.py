@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forerun.cli.declare import option, output
-from forerun.cli.failures import say, shows_errors
+from forerun.cli.failures import say
 from forerun.cli.plan_bound import show_reached
 from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable, write_whole
@@ -21,7 +21,6 @@ NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip ins
 MIN_WIDTH: Final = 100
 
 
-@shows_errors
 def report(
     out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files.")],
     json_file: Annotated[Path | None, output("--json", help="Write the numbers as JSON to this file.")] = None,
@@ -57,7 +56,6 @@ def report(
     _write(summary, json_file=json_file, markdown=markdown, html=html)
 
 
-@shows_errors
 def compare(
     before: Annotated[Path, typer.Argument(help="report.json, run folder or record file of the first run.")],
     after: Annotated[Path, typer.Argument(help="The same for the second run.")],

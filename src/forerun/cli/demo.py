@@ -15,7 +15,7 @@ from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, find_model, shows_errors
+from forerun.cli.failures import INTERRUPTED, find_model
 from forerun.cli.logs import LogOptions, note
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions
 from forerun.cli.progress import progress
@@ -42,7 +42,6 @@ OF_TEXT: Final = SamplingParams(temperature=0.5, seed=7)  # greedy texts of the 
 NUM_TOKENS: Final = 160  # a second or two on two cores
 
 
-@shows_errors
 @with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, LogOptions)
 def demo(
     model_options: ModelOptions,

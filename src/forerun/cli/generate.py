@@ -12,7 +12,7 @@ from forerun.cli.answer import Show, is_terminal, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, say, shows_errors
+from forerun.cli.failures import INTERRUPTED, say
 from forerun.cli.logs import LogOptions, note, note_all
 from forerun.cli.numbers import advice
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
@@ -32,7 +32,6 @@ SAMPLE_PROMPTS: Final = {
 }
 
 
-@shows_errors
 @with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def generate(
     model_options: ModelOptions,

@@ -1,13 +1,12 @@
 """forerun plan: how to divide a machine between target and draft, what tree, and what speed to expect."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.cli.plan_bound import bound_entry, show_bound
 from forerun.cli.progress import progress
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from forerun.planner.plan import Plan
     from forerun.planner.roofline import SizedModel
 
-TIMES: Final = "Times of passes (one of these)"
-GUESSES: Final = "Acceptance (one of these)"
 Pair = tuple["SizedModel", "SizedModel"]  # target and draft
 WIDTH: Final = 100  # columns; the table is narrower
 KINDS_OF_NUMBERS: Final = {
@@ -40,11 +37,10 @@ class CalibrationOptions:
     """Number formats, device and threads for calibration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Times of passes (one of these)")
 class TimeOptions:
     """The source of the times of passes."""
 
-    PANEL: ClassVar = TIMES
     machine: Annotated[
         str | None, option("--machine", help="8xH800, 8xH800-floor, 8xH100, 1xH200 or a TOML file: project from sizes.")
     ] = None
@@ -57,11 +53,10 @@ class TimeOptions:
     context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Acceptance (one of these)")
 class GuessOptions:
     """The source of the draft's acceptance."""
 
-    PANEL: ClassVar = GUESSES
     trace: Annotated[Path | None, option("--trace", help="A file that forerun bench trace wrote.")] = None
     accept_length: Annotated[
         float | None,
@@ -73,7 +68,6 @@ class GuessOptions:
     temperature: Annotated[float | None, option("--temperature", help="Use only answers of this temperature.")] = None
 
 
-@shows_errors
 @with_options(TimeOptions, GuessOptions, CalibrationOptions)
 def plan(
     times: TimeOptions,
