@@ -1,7 +1,7 @@
 """forerun bench report and compare: the results of a run, and whether a later run is slower."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,8 +12,6 @@ from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
@@ -34,7 +32,9 @@ def report(
     ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
+    from forerun.bench.report import markdown as markdown_report
     from forerun.bench.report.summary import read_run_with, summarise_run
+    from forerun.bench.report.table import draw
 
     if html is not None and not has_matplotlib():
         raise ConfigError(NO_PICTURES)
@@ -50,10 +50,17 @@ def report(
         require_writable(path, needs_folder=True)
     run, name = read_run_with(out, baseline)
     summary = summarise_run(run, baseline=name)
-    _show(summary)
+    print_wide(draw(summary))
     if plan is not None:
         show_reached(plan, speeds_of(summary, "parallel"))
-    _write(summary, json_file=json_file, markdown=markdown, html=html)
+    if json_file is not None:
+        _write_file(json_file, summary.to_json())
+    if markdown is not None:
+        _write_file(markdown, markdown_report.write(summary))
+    if html is not None:
+        from forerun.bench.report import page
+
+        _write_file(html, page.write(summary))
 
 
 def compare(
@@ -62,14 +69,12 @@ def compare(
     tolerance: Annotated[float, option("--tolerance", help="Slowdown to tolerate, as a fraction: 0.03 for 3 %.")] = 0.0,
 ) -> None:
     """Tell whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
-    from rich.console import Console
-
     from forerun.bench.report.compare import RunSpeeds
     from forerun.bench.report.compare import compare as compare_speeds
     from forerun.bench.report.table import draw_comparison
 
     found = compare_speeds(RunSpeeds.read(before), RunSpeeds.read(after), tolerance=tolerance)
-    _console(Console()).print(draw_comparison(found))
+    print_wide(draw_comparison(found))
     if found.num_unpaired:
         say(f"forerun: {found.num_unpaired} rows are in only one of the reports and were left out")
     if found.is_slower:
@@ -94,32 +99,14 @@ def has_matplotlib() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def _show(summary: "Summary") -> None:
+def print_wide(drawn: Any) -> None:
+    """Print what rich draws. The console is widened if the output is not a terminal and so has no width."""
     from rich.console import Console
 
-    from forerun.bench.report.table import draw
-
-    _console(Console()).print(draw(summary))
-
-
-def _console(console: "Console") -> "Console":
-    """The console, widened if the output is not a terminal and so has no width."""
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    return console
-
-
-def _write(summary: "Summary", *, json_file: Path | None, markdown: Path | None, html: Path | None) -> None:
-    from forerun.bench.report import markdown as markdown_report
-
-    if json_file is not None:
-        _write_file(json_file, summary.to_json())
-    if markdown is not None:
-        _write_file(markdown, markdown_report.write(summary))
-    if html is not None:
-        from forerun.bench.report import page
-
-        _write_file(html, page.write(summary))
+    console.print(drawn)
 
 
 def _write_file(path: Path, text: str) -> None:
