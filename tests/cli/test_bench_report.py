@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from forerun.cli import bench_report
-from forerun.cli.bench_report import compare, has_matplotlib, report
+from forerun.cli.bench_report import has_matplotlib
+from forerun.cli.main import app
 from tests.bench.sample_run import write_sample_run
 
 SMALL = {"datasets": ("qa",), "contestants": ("none", "parallel"), "num_prompts": 6, "repeats": 1, "num_tokens": 24}
@@ -18,10 +18,7 @@ Bench = Callable[..., Result]
 
 @pytest.fixture
 def bench() -> Bench:
-    app = typer.Typer()
-    app.command()(report)
-    app.command()(compare)
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return lambda *arguments: CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from forerun.cli.bench_trace import trace
+from forerun.cli.plain import PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.engine import calibrate
 from forerun.engine.profile import Profile
@@ -24,9 +25,9 @@ RunPlan = Callable[..., Result]
 
 @pytest.fixture
 def run_command() -> RunPlan:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command("plan")(plan)
-    app.command("trace")(trace)
+    app = typer.Typer(cls=PlainGroup, pretty_exceptions_enable=False)
+    add_command(app, plan)
+    add_command(app, trace)
 
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments))

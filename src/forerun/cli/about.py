@@ -1,7 +1,7 @@
 """A description of an engine, as a line of text and for JSON."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forerun.cli.drafter_options import NAMES
 from forerun.cli.sheet import count
@@ -39,9 +39,6 @@ class About:
             draft=_draft_of(config.drafter),
             max_length=engine.max_length,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         threads = f"{self.num_threads} thread{'s' if self.num_threads != 1 else ''}"

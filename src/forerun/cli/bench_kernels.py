@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forerun.cli.declare import option, with_flags_of, with_options
-from forerun.cli.failures import find_model, shows_errors
+from forerun.cli.failures import find_model
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
@@ -24,7 +24,6 @@ class KernelOptions:
     """The model's dtype, weight format and number of threads."""
 
 
-@shows_errors
 @with_options(KernelOptions)
 def kernels(
     options: KernelOptions,

@@ -1,19 +1,17 @@
 """forerun bench report and compare: the results of a run, and whether a later run is slower."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from forerun.cli.declare import option, output
-from forerun.cli.failures import say, shows_errors
+from forerun.cli.failures import say
 from forerun.cli.plan_bound import show_reached
 from forerun.core.errors import ConfigError, require
 from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
@@ -21,7 +19,6 @@ NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip ins
 MIN_WIDTH: Final = 100
 
 
-@shows_errors
 def report(
     out: Annotated[list[Path], typer.Argument(help="The folder of a run, or record files.")],
     json_file: Annotated[Path | None, output("--json", help="Write the numbers as JSON to this file.")] = None,
@@ -35,7 +32,9 @@ def report(
     ] = None,
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
+    from forerun.bench.report import markdown as markdown_report
     from forerun.bench.report.summary import read_run_with, summarise_run
+    from forerun.bench.report.table import draw
 
     if html is not None and not has_matplotlib():
         raise ConfigError(NO_PICTURES)
@@ -51,27 +50,31 @@ def report(
         require_writable(path, needs_folder=True)
     run, name = read_run_with(out, baseline)
     summary = summarise_run(run, baseline=name)
-    _show(summary)
+    print_wide(draw(summary))
     if plan is not None:
         show_reached(plan, speeds_of(summary, "parallel"))
-    _write(summary, json_file=json_file, markdown=markdown, html=html)
+    if json_file is not None:
+        _write_file(json_file, summary.to_json())
+    if markdown is not None:
+        _write_file(markdown, markdown_report.write(summary))
+    if html is not None:
+        from forerun.bench.report import page
+
+        _write_file(html, page.write(summary))
 
 
-@shows_errors
 def compare(
     before: Annotated[Path, typer.Argument(help="report.json, run folder or record file of the first run.")],
     after: Annotated[Path, typer.Argument(help="The same for the second run.")],
     tolerance: Annotated[float, option("--tolerance", help="Slowdown to tolerate, as a fraction: 0.03 for 3 %.")] = 0.0,
 ) -> None:
     """Tell whether the second run is slower beyond noise. Exit code 1 if it is, 2 if the two cannot be compared."""
-    from rich.console import Console
-
     from forerun.bench.report.compare import RunSpeeds
     from forerun.bench.report.compare import compare as compare_speeds
     from forerun.bench.report.table import draw_comparison
 
     found = compare_speeds(RunSpeeds.read(before), RunSpeeds.read(after), tolerance=tolerance)
-    _console(Console()).print(draw_comparison(found))
+    print_wide(draw_comparison(found))
     if found.num_unpaired:
         say(f"forerun: {found.num_unpaired} rows are in only one of the reports and were left out")
     if found.is_slower:
@@ -96,32 +99,14 @@ def has_matplotlib() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def _show(summary: "Summary") -> None:
+def print_wide(drawn: Any) -> None:
+    """Print what rich draws. The console is widened if the output is not a terminal and so has no width."""
     from rich.console import Console
 
-    from forerun.bench.report.table import draw
-
-    _console(Console()).print(draw(summary))
-
-
-def _console(console: "Console") -> "Console":
-    """The console, widened if the output is not a terminal and so has no width."""
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    return console
-
-
-def _write(summary: "Summary", *, json_file: Path | None, markdown: Path | None, html: Path | None) -> None:
-    from forerun.bench.report import markdown as markdown_report
-
-    if json_file is not None:
-        _write_file(json_file, summary.to_json())
-    if markdown is not None:
-        _write_file(markdown, markdown_report.write(summary))
-    if html is not None:
-        from forerun.bench.report import page
-
-        _write_file(html, page.write(summary))
+    console.print(drawn)
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -5,12 +5,11 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
@@ -21,17 +20,14 @@ if TYPE_CHECKING:
     from forerun.bench.data.datasets import Dataset
     from forerun.bench.run.interleaved import Progress
 
-WHAT: Final = "What is measured"
-WHO: Final = "Who answers"
 MACHINE: Final = ("dtype", "weights", "inputs", "device", "max_length", "exactness", "kernels", "num_threads")
 ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Who answers")
 class Who:
     """The contestants."""
 
-    PANEL: ClassVar = WHO
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
     draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known draft].")] = (
         None
@@ -56,11 +52,10 @@ class Who:
             find_model(self.draft)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="What is measured")
 class What:
     """What is measured."""
 
-    PANEL: ClassVar = WHAT
     data: Annotated[
         str, option("--data", help="Data sets or .jsonl files, separated by commas, such as mt_bench,gsm8k.")
     ] = "builtin"
@@ -82,7 +77,6 @@ class Where:
     """Number formats, device and threads."""
 
 
-@shows_errors
 @with_options(Who, What, Where)
 def run(
     who: Who,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from forerun.cli.declare import option, output, with_options
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
@@ -15,7 +15,6 @@ from forerun.core.output_file import require_writable
 from forerun.engine.trace import write_traces
 
 
-@shows_errors
 @with_options(MachineOptions)
 def trace(
     machine: MachineOptions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from forerun.cli.declare import option
-from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
+from forerun.cli.failures import INCOMPATIBLE, find_model
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 MAX_LISTED: Final = 5
 
 
-@shows_errors
 def check(
     target: Annotated[str, typer.Argument(help="The target model.")],
     draft: Annotated[str, typer.Argument(help="The smaller model that drafts.")],

@@ -42,11 +42,12 @@ def option_name(field: Field[Any]) -> str:
 
 
 def with_flags_of(
-    *configs: type[Any], panel: str | None, only: Container[str] | None = None, shown: Container[str] = ()
+    *configs: type[Any], panel: str | None = None, only: Container[str] | None = None, shown: Container[str] = ()
 ) -> Callable[[type[T]], type[T]]:
     """Make a class a group of options: its own fields, and the flags of these configs, which are None if not given.
 
     Args:
+        panel: the heading of its flags in the help.
         only: the fields whose flags are wanted; None: all.
         shown: fields whose defaults the help shows.
     """
@@ -80,8 +81,6 @@ def given_settings(config: type[Any], options: Any) -> dict[str, Any]:
 def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the fields of these dataclasses as flags; it receives one instance per group, by position.
 
-    A group's PANEL is the heading of its flags in the help.
-
     The command's own parameters follow the groups and come first on the command line.
     """
 
@@ -101,15 +100,10 @@ def with_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
 
 
 def with_readers(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command, with flags whose values are parsed by type, as `values` does."""
-
-    @wraps(command)
-    def call(**given: Any) -> None:
-        command(**given)
-
+    """Let a command parse the values of its flags by their types, as `values` does."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    _set_parameters(call, [item.replace(annotation=_with_reader(item.annotation)) for item in parameters])
-    return call
+    _set_parameters(command, [item.replace(annotation=_with_reader(item.annotation)) for item in parameters])
+    return command
 
 
 def _with_reader(annotation: Any) -> Any:
@@ -130,7 +124,7 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     hints, parameters = get_type_hints(group, include_extras=True), []
     for field in fields(group):
         _, info = get_args(hints[field.name])
-        info.rich_help_panel = info.rich_help_panel or getattr(group, "PANEL", None)
+        info.rich_help_panel = info.rich_help_panel or group.PANEL
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name]))
     return parameters

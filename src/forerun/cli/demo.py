@@ -15,14 +15,14 @@ from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, find_model, shows_errors
+from forerun.cli.failures import INTERRUPTED, find_model
 from forerun.cli.logs import LogOptions, note
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions
 from forerun.cli.progress import progress
 from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
+from forerun.core.drafter_config import Automatic, NoDrafter
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -42,7 +42,6 @@ OF_TEXT: Final = SamplingParams(temperature=0.5, seed=7)  # greedy texts of the 
 NUM_TOKENS: Final = 160  # a second or two on two cores
 
 
-@shows_errors
 @with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, LogOptions)
 def demo(
     model_options: ModelOptions,
@@ -62,7 +61,9 @@ def demo(
         text = prompt or (QUESTION if is_chat else TEXT)
         _introduce(target, text)
         asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
-        fresh = _with_nothing_learnt(config.drafter, opened.enter_context(TemporaryDirectory()))
+        fresh = config.drafter
+        if isinstance(fresh, Automatic):  # what it has learnt may contain this same answer, from an earlier demo
+            fresh = replace(fresh, learnt=opened.enter_context(TemporaryDirectory()))
         plain = opened.enter_context(open_engine(replace(config, drafter=NoDrafter())))
         params = _params(sampling, OF_TEXT if text is TEXT else SamplingParams())
         _show_answer(plain, asked, params, "plain decoding", show_plainly)
@@ -76,11 +77,6 @@ def demo(
             show = origin_shower(drafting.tokenizer)
             _show_answer(drafting, asked, params, f"with the drafter {winner}", show)
         _tell(found, winner, drafting)
-
-
-def _with_nothing_learnt(drafter: DrafterConfig, folder: str) -> DrafterConfig:
-    """The drafter without what it has learnt, which may contain this same answer from an earlier demo."""
-    return replace(drafter, learnt=folder) if isinstance(drafter, Automatic) else drafter
 
 
 def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:

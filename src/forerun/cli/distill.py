@@ -9,7 +9,7 @@ import typer
 from forerun.cli.bench_report import has_matplotlib
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.distill_progress import drawing
-from forerun.cli.failures import INTERRUPTED, find_model, say, shows_errors
+from forerun.cli.failures import INTERRUPTED, find_model, say
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import AUTO_DEVICE, EngineConfig
@@ -37,7 +37,6 @@ class DistillMachine:
     ] = AUTO_DEVICE
 
 
-@shows_errors
 @with_options(DistillMachine)
 def distill(
     machine: DistillMachine,

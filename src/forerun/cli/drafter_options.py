@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, assert_never, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import given_settings, option, option_name, with_flags_of
+from forerun.cli.declare import flagged, given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
     Automatic,
@@ -30,7 +30,7 @@ DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup"
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
     """The option names of the flags of a config's fields."""
-    return tuple(option_name(field) for field in fields(config) if "flags" in field.metadata)
+    return tuple(map(option_name, flagged(config)))
 
 
 # Have no effect on a worker that was started separately.

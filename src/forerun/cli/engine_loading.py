@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 BETWEEN_LINES_S: Final = 10.0
+OnProgress = Callable[[str, int, int], None]  # the file, how much of it is read, of how much
 LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than everything else
 
 
@@ -43,46 +43,44 @@ def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["E
     source = find_model(config.target)
     config = replace(config, drafter=with_cache(config.drafter, source))
     require_readable(config, source)
-    lines = None if sys.stderr.isatty() else LoadingLines(config.target, is_long=size_of(source.path) >= LONG_BYTES)
-    from forerun.drafting.policies import Policies
-    from forerun.drafting.remote.policy import RemotePolicy
-    from forerun.engine.engine import Engine  # imports torch
+    is_long = size_of(source.path) >= LONG_BYTES
+    with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:
+        from forerun.drafting.policies import Policies
+        from forerun.drafting.remote.policy import RemotePolicy
+        from forerun.engine.engine import Engine  # imports torch
 
-    policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))
-    make = partial(Engine, config, policies=policies)
-    with _load_with_bar(make) if lines is None else lines.load(make) as engine:
+        policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))
+        engine = Engine(config, policies=policies, on_progress=show)
+    with engine:
         yield engine
 
 
-class LoadingLines:
-    """Lines about loading if stderr is not a terminal: one at the start, one every ten seconds, and one at the end.
+@contextmanager
+def loading_lines(model: str, *, is_long: bool) -> Iterator[OnProgress]:
+    """Lines about loading: one at the start, one every ten seconds, and one at the end.
 
     Args:
         is_long: whether the model is large; for a small one, the lines at the start and the end are left out.
     """
+    name, began, read, is_over = Path(model).name, monotonic(), "", Event()
 
-    def __init__(self, model: str, *, is_long: bool) -> None:
-        self._model, self._began, self._read, self._is_long = Path(model).name, monotonic(), "", is_long
-        if is_long:
-            note(f"loading {self._model}")
+    def show(what: str, num_done: int, num_total: int) -> None:
+        nonlocal read
+        read = f", {100 * num_done // max(1, num_total)} % of {Path(what).name} read"
 
-    def load(self, make: Callable[..., "Engine"]) -> "Engine":
-        is_over = Event()
-        Thread(target=self._go_on, args=(is_over,), daemon=True).start()
-        try:
-            engine = make(on_progress=self._note)
-        finally:
-            is_over.set()
-        if self._is_long:
-            note(f"loaded {self._model} in {monotonic() - self._began:.1f} s")
-        return engine
-
-    def _note(self, what: str, num_done: int, num_total: int) -> None:
-        self._read = f", {100 * num_done // max(1, num_total)} % of {Path(what).name} read"
-
-    def _go_on(self, is_over: Event) -> None:
+    def go_on() -> None:
         while not is_over.wait(BETWEEN_LINES_S):
-            note(f"loading {self._model} for {monotonic() - self._began:.0f} s{self._read}")
+            note(f"loading {name} for {monotonic() - began:.0f} s{read}")
+
+    if is_long:
+        note(f"loading {name}")
+    Thread(target=go_on, daemon=True).start()
+    try:
+        yield show
+    finally:
+        is_over.set()
+    if is_long:
+        note(f"loaded {name} in {monotonic() - began:.1f} s")
 
 
 def size_of(path: Path) -> int:
@@ -130,7 +128,8 @@ def prepared_sets(source: CheckpointSource) -> str | None:
     return str(path) if read_found_sets(path, source.spec().num_layers, identity) else None
 
 
-def _load_with_bar(make: Callable[..., "Engine"]) -> "Engine":
+@contextmanager
+def loading_bar() -> Iterator[OnProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -143,4 +142,4 @@ def _load_with_bar(make: Callable[..., "Engine"]) -> "Engine":
                 tasks[what] = progress.add_task(Path(what).name, total=num_total)
             progress.update(tasks[what], completed=num_done)
 
-        return make(on_progress=show)
+        yield show

@@ -10,29 +10,18 @@ from forerun.cli.foreign_flags import FOREIGN_FLAGS
 OTHERS: Final = frozenset(("FORERUN_CACHE",))  # read without a flag
 
 
-def known_variables(command: Any) -> set[str]:
-    """Every variable that a command or one of its subcommands reads."""
-    own = {param.envvar for param in command.params if isinstance(param.envvar, str)}
-    return own.union(*(known_variables(item) for item in getattr(command, "commands", {}).values()))
-
-
-def namesakes(command: Any) -> dict[str, str]:
-    """The variables that flags' aliases would have, each with the variable that is read instead."""
-    own = {
-        variable_of(flag): param.envvar
-        for param in command.params
-        if isinstance(param.envvar, str)
-        for flag in param.opts
-        if flag.startswith("--")
-    }
+def parameters_of(command: Any) -> Iterator[Any]:
+    """The parameters of a command and of its subcommands that a variable can set."""
+    yield from (param for param in command.params if isinstance(param.envvar, str))
     for item in getattr(command, "commands", {}).values():
-        own |= namesakes(item)
-    return own
+        yield from parameters_of(item)
 
 
 def unknown_variables(command: Any, names: Iterable[str]) -> Iterator[str]:
     """A warning for each variable with forerun's prefix that no command reads, with what to use instead."""
-    known, meant = known_variables(command) | OTHERS, namesakes(command)
+    params = list(parameters_of(command))
+    known = {param.envvar for param in params} | OTHERS
+    meant = {variable_of(flag): param.envvar for param in params for flag in param.opts if flag.startswith("--")}
     gone = {variable_of(flag): advice for flag, advice in FOREIGN_FLAGS.items()}
     for name in sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known):
         nearest = [meant[name]] if name in meant else get_close_matches(name, known, n=1)

@@ -1,18 +1,17 @@
 """forerun generate: one prompt, one text."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from forerun.checkpoints.short_names.catalogue import SMOLLM2
-from forerun.cli.answer import Show, is_terminal, write_answer
+from forerun.cli.answer import is_terminal, write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, say, shows_errors
+from forerun.cli.failures import INTERRUPTED, say
 from forerun.cli.logs import LogOptions, note, note_all
 from forerun.cli.numbers import advice
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
@@ -32,7 +31,6 @@ SAMPLE_PROMPTS: Final = {
 }
 
 
-@shows_errors
 @with_options(ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def generate(
     model_options: ModelOptions,
@@ -62,32 +60,23 @@ def generate(
         params = settle(sampling, engine.default_sampling)
         note_all(config=config, params=params)
         make_show, end = form.begin(engine)
-        result, is_interrupted = write_answer(lambda: engine.stream(text, params), _keeping(spans, make_show()), end)
+        show = make_show()
+
+        def show_and_keep(step: DecodeStep) -> None:
+            show(step)
+            spans.extend(step.stats.spans)
+
+        result, is_interrupted = write_answer(lambda: engine.stream(text, params), show_and_keep, end)
         if result.token_ids:  # else it was interrupted while the prompt was read, and there are no statistics
             form.note_numbers(result, config.drafter, is_greedy=params.is_greedy)
             if not form.is_json and (hint := advice(result, config.drafter)):
                 note(hint)
-    if timeline is not None:
-        _draw(timeline, spans, title=_title(config, result))
+    if timeline is not None and spans:
+        write_timeline(timeline, spans, title=_title(config, result))
+    elif timeline is not None:
+        say(f"no timeline was written to {timeline}: this generation reported no times of target or drafter")
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-def _keeping(spans: list[Span], show: Show) -> Show:
-    """A `Show` that also keeps every step's spans."""
-
-    def show_and_keep(step: DecodeStep) -> None:
-        show(step)
-        spans.extend(step.stats.spans)
-
-    return show_and_keep
-
-
-def _draw(path: Path, spans: Sequence[Span], *, title: str) -> None:
-    if spans:
-        write_timeline(path, spans, title=title)
-    else:
-        say(f"no timeline was written to {path}: this generation reported no times of target or drafter")
 
 
 def _title(config: EngineConfig, result: Generation) -> str:

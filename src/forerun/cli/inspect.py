@@ -1,7 +1,6 @@
 """forerun inspect: what a checkpoint is, what it needs, and whether it runs."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +8,11 @@ import typer
 
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
-from forerun.cli.failures import INCOMPATIBLE, find_model, shows_errors
+from forerun.cli.failures import INCOMPATIBLE, find_model
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, sheet_of, size
+from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
 
 
-@shows_errors
 def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint folder, GGUF file, hub name, or a model of known size.")],
     ranks: Annotated[
@@ -26,10 +24,11 @@ def inspect(
     from forerun.planner.roofline import known_models  # slow to import
 
     spec = None if Path(model).expanduser().exists() else known_models().get(model)
-    sheet = read_sheet(find_model(model)) if spec is None else sheet_of(model, spec)
+    known = None if spec is None else ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
+    sheet = known or read_sheet(find_model(model))
     shares = [] if ranks is None or sheet.spec is None else rank_sheets(sheet.spec, ranks, sheet.element_bytes)
     if as_json:
-        print(json.dumps(sheet.to_dict() | ({} if ranks is None else {"ranks": [asdict(share) for share in shares]})))
+        print(json.dumps(sheet.to_dict() | ({} if ranks is None else {"ranks": shares})))
     else:
         print_rows(_rows(sheet) + rank_rows(shares))
     if sheet.problem is not None:

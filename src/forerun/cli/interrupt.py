@@ -2,7 +2,7 @@
 
 import signal
 from math import inf
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -26,9 +26,7 @@ class StopOnInterrupt:
         self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
     def lose_patience(self) -> None:

@@ -4,25 +4,22 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Literal
 
-from forerun.cli.declare import option
+from forerun.cli.declare import option, with_flags_of
 from forerun.cli.failures import say
 from forerun.cli.streams import takes_colours
 
-OUTPUT: Final = "Output"
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 logger = logging.getLogger(__name__)
 # The least severe kind that is printed: errors; warnings; the model's description and statistics; everything.
 LogLevel = Literal["error", "warning", "info", "debug"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Output")
 class LogOptions:
     """How much is printed on stderr."""
 
-    PANEL: ClassVar = OUTPUT
     log_level: Annotated[LogLevel, option("--log-level", help="info also prints what runs, and statistics.")] = "info"
     verbose: Annotated[bool, option("--verbose", "-v", help="The same as --log-level debug.")] = False
     quiet: Annotated[bool, option("--quiet", help="The same as --log-level warning.")] = False

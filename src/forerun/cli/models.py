@@ -9,7 +9,7 @@ import typer
 from forerun.checkpoints.short_names.catalogue import NamedModel, find_named, listed_models, named_models
 from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.declare import option
-from forerun.cli.failures import ModelNotFoundError, find_model, shows_errors
+from forerun.cli.failures import ModelNotFoundError, find_model
 from forerun.cli.sheet import count, print_rows
 from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
@@ -18,7 +18,6 @@ from forerun.runtime.memory import free_memory_bytes
 BESIDE_WEIGHTS: Final = 1.2  # memory over size of weights, with a cache of some thousand tokens and the program
 
 
-@shows_errors
 def models(
     model: Annotated[str | None, typer.Argument(help="Show details of this model.")] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object per model.")] = False,
@@ -36,7 +35,6 @@ def models(
         _print_table(sheets)
 
 
-@shows_errors
 def pull(
     model: Annotated[str, typer.Argument(help="Short name, as `forerun models` lists them, or hub name.")],
 ) -> None:

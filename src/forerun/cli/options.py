@@ -1,19 +1,17 @@
 """The flags that generate and chat share besides the drafter's, and the settings of the engine they give."""
 
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, cast
+from dataclasses import replace
+from typing import Annotated, Any, Final
 
 from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
 from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
 from forerun.cli.default_model import default_model
 from forerun.cli.logs import note
-from forerun.cli.values import QUANTISED
+from forerun.cli.values import QUANTISED, read_object
 from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError
 
 DEFAULTS: Final = SamplingParams()
 SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # fields whose defaults the help shows
@@ -23,7 +21,7 @@ MODEL_HELP: Final = (
 OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of()
 class ModelOptions:
     """The target by a flag, as in other programs."""
 
@@ -47,7 +45,9 @@ def engine_settings(options: object) -> dict[str, Any]:
                 f"--dtype {rounded} and --weights {given['weights']} cannot be used together: leave out one"
             )
     if "chat_template_kwargs" in given:
-        given["chat_template_kwargs"] = _read_variables(given["chat_template_kwargs"])
+        given["chat_template_kwargs"] = read_object(
+            given["chat_template_kwargs"], flag="--chat-template-kwargs", example='{"enable_thinking": false}'
+        )
     return given
 
 
@@ -103,16 +103,6 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
         why = "the file has no sampling settings, so as in llama.cpp" if is_usual else "sampling as set by the model"
         note(f"{why}: {listed}; --temperature 0 is greedy")
     return params
-
-
-def _read_variables(text: str) -> Mapping[str, object]:
-    flag = "--chat-template-kwargs"
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag} {text!r} is not valid JSON: {error}") from error
-    require(isinstance(values, dict), f'{flag} {text!r} must be a JSON object, such as {{"enable_thinking": false}}')
-    return cast(Mapping[str, object], values)
 
 
 def read_bias(text: str) -> tuple[int, float]:

@@ -1,21 +1,22 @@
 """The flags that choose how answers are printed."""
 
+import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from forerun.cli.about import About
 from forerun.cli.answer import End, Show, end_text, show_plainly
-from forerun.cli.declare import option
-from forerun.cli.json_answer import print_answer, print_step, show_nothing
-from forerun.cli.logs import OUTPUT, note
+from forerun.cli.declare import option, with_flags_of
+from forerun.cli.logs import note
 from forerun.cli.numbers import all_numbers, short_numbers
 from forerun.cli.tree_log import TreeLog
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
-from forerun.core.steps import Generation
+from forerun.core.steps import DecodeStep, Generation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Output")
 class OutputOptions:
     """Print streamed text, draft trees, the whole text at once, or JSON."""
 
-    PANEL: ClassVar = OUTPUT
     as_json: Annotated[bool, option("--json", help="Print one JSON object per answer and nothing else.")] = False
     json_lines: Annotated[
         bool, option("--json-lines", help="Print a JSON object per step, and --json's at the end.")
@@ -55,9 +55,7 @@ class OutputOptions:
         """Print what runs; return what begins the display of an answer, and what ends it."""
         about = About.of(engine)
         if self.is_json:
-            return lambda: print_step if self.json_lines else show_nothing, lambda result, _: print_answer(
-                result, about
-            )
+            return lambda: print_step if self.json_lines else show_nothing, partial(print_answer, about=about)
         note(str(about))
         if self.no_stream:
             return lambda: show_nothing, lambda result, _: end_text(result, "")
@@ -72,3 +70,26 @@ class OutputOptions:
         """Print the line of statistics, unless the output is JSON, which contains them."""
         if not self.is_json:
             note(all_numbers(result, drafter, is_greedy=is_greedy) if self.stats else short_numbers(result, drafter))
+
+
+def show_nothing(step: DecodeStep) -> None:
+    """Print nothing yet: the text is printed when it is complete."""
+
+
+def print_step(step: DecodeStep) -> None:
+    """Print the step as a line with `done` false; the line of the whole answer follows with `done` true."""
+    print(json.dumps({"done": False, "text": step.text, "token_ids": list(step.token_ids)}), flush=True)
+
+
+def print_answer(result: Generation, shown: str, *, about: About) -> None:
+    """Print the whole answer as one line; nothing of it was shown before."""
+    values = {
+        "done": True,
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "finish_reason": result.finish_reason.value,
+        "seed": result.seed,
+        "stats": asdict(result.stats),
+        "engine": asdict(about),
+    }
+    print(json.dumps(values), flush=True)

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forerun.cli.declare import with_readers
-from forerun.cli.failures import FAULTY_SETTING, say
+from forerun.cli.failures import FAULTY_SETTING, say, shows_errors
 from forerun.cli.foreign_flags import FOREIGN_FLAGS
 from forerun.cli.help_text import help_text
 
@@ -48,8 +48,9 @@ class PlainGroup(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def add_command(app: typer.Typer, command: Callable[..., None], name: str | None = None) -> None:
-    app.command(name, cls=PlainCommand)(with_readers(command))
+def add_command(app: typer.Typer, command: Callable[..., None]) -> None:
+    """Add a command to a group. Its values are parsed by type, and its errors become messages and exit codes."""
+    app.command(cls=PlainCommand)(with_readers(shows_errors(command)))
 
 
 def usage_error(error: typer.TyperException) -> str:

@@ -1,15 +1,14 @@
 """forerun plan: how to divide a machine between target and draft, what tree, and what speed to expect."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.options import SHOWN, engine_settings
-from forerun.cli.plan_bound import bound_entry, show_bound
+from forerun.cli.plan_bound import bound_entry, print_table, show_bound
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from forerun.planner.plan import Plan
     from forerun.planner.roofline import SizedModel
 
-TIMES: Final = "Times of passes (one of these)"
-GUESSES: Final = "Acceptance (one of these)"
 Pair = tuple["SizedModel", "SizedModel"]  # target and draft
-WIDTH: Final = 100  # columns; the table is narrower
 KINDS_OF_NUMBERS: Final = {
     "measured": "predicted from times measured on this machine",
     "paced": "predicted for paced devices",
@@ -40,11 +36,10 @@ class CalibrationOptions:
     """Number formats, device and threads for calibration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Times of passes (one of these)")
 class TimeOptions:
     """The source of the times of passes."""
 
-    PANEL: ClassVar = TIMES
     machine: Annotated[
         str | None, option("--machine", help="8xH800, 8xH800-floor, 8xH100, 1xH200 or a TOML file: project from sizes.")
     ] = None
@@ -57,11 +52,10 @@ class TimeOptions:
     context: Annotated[int, option("--context", help="Tokens in the cache; for --machine.")] = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of(panel="Acceptance (one of these)")
 class GuessOptions:
     """The source of the draft's acceptance."""
 
-    PANEL: ClassVar = GUESSES
     trace: Annotated[Path | None, option("--trace", help="A file that forerun bench trace wrote.")] = None
     accept_length: Annotated[
         float | None,
@@ -73,7 +67,6 @@ class GuessOptions:
     temperature: Annotated[float | None, option("--temperature", help="Use only answers of this temperature.")] = None
 
 
-@shows_errors
 @with_options(TimeOptions, GuessOptions, CalibrationOptions)
 def plan(
     times: TimeOptions,
@@ -205,22 +198,12 @@ def _traces(path: Path | None, accept_length: float | None, temperature: float |
 
 
 def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str, pair: Pair | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("plan", no_wrap=True)
-    for head in ("rows", "width", "depth", "tokens/s", "95 %", "per round", "round ms", "misses"):
-        table.add_column(head, justify="right", no_wrap=True)
-    if pair is not None:
-        table.add_column("GB", justify="right", no_wrap=True)
-    for entry in plans:
-        table.add_row(*_cells(entry), *([] if pair is None else [_memory(entry, pair)]))
+    heads = ["plan", "rows", "width", "depth", "tokens/s", "95 %", "per round", "round ms", "misses"]
     print(f"{_subject(profile)}\n{acceptance}\ntokens/s are {source}\n")
-    Console(width=WIDTH, highlight=False).print(table)
+    print_table(heads if pair is None else [*heads, "GB"], [_cells(entry, pair) for entry in plans])
 
 
-def _cells(entry: "Plan") -> tuple[str, ...]:
+def _cells(entry: "Plan", pair: Pair | None) -> tuple[str, ...]:
     outcome, tree = entry.outcome, entry.tree
     low, high = outcome.interval()
     limit = "<=" if tree is not None and tree.adaptive else ""
@@ -234,15 +217,12 @@ def _cells(entry: "Plan") -> tuple[str, ...]:
         f"{outcome.tokens_per_round:.2f}",
         f"{1e3 * outcome.round_s:.2f}",
         f"{outcome.miss_rate:.2f}" if entry.kind == "parallel" else "",
+        *([] if pair is None else ["+".join(f"{size / 1e9:.1f}" for size in _unit_bytes(entry, pair).values())]),
     )
 
 
-def _memory(entry: "Plan", pair: Pair) -> str:
-    """GB of weights that a unit of the target holds, and one of the draft."""
-    return "+".join(f"{num_bytes / 1e9:.1f}" for num_bytes in _unit_bytes(entry, pair).values())
-
-
 def _unit_bytes(entry: "Plan", pair: Pair) -> dict[str, float]:
+    """Bytes of weights that a unit of the target holds, and one of the draft."""
     target, draft = pair
     of_target = {"target": target.stored_bytes(entry.split.target_units)}
     return of_target if entry.tree is None else of_target | {"draft": draft.stored_bytes(entry.split.draft_units)}

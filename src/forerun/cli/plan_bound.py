@@ -17,9 +17,29 @@ WIDTH: Final = 100  # columns; the table is narrower
 
 def show_bound(plans: "Sequence[Plan]") -> None:
     """Print the bound of each plan that has one."""
-    for plan in plans:
-        if plan.bound is not None:
-            _print_bound(plan, plan.bound)
+    for plan, bound in ((plan, plan.bound) for plan in plans if plan.bound is not None):
+        most, rows = bound.outcome, []
+        for name, outcome in ((f"{plan.kind} {plan.split.name}", plan.outcome), ("its bound", most)):
+            *times_s, late, rows_lost, passes_lost = parts(outcome).values()
+            milliseconds = [f"{1e3 * time_s:.2f}" for time_s in times_s]
+            shares = [f"{late:.2f}", f"{rows_lost:.1f}", f"{passes_lost:.2f}"]
+            rows.append([name, f"{outcome.tokens_per_s:.0f}", *milliseconds, *shares])
+        lost = ", ".join(f"{name} {speed:.0f}" for name, speed in bound.lost_to.items())
+        print(f"\n{plan.outcome.tokens_per_s / most.tokens_per_s:.2f} of the bound; tokens/s lost to {lost}\n")
+        print_table(["a round, ms", "tokens/s", *parts(most)], rows)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is to the left, and all others to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=WIDTH, highlight=False).print(table)
 
 
 def bound_entry(plan: "Plan", bound: "Bound") -> dict[str, Any]:
@@ -78,22 +98,3 @@ def parts(outcome: "Outcome") -> dict[str, float]:
         "rows lost": outcome.wasted_rows_per_round,
         "passes lost": outcome.useless_expansions,
     }
-
-
-def _print_bound(plan: "Plan", bound: "Bound") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    most = bound.outcome
-    table = Table(box=None, pad_edge=False)
-    table.add_column("a round, ms", no_wrap=True)
-    for head in ("tokens/s", *parts(most)):
-        table.add_column(head, justify="right", no_wrap=True)
-    for name, outcome in ((f"{plan.kind} {plan.split.name}", plan.outcome), ("its bound", most)):
-        *times_s, late, rows_lost, passes_lost = parts(outcome).values()
-        milliseconds = [f"{1e3 * time_s:.2f}" for time_s in times_s]
-        shares = [f"{late:.2f}", f"{rows_lost:.1f}", f"{passes_lost:.2f}"]
-        table.add_row(name, f"{outcome.tokens_per_s:.0f}", *milliseconds, *shares)
-    lost = ", ".join(f"{name} {speed:.0f}" for name, speed in bound.lost_to.items())
-    print(f"\n{plan.outcome.tokens_per_s / most.tokens_per_s:.2f} of the bound; tokens/s lost to {lost}\n")
-    Console(width=WIDTH, highlight=False).print(table)

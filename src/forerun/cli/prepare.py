@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from forerun.cli.declare import option, output, with_options
-from forerun.cli.failures import shows_errors
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.prepare_awq import prepare_awq
 from forerun.cli.prepare_ranks import prepare_ranks
@@ -17,7 +16,6 @@ from forerun.core.errors import ConfigError, require
 from forerun.core.model_spec import WeightFormat
 
 
-@shows_errors
 @with_options(MachineOptions)
 def prepare(
     machine: MachineOptions,

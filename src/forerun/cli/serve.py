@@ -16,7 +16,7 @@ import typer
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import NAMES, DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
@@ -63,7 +63,6 @@ class ServerOptions:
         return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))
 
 
-@shows_errors
 @with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, LogOptions)
 def serve(
     model_options: ModelOptions,

@@ -1,7 +1,7 @@
 """Facts about a model without loading it: what `inspect` and `check` print."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,15 +25,15 @@ class ModelSheet:
     """
 
     name: str
-    folder: Path | None
-    problem: str | None
+    folder: Path | None = None
+    problem: str | None = None
     spec: ModelSpec | None
-    stored_dtype: str | None
+    stored_dtype: str | None = None
     dtype: str | None
-    stored_formats: Mapping[str, int]
-    has_chat_template: bool
-    num_target_ids: int | None
-    files: tuple[tuple[str, int], ...]
+    stored_formats: Mapping[str, int] = field(default_factory=dict)
+    has_chat_template: bool = False
+    num_target_ids: int | None = None
+    files: tuple[tuple[str, int], ...] = ()
 
     @property
     def stored_bytes(self) -> int | None:
@@ -47,19 +47,19 @@ class ModelSheet:
     @property
     def weights_bytes(self) -> int | None:
         """The weights in the dtype for computing, which may differ from the stored one; codes keep their size."""
-        if self.spec is None or self.dtype is None:
+        if self.spec is None or self.element_bytes is None:
             return None
         codes = {name: num for name, num in self.stored_formats.items() if name not in ITEM_BYTES}
         if not codes:
-            return self.spec.num_parameters * ELEMENT_BYTES[self.dtype]
+            return self.spec.num_parameters * self.element_bytes
         num_dense = sum(num // ITEM_BYTES[name] for name, num in self.stored_formats.items() if name in ITEM_BYTES)
-        return sum(codes.values()) + num_dense * ELEMENT_BYTES[self.dtype]
+        return sum(codes.values()) + num_dense * self.element_bytes
 
     @property
     def kv_bytes_per_token(self) -> int | None:
-        if self.spec is None or self.dtype is None:
+        if self.spec is None or self.element_bytes is None:
             return None
-        return self.spec.kv_bytes_per_token(ELEMENT_BYTES[self.dtype])
+        return self.spec.kv_bytes_per_token(self.element_bytes)
 
     @property
     def bytes_at_max_length(self) -> int | None:
@@ -106,22 +106,6 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
         num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
-    )
-
-
-def sheet_of(name: str, spec: ModelSpec) -> ModelSheet:
-    """The sheet of a model of which only the sizes are known, in the dtype that such models are published in."""
-    return ModelSheet(
-        name=name,
-        folder=None,
-        problem=None,
-        spec=spec,
-        stored_dtype=None,
-        dtype="bfloat16",
-        stored_formats={},
-        has_chat_template=False,
-        num_target_ids=None,
-        files=(),
     )
 
 

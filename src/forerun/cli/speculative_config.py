@@ -1,10 +1,10 @@
 """Reads vLLM's --speculative-config."""
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from forerun.cli.logs import note
+from forerun.cli.values import read_object
 from forerun.core.drafter_config import DrafterConfig, DraftModel, PromptLookup
 from forerun.core.errors import ConfigError
 
@@ -24,12 +24,7 @@ def read_speculative_config(text: str) -> DrafterConfig:
         ConfigError: it is not a JSON object, or has a key or value without a counterpart here.
     """
     flag = "--speculative-config"
-    try:
-        values: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag} {text!r} is not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f'{flag} {text!r} must be a JSON object, such as {{"method": "ngram"}}')
+    values = read_object(text, flag=flag, example='{"method": "ngram"}')
     unknown = [key for key in values if key not in KEYS]
     if unknown:
         raise ConfigError(f"{flag} has the unknown key {unknown[0]!r}: the known ones are {', '.join(KEYS)}")

@@ -8,8 +8,7 @@
 The accepted path comes first, so that it is the first line.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -41,8 +40,27 @@ def draw_tree(tree: DraftedTree, bonus: int, text_of: Callable[[int], str], num_
         bonus: the token that the target chose where the accepted path ends.
         text_of: a token's text.
     """
-    lines = _below(_Drawn(tree=tree, bonus=bonus, text_of=text_of), 0)
-    lines = [_cut(line, num_columns) for line in lines]
+
+    def piece(node: int) -> Piece:
+        text = shown_token(text_of(tree.token_ids[node]))
+        return (f"[{text}]", Fate.ACCEPTED) if node in tree.path else (text, Fate.REJECTED)
+
+    def below(node: int) -> list[Line]:
+        """What hangs below a node, without the node itself. The accepted child comes first."""
+        children = [child for child, parent in enumerate(tree.parents) if parent == node]
+        children.sort(key=lambda child: child not in tree.path)
+        blocks = [_with_label(piece(child), below(child)) for child in children]
+        if node == (tree.path[-1] if tree.path else 0):
+            blocks.insert(0, [((f"→{shown_token(text_of(bonus))}", Fate.CHOSEN),)])
+        lines: list[Line] = []
+        for place, block in enumerate(blocks):
+            is_last = place == len(blocks) - 1
+            first = "─" if len(blocks) == 1 else "┬" if place == 0 else "└" if is_last else "├"
+            other = " " if is_last else "│"
+            lines += [((first if row == 0 else other, Fate.LINE), *line) for row, line in enumerate(block)]
+        return lines
+
+    lines = [_cut(line, num_columns) for line in below(0)]
     if len(lines) <= MAX_LINES:
         return lines
     return [*lines[: MAX_LINES - 1], ((f"{CUT} {len(lines) - MAX_LINES + 1} more", Fate.LINE),)]
@@ -60,36 +78,6 @@ def shown_token(text: str) -> str:
 def width(text: str) -> int:
     """Columns of a terminal."""
     return sum(map(width_of, text))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
-    tree: DraftedTree
-    bonus: int
-    text_of: Callable[[int], str]
-
-    def children(self, node: int) -> Sequence[int]:
-        """The accepted one first."""
-        found = [child for child, parent in enumerate(self.tree.parents) if parent == node]
-        return sorted(found, key=lambda child: child not in self.tree.path)
-
-    def piece(self, node: int) -> Piece:
-        text = shown_token(self.text_of(self.tree.token_ids[node]))
-        return (f"[{text}]", Fate.ACCEPTED) if node in self.tree.path else (text, Fate.REJECTED)
-
-
-def _below(drawn: _Drawn, node: int) -> list[Line]:
-    """What hangs below a node, without the node itself."""
-    blocks = [_with_label(drawn.piece(child), _below(drawn, child)) for child in drawn.children(node)]
-    if node == (drawn.tree.path[-1] if drawn.tree.path else 0):
-        blocks.insert(0, [((f"→{shown_token(drawn.text_of(drawn.bonus))}", Fate.CHOSEN),)])
-    lines: list[Line] = []
-    for place, block in enumerate(blocks):
-        is_last = place == len(blocks) - 1
-        first = "─" if len(blocks) == 1 else "┬" if place == 0 else "└" if is_last else "├"
-        other = " " if is_last else "│"
-        lines += [((first if row == 0 else other, Fate.LINE), *line) for row, line in enumerate(block)]
-    return lines
 
 
 def _with_label(label: Piece, lines: list[Line]) -> list[Line]:

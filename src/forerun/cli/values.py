@@ -1,5 +1,6 @@
 """Parses the text after a flag into a value of the flag's type."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import typer
 
 from forerun.core.config import WeightsName
+from forerun.core.errors import ConfigError
 
 YES: Final = ("1", "true", "yes", "on", "y", "t")
 NO: Final = ("0", "false", "no", "off", "n", "f", "")  # as an environment variable
@@ -81,6 +83,21 @@ def read_size(value: Any) -> int:
     if found is None:
         raise typer.BadParameter(f"{value!r} must be a size, such as 512MB, 2GiB or 0")
     return int(float(found[1]) * UNITS[found[2]])
+
+
+def read_object(text: str, *, flag: str, example: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{flag} {text!r} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{flag} {text!r} must be a JSON object, such as {example}")
+    return values
 
 
 def _reader(kind: Callable[[Any], Any], needed: str) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ import typer
 
 from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.drafter_options import read_cores
-from forerun.cli.failures import find_model, say, shows_errors
+from forerun.cli.failures import find_model, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
@@ -29,7 +29,6 @@ class WorkerOptions:
     """Number formats, device and memory of a worker."""
 
 
-@shows_errors
 @with_options(WorkerOptions)
 def worker(
     machine: WorkerOptions,

@@ -14,7 +14,7 @@ from forerun.cli.chat.transcript import MAX_BYTES
 from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, flags_of, shows_errors
+from forerun.cli.failures import INTERRUPTED, flags_of
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
@@ -23,7 +23,6 @@ from forerun.core.errors import require
 from forerun.core.kept_files import KeptFiles
 
 
-@shows_errors
 @with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def chat(
     *options: Any,
@@ -36,7 +35,6 @@ def chat(
     _talk(*options, model=model, message=quick)
 
 
-@shows_errors
 @with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
 def run(
     *options: Any,

@@ -10,7 +10,7 @@ from forerun.cli.answer import write_answer
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.room import turns_to_drop
 from forerun.cli.chat.settings import ChatSettings
-from forerun.cli.declare import option, output
+from forerun.cli.declare import option, output, with_flags_of
 from forerun.cli.failures import say
 from forerun.cli.logs import note
 from forerun.cli.numbers import advice, all_numbers
@@ -31,7 +31,7 @@ WAYS_OUT: Final = "/shift drops the oldest turns, /clear forgets all"
 MAX_SHOWN: Final = 60  # characters of a message, to recognise it by
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@with_flags_of()
 class ChatOptions:
     """Settings of the conversation."""
 
