@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from forerun.checkpoints.huggingface.identity import model_identity
 from forerun.checkpoints.open import open_source
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from tests.cli.conftest import Run
@@ -89,7 +88,7 @@ def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
     folder = Path(shutil.copytree(target, tmp_path / "model"))
     shown = run("prepare", str(folder), "--layer-skip", "--num-prompts", "1", "--max-new-tokens", "16")
     assert written(shown) == sets_beside(folder)
-    assert_table(shown, read_sets(sets_beside(folder), 3, model_identity(folder)))
+    assert_table(shown, read_sets(sets_beside(folder), 3, open_source(str(folder)).identity()))
     sets_beside(folder).write_text("{")
     flags = ("-p", "x", "-n", "2", "--drafter", "layer_skip")
     assert run("generate", str(folder), *flags).exit_code == 0, "a file that nobody named is left aside"

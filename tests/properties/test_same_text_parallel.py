@@ -70,7 +70,7 @@ class TimedTree:
         own, runner, rows = self._tree, self._tree._runner, self._tree._rows._rows
         cache = runner.cache
         assert cache.committed_len == len(runner.cached_ids)
-        assert runner.cached_ids == own._token_ids[: cache.committed_len]
+        assert runner.cached_ids == own.token_ids[: cache.committed_len]
         assert sorted(rows.values()) == list(range(cache.num_tree)), "live rows and expanded nodes differ"
         assert all(node == 0 or own.tree.parents[node] in rows for node in rows)
 

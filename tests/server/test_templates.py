@@ -19,7 +19,7 @@ def test_an_error_has_its_code_and_the_next_request_is_served() -> None:
 
     def render(content: str) -> str:
         messages = [{"role": "user", "content": content}]
-        return rendered(template, messages, variables={}, limits=Limits(max_s=0.5))
+        return rendered(template, messages, {}, Limits(max_s=0.5))
 
     with pytest.raises(ApiError) as refusal:
         render("hang")

@@ -96,28 +96,8 @@ class PromptReader:
         known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
         variables = {**self._variables, **known}
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
-        text = await self._apart(lambda: self._rendered(template, parted, variables, continues=continues))
+        text = await self._apart(lambda: rendered(template, parted, variables, self._limits, continues=continues))
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
-
-    def _rendered(
-        self, template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], *, continues: bool
-    ) -> str:
-        """The text of a conversation, as formatted by the chat template.
-
-        Raises:
-            ApiError: the template refuses the conversation, or takes too much time or memory.
-        """
-        try:
-            return template.render(messages, variables, self._limits, continue_final_message=continues)
-        except LimitError:
-            raise invalid(
-                "The model's chat template takes too much time or memory for these messages.",
-                param="messages",
-                code="template_limit",
-            ) from None
-        except ConfigError as error:
-            reason = str(error)
-            raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text."""
@@ -169,3 +149,25 @@ class PromptReader:
 
 def too_slow() -> ApiError:
     return ApiError(503, "Reading the prompt took too long: try again later.", code="prompt_timeout", retry_after_s=10)
+
+
+def rendered(
+    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], limits: Limits,
+    *, continues: bool = False,
+) -> str:  # fmt: skip
+    """The text of a conversation, as formatted by the chat template.
+
+    Raises:
+        ApiError: the template refuses the conversation, or takes too much time or memory.
+    """
+    try:
+        return template.render(messages, variables, limits, continue_final_message=continues)
+    except LimitError:
+        raise invalid(
+            "The model's chat template takes too much time or memory for these messages.",
+            param="messages",
+            code="template_limit",
+        ) from None
+    except ConfigError as error:
+        reason = str(error)
+        raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
