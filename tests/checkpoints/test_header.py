@@ -71,7 +71,8 @@ def test_a_cut_in_the_data_names_the_tensor_it_cuts(path: Path) -> None:
     assert repr(last) in refusal(path)
 
 
-def test_no_changed_byte_of_the_header_escapes_as_another_error(path: Path) -> None:
+def test_no_changed_byte_of_the_header_escapes_as_another_error(tmp_path: Path) -> None:
+    path = write_single(tmp_path, random_tensors(num_hidden_layers=1)) / SINGLE
     whole = path.read_bytes()
     header_bytes = int.from_bytes(whole[:8], "little")
     for idx in range(8 + header_bytes):

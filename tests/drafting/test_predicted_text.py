@@ -25,12 +25,6 @@ def test_it_begins_at_its_begin_and_follows_token_by_token_to_its_end() -> None:
     assert text.continuation(5).token_ids == []
 
 
-def test_a_prediction_that_comes_true_is_never_looked_through() -> None:
-    text = PredictedText(PREDICTION)
-    text.extend(PREDICTION)
-    assert text._index is None
-
-
 def test_a_text_that_leaves_it_gets_nothing_until_its_last_tokens_are_there() -> None:
     assert after([*PREDICTION[:3], 7]) == []
     assert after([*PREDICTION[:3], 7, PREDICTION[4]]) == []

@@ -22,6 +22,8 @@ from tests.varied import NO_FILLING
 
 HANG_S = 60.0
 PROMPT = "def read_lines(path):\n    "
+GREEDY = SamplingParams(max_new_tokens=400, ignore_eos=True)
+SAMPLED = SamplingParams(max_new_tokens=400, ignore_eos=True, temperature=1.0, seed=3)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
 
 HOLDER = """
@@ -66,11 +68,12 @@ def wait_until_gone(*pids: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("params", [
-    SamplingParams(max_new_tokens=400, ignore_eos=True),
-    SamplingParams(max_new_tokens=400, ignore_eos=True, temperature=1.0, seed=3),
-], ids=["greedy", "sampled"])  # fmt: skip
-@pytest.mark.parametrize("harm", rest_slow([signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM], 2))
+@pytest.mark.parametrize(("harm", "params"), [
+    (signal.SIGKILL, GREEDY), (signal.SIGSTOP, SAMPLED), pytest.param(signal.SIGKILL, SAMPLED, marks=pytest.mark.slow),
+    pytest.param(signal.SIGSTOP, GREEDY, marks=pytest.mark.slow),
+    pytest.param(signal.SIGSEGV, GREEDY, marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, SAMPLED, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_harmed_drafter_changes_no_token_and_comes_back(
     engine: Engine, plain: Engine, harm: signal.Signals, params: SamplingParams
 ) -> None:

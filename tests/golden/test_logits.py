@@ -46,9 +46,8 @@ def reference_logits(golden: Golden, token_ids: list[int]) -> Tensor:
 
 
 @KERNELS
-@pytest.mark.parametrize("seed", range(3))
-def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelBackend, seed: int) -> None:
-    prompt = random_prompt(golden, seed)
+def test_logits_equal_those_of_transformers(golden: Golden, kernels: ModelBackend) -> None:
+    prompt = random_prompt(golden, seed=0)
     expected = reference_logits(golden, prompt)
     actual = build_runner(golden, kernels).extend(prompt, num_logit_rows=NUM_PROMPT)
     assert expected.std() > 1.0, "the logits are too flat to tell models apart"

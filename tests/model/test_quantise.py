@@ -45,36 +45,34 @@ def int4(weight: Tensor) -> Int4Weight:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_int8_is_off_by_half_a_step_at_most(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    weight = random_weight(*shape, dtype=dtype)
-    quantised = int8(weight)
-    assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.int8, shape)
-    assert (quantised.scales_O.dtype, quantised.scales_O.shape) == (torch.float32, shape[:1])
-    assert quantised.values_OI.abs().amax(1).tolist() == [127] * shape[0], "the largest weight of an output is 127"
-    assert quantised.dtype == dtype
-    half_step_O1 = quantised.scales_O[:, None] / 2
-    assert ((dequantise(quantised) - weight.float()).abs() <= half_step_O1 * (1 + 1e-4)).all()
+def test_int8_is_off_by_half_a_step_at_most(dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        weight = random_weight(*shape, dtype=dtype)
+        quantised = int8(weight)
+        assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.int8, shape)
+        assert (quantised.scales_O.dtype, quantised.scales_O.shape) == (torch.float32, shape[:1])
+        assert quantised.values_OI.abs().amax(1).tolist() == [127] * shape[0], "the largest weight of an output is 127"
+        assert quantised.dtype == dtype
+        half_step_O1 = quantised.scales_O[:, None] / 2
+        assert ((dequantise(quantised) - weight.float()).abs() <= half_step_O1 * (1 + 1e-4)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_group_of_int4_is_off_by_no_more_than_half_a_fifteenth_of_its_range(
-    shape: tuple[int, int], dtype: torch.dtype
-) -> None:
-    weight = random_weight(*shape, dtype=dtype)
-    quantised = int4(weight)
-    size, num_groups = quantised.group_size, -(-shape[1] // quantised.group_size)
-    assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.uint8, shape)
-    assert (quantised.scales_OG.dtype, quantised.scales_OG.shape) == (torch.float32, (shape[0], num_groups))
-    assert (quantised.zeros_OG.dtype, quantised.zeros_OG.shape) == (torch.uint8, (shape[0], num_groups))
-    assert max(quantised.values_OI.max(), quantised.zeros_OG.max()) <= 15
-    plain_OGN = in_groups(weight.float(), size)
-    step_OG = (plain_OGN.amax(-1).clamp(min=0) - plain_OGN.amin(-1).clamp(max=0)) / 15
-    error_OG = (in_groups(dequantise(quantised), size) - plain_OGN).square().sum(-1)
-    num_N = torch.tensor([min(size, shape[1] - start) for start in range(0, shape[1], size)])
-    assert (error_OG <= num_N * (step_OG / 2).square() * (1 + 1e-4)).all()
-    assert (quantised.scales_OG <= step_OG).all(), "a larger scale than the range needs"
+def test_a_group_of_int4_is_off_by_no_more_than_half_a_fifteenth_of_its_range(dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        weight = random_weight(*shape, dtype=dtype)
+        quantised = int4(weight)
+        size, num_groups = quantised.group_size, -(-shape[1] // quantised.group_size)
+        assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.uint8, shape)
+        assert (quantised.scales_OG.dtype, quantised.scales_OG.shape) == (torch.float32, (shape[0], num_groups))
+        assert (quantised.zeros_OG.dtype, quantised.zeros_OG.shape) == (torch.uint8, (shape[0], num_groups))
+        assert max(quantised.values_OI.max(), quantised.zeros_OG.max()) <= 15
+        plain_OGN = in_groups(weight.float(), size)
+        step_OG = (plain_OGN.amax(-1).clamp(min=0) - plain_OGN.amin(-1).clamp(max=0)) / 15
+        error_OG = (in_groups(dequantise(quantised), size) - plain_OGN).square().sum(-1)
+        num_N = torch.tensor([min(size, shape[1] - start) for start in range(0, shape[1], size)])
+        assert (error_OG <= num_N * (step_OG / 2).square() * (1 + 1e-4)).all()
+        assert (quantised.scales_OG <= step_OG).all(), "a larger scale than the range needs"
 
 
 def test_ranges_are_clipped_where_that_halves_the_error_of_the_rest() -> None:

@@ -193,7 +193,7 @@ def precision(kernels: ModelBackend) -> tuple[torch.dtype, float]:
 
 
 @KERNELS
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(20))
 def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, seed: int) -> None:
     dtype, max_error = precision(kernels)
     case = Case(seed, dtype)
@@ -203,7 +203,7 @@ def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, 
 
 
 @KERNELS
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_whole_texts_as_rows_give_the_logits_of_models_without_those_sublayers(
     kernels: ModelBackend, seed: int
 ) -> None:
@@ -234,7 +234,7 @@ def check_candidates(case: Case, runner: Runner) -> None:
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", rest_slow(range(25), 10))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 6))
 def test_a_tree_has_the_bits_of_a_pass_without_candidates(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
@@ -244,7 +244,7 @@ def test_a_tree_has_the_bits_of_a_pass_without_candidates(
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", rest_slow(range(25), 10))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 6))
 def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
@@ -267,7 +267,7 @@ def test_candidates_on_both_sides_of_a_chunks_end_few_or_too_many_for_one_thread
 
 
 @EXACT_KERNELS
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: ModelBackend) -> None:
     case = Case(seed, torch.float32)
     (inputs, _), skipped = case.together(), random_skip_set(case.rng, case.spec)

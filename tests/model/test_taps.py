@@ -68,7 +68,7 @@ def residual_stream(runner: Runner, inputs: ForwardInput) -> Tensor:
 
 
 @pytest.mark.parametrize("kernels", KERNEL_SETS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_features_are_the_residual_stream_that_an_observer_sees(seed: int, kernels: ModelBackend) -> None:
     runner, reference = runner_of(seed, kernels), runner_of(seed, REFERENCE)
     prefix = [1, 0, 2] * (seed % 4)

@@ -16,23 +16,11 @@ Under the first a serial round of three levels cannot accept 3.63 tokens, which 
 from dataclasses import dataclass, replace
 from typing import Final
 
-from forerun.core.pace import Pace
 from forerun.engine.profile import Profile
 from forerun.planner.roofline import Machine, SizedModel, known_models, roofline_profile
 
-MANY_ROWS: Final = 64
 UNITS: Final = 8
 DRAFTS_TIMED: Final = ("Qwen2-1.5B", "R1-Distill-Qwen-1.5B")  # the draft of table 7, and one with passes of its sizes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A row of table 7."""
-
-    tokens_per_s: float
-    target: Pace
-    draft: Pace
-    accept_length: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +48,6 @@ PAIRS: Final = (
 )
 
 
-def flat(milliseconds: float) -> Pace:
-    return Pace(steps=((MANY_ROWS, 1e-3 * milliseconds),))
-
-
-SERIAL: Final = Published(tokens_per_s=200.0, target=flat(10.34), draft=flat(3.73), accept_length=3.63)
-PARALLEL: Final = Published(tokens_per_s=274.0, target=flat(10.48), draft=flat(3.25), accept_length=3.34)
-SERIAL_DEPTH, PARALLEL_DEPTH = 3, 5  # expansions a round, by the first reading
-
-# Llama-3-70B on 4 GPUs: a verification of 16 rows in place of 8 accepts so much more and takes so much longer.
-WIDER_ACCEPTS, WIDER_TAKES = 1.245, 1.275
-
-
-def serial_overhead_s() -> float:
-    """What a serial round takes beside its passes, from the serial row alone, by the first reading."""
-    round_s = (1.0 + SERIAL.accept_length) / SERIAL.tokens_per_s
-    return round_s - SERIAL.target.step_s(8) - SERIAL_DEPTH * SERIAL.draft.step_s(8)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What table 7 may mean.
@@ -91,10 +61,7 @@ class Reading:
     num_expansions: int
 
 
-READINGS: Final = (
-    Reading(accepted=SERIAL.accept_length, num_expansions=1),
-    Reading(accepted=SERIAL.accept_length - 1.0, num_expansions=2),
-)
+READINGS: Final = (Reading(accepted=3.63, num_expansions=1), Reading(accepted=2.63, num_expansions=2))
 
 
 def profile_of(pair: Pair, machine: Machine, reading: Reading) -> Profile:

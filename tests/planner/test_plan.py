@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import ConfigError
 from forerun.engine.profile import Profile
 from forerun.planner.picture import draw_plans
-from forerun.planner.plan import COARSE_TOKENS, first_tokens, neighbours, search, splits_of
+from forerun.planner.plan import search, splits_of
 from forerun.planner.synthetic import SyntheticPair
-from tests.planner.paces import flat, known_answer
+from tests.planner.paces import flat
 
-TRACES = SyntheticPair(num_answers=3, num_tokens=48).traces()
+TRACES = SyntheticPair(num_answers=2, num_tokens=32).traces()
 
 
 def profile_of(target_ms: dict[int, float], draft_ms: dict[int, float]) -> Profile:
@@ -85,18 +84,6 @@ def test_a_serial_plan_comes_with_fixed_and_with_adaptive_widths() -> None:
     assert sorted(tree.adaptive for tree in trees if tree is not None) == [False, True]
     plans = search(profile_of({1: 10.0, 2: 10.0}, {1: 3.0}), TRACES, units=2)
     assert not any(plan.tree.adaptive for plan in plans if plan.kind == "parallel" and plan.tree is not None)
-
-
-def test_neighbours_change_one_thing_and_depth_only_where_it_counts() -> None:
-    serial, parallel = list(neighbours(DraftModel())), list(neighbours(Parallel()))
-    assert len(serial) == 6
-    assert len(parallel) == 4
-
-
-def test_the_search_uses_a_part_of_a_long_trace() -> None:
-    traces = [known_answer(200)] * 9
-    assert len(first_tokens(traces, COARSE_TOKENS)) == 3
-    assert first_tokens(traces[:1], COARSE_TOKENS) == traces[:1]
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

@@ -94,10 +94,9 @@ def test_degrees_that_divide_nothing_evenly_are_not_free() -> None:
     assert all(1.02 < more[units] < 1.1 for units in (3, 5, 6, 7))
 
 
-@pytest.mark.parametrize("name", known_models())
-def test_the_floor_is_below_what_was_fitted(name: str) -> None:
-    floor, model = machine_named("8xH800-floor"), sized(name)
-    for units, rows in product(range(1, 9), (1, 8, 16, 64)):
+def test_the_floor_is_below_what_was_fitted() -> None:
+    floor = machine_named("8xH800-floor")
+    for model, units, rows in product(map(sized, known_models()), (1, 3, 8), (1, 8, 64)):
         assert pass_s(floor, model, units, rows, 512) < pass_s(H800, model, units, rows, 512)
     assert not floor.anchors
 
@@ -106,12 +105,6 @@ def test_anchors_hold_for_the_bits_they_were_taken_with() -> None:
     plain = replace(H800, anchors=())
     assert pace_of(H800, sized("Qwen2-1.5B", 16), 2, 512) == pace_of(plain, sized("Qwen2-1.5B", 16), 2, 512)
     assert pace_of(H800, sized("Qwen2-1.5B", 4), 2, 512) != pace_of(plain, sized("Qwen2-1.5B", 4), 2, 512)
-
-
-def test_models_with_the_same_passes_take_the_same_time() -> None:
-    for names in (("Qwen2-1.5B", "R1-Distill-Qwen-1.5B"), ("Llama-3.1-70B", "Llama-3.3-70B", "R1-Distill-Llama-70B")):
-        for units in range(1, 9):
-            assert len({pace_of(H800, sized(name), units, 512) for name in names}) == 1
 
 
 def test_many_rows_are_bound_by_arithmetic() -> None:

@@ -101,7 +101,7 @@ def correlation_z(left: torch.Tensor, right: torch.Tensor) -> float:
     return float(torch.corrcoef(pairs)[0, 1]) * pairs.shape[1] ** 0.5
 
 
-NEIGHBOURS = [1, 2, 3, 4, 8, 16, 64, 256, 1024]
+NEIGHBOURS = [1, 2, 64, 1024]
 
 
 def neighbour_pairs(axis: str, distance: int) -> tuple[torch.Tensor, torch.Tensor]:

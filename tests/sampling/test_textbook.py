@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.core.config import SamplingParams
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, sample
 from tests.random_settings import random_logits, random_params
-from tests.textbook import gumbel, kept, pick
+from tests.textbook import gumbel, pick
 
 NUM_CASES = 100
 NUM_ROWS = 6
@@ -47,10 +46,3 @@ def test_choices_are_the_textbooks(dtype: torch.dtype) -> None:
 def test_noise_is_the_textbooks() -> None:
     for position in (0, 9, 2**31):
         assert np.array_equal(KeyedNoise(7, 5000).rows([position])[0].numpy(), gumbel(7, position, 5000))
-
-
-def test_the_textbook_keeps_what_its_sentences_say() -> None:
-    scores_V = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
-    assert kept(scores_V, SamplingParams(temperature=1.0, top_p=0.6), 0.0).nonzero()[0].tolist() == [1, 3]
-    assert kept(scores_V, SamplingParams(temperature=1.0, top_k=3, min_p=0.6), 0.0).nonzero()[0].tolist() == [1, 3]
-    assert kept(np.zeros(5), SamplingParams(temperature=1.0, top_k=2), 0.0).nonzero()[0].tolist() == [0, 1]

@@ -28,7 +28,7 @@ def kept_by_sorting(scores_V: Tensor, params: SamplingParams) -> set[int]:
     return {token for token in nucleus if (scores_V[token] - best).exp() >= params.min_p}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_the_same_tokens_stay_as_by_sorting_everything(seed: int) -> None:
     rng = random.Random(seed)
     params = SamplingParams(
@@ -81,13 +81,13 @@ def test_tokens_that_reach_top_p_exactly_are_enough(top_p: float, num_kept: int)
     {"top_k": 50, "top_p": 0.5}, {"top_k": 300, "top_p": 0.5, "min_p": 0.01}, {"repetition_penalty": 1.3},
     {"presence_penalty": 1.0, "top_k": 5}, {"logit_bias": {3: -INF}}, {"logit_bias": {3: 2.0}, "top_p": 0.3},
 ])  # fmt: skip
-@pytest.mark.parametrize("damage", [[NAN], [NAN] * 60, [INF]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_no_filter_hides_a_damaged_row(settings: dict[str, Any], damage: list[float], dtype: torch.dtype) -> None:
-    logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).to(dtype)
-    logits[1, 3 : 3 + len(damage)] = torch.tensor(damage)
-    params = SamplingParams(temperature=1.0, **settings)
-    shaper = LogitShaper(params, 1000, [3])
-    scores = shaper.shape(logits, [[], [7], []])
-    with pytest.raises(NumericalError, match="row 1"):
-        sample(scores, KeyedNoise(1, 1000).at([4, 5, 6]), temperature=shaper.temperature_left)
+def test_no_filter_hides_a_damaged_row(settings: dict[str, Any], dtype: torch.dtype) -> None:
+    for damage in ([NAN], [NAN] * 60, [INF]):
+        logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+        logits[1, 3 : 3 + len(damage)] = torch.tensor(damage)
+        params = SamplingParams(temperature=1.0, **settings)
+        shaper = LogitShaper(params, 1000, [3])
+        scores = shaper.shape(logits, [[], [7], []])
+        with pytest.raises(NumericalError, match="row 1"):
+            sample(scores, KeyedNoise(1, 1000).at([4, 5, 6]), temperature=shaper.temperature_left)

@@ -14,7 +14,7 @@ from forerun.speculation.growth import BestFirstGrowth
 Path = tuple[int, ...]
 Law = Callable[[Path], list[float]]  # log-probabilities of the next token after a path
 
-NUM_CASES = 150
+NUM_CASES = 50
 
 
 def random_law(seed: int, vocab_size: int) -> Law:
@@ -95,7 +95,7 @@ def test_growth_keeps_its_books(seed: int) -> None:
     assert growth.chances() == sorted((math.exp(tree.log_probs[node]) for node in cut), reverse=True)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> None:
     rng = random.Random(seed)
     verify_width = rng.randint(2, 8)
@@ -128,7 +128,7 @@ def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_
     assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
     """Grow, re-root anywhere, grow on: the subtree is what it was, and the frontier is exactly what is unexpanded."""
     rng = random.Random(seed)
@@ -168,7 +168,7 @@ def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
     assert len(tree) == 5
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_is_kept(seed: int) -> None:
     rng = random.Random(seed)
     law, min_confidence = random_law(seed, rng.randint(2, 5)), rng.choice([0.2, 0.4, 0.6])
@@ -201,16 +201,6 @@ def test_the_confidence_is_asked_of_each_guess_and_not_of_the_path_to_it() -> No
     growth, batches = grow(lambda path: sure, verify_width=6, draft_width=1, depth=5, min_confidence=0.8)
     assert len(batches) == 5
     assert max(growth.tree.depths) == 5
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_confidence_of_nothing_changes_nothing(seed: int) -> None:
-    law = random_law(seed, 4)
-    shape = {"verify_width": 9, "draft_width": 2, "depth": 4}
-    plain, plain_batches = grow(law, **shape)
-    growth, batches = grow(law, **shape, min_confidence=0.0)
-    assert batches == plain_batches
-    assert (growth.tree.token_ids, growth.tree.parents) == (plain.tree.token_ids, plain.tree.parents)
 
 
 @pytest.mark.parametrize("num_sure", [0, 1, 4, 24, 30])

@@ -111,77 +111,75 @@ def close(y: Tensor, expected: Tensor, bound: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(
-    ("num_out", "num_in"), [(1, 1), (5, 3), (16, 32), (17, 31), (33, 100), (50, 257), (40, 640), (70, 1152)]
-)
-def test_products_are_those_of_float64(name: str, num_out: int, num_in: int) -> None:
-    weight = weight_of(name, num_out, num_in)
-    linear = packed(name, weight)
-    for num_rows in ROWS:
-        x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows)
-        assert close(linear(x_TI), *products(name, x_TI, weight, linear)), num_rows
+def test_products_are_those_of_float64(name: str) -> None:
+    for num_out, num_in in ((1, 1), (5, 3), (16, 32), (17, 31), (33, 100), (50, 257), (40, 640), (70, 1152)):
+        weight = weight_of(name, num_out, num_in)
+        linear = packed(name, weight)
+        for num_rows in ROWS:
+            x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows)
+            assert close(linear(x_TI), *products(name, x_TI, weight, linear)), (num_out, num_in, num_rows)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(("num_out", "num_in"), [(3, 5), (33, 100), (50, 1152)])
-def test_a_row_is_the_same_bits_in_any_company(name: str, num_out: int, num_in: int) -> None:
-    weight = weight_of(name, num_out, num_in)
-    linear = packed(name, weight, random_tensor(num_out, seed=9))
-    x_TI = random_tensor(max(ROWS), weight.shape[1], seed=1)
-    alone = torch.cat([linear(row[None]) for row in x_TI])
-    x_TI[50] = 1e30  # rows between: large, or not numbers
-    for num_rows in ROWS:
-        for first in (0, min(7, max(ROWS) - num_rows)):
-            kept = [row for row in range(num_rows) if first + row != 50]
-            y_TO = linear(x_TI[first : first + num_rows])
-            assert torch.equal(y_TO[kept], alone[first : first + num_rows][kept]), (num_rows, first)
+def test_a_row_is_the_same_bits_in_any_company(name: str) -> None:
+    for num_out, num_in in ((3, 5), (50, 1152)):
+        weight = weight_of(name, num_out, num_in)
+        linear = packed(name, weight, random_tensor(num_out, seed=9))
+        x_TI = random_tensor(max(ROWS), weight.shape[1], seed=1)
+        alone = torch.cat([linear(row[None]) for row in x_TI])
+        x_TI[50] = 1e30  # rows between: large, or not numbers
+        for num_rows in ROWS:
+            for first in (0, min(7, max(ROWS) - num_rows)):
+                kept = [row for row in range(num_rows) if first + row != 50]
+                y_TO = linear(x_TI[first : first + num_rows])
+                assert torch.equal(y_TO[kept], alone[first : first + num_rows][kept]), (num_rows, first)
 
 
 @pytest.mark.parametrize("name", AS_STORED)
-@pytest.mark.parametrize("num_threads", [2, 3])
-def test_threads_change_no_bit(name: str, num_threads: int) -> None:
-    weight = weight_of(name, 200, 160)
-    linear = packed(name, weight)
-    x_TI = random_tensor(13, weight.shape[1], seed=2)
-    y_TO = torch.empty(13, 200)
-    linear_functions().forerun_linear(
-        byref(linear.descriptor), x_TI.data_ptr(), 13, y_TO.data_ptr(), None, EPILOGUES["store"], num_threads
-    )
-    assert torch.equal(y_TO, linear(x_TI))
+def test_threads_change_no_bit(name: str) -> None:
+    for num_threads in (2, 3):
+        weight = weight_of(name, 200, 160)
+        linear = packed(name, weight)
+        x_TI = random_tensor(13, weight.shape[1], seed=2)
+        y_TO = torch.empty(13, 200)
+        linear_functions().forerun_linear(
+            byref(linear.descriptor), x_TI.data_ptr(), 13, y_TO.data_ptr(), None, EPILOGUES["store"], num_threads
+        )
+        assert torch.equal(y_TO, linear(x_TI))
 
 
 @pytest.mark.parametrize("name", AS_STORED)
-@pytest.mark.parametrize("paired", [0, 27])
-def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str, paired: int) -> None:
-    num_out = 2 * paired or 54
-    weight = weight_of(name, num_out, 96)
-    linear = packed(name, weight, paired=paired)
-    x_TI = random_tensor(5, weight.shape[1], seed=3)
-    whole = linear(x_TI)
-    owners = torch.arange(num_out) // 16 if not paired else torch.arange(num_out) % paired // 16 * 2
-    for begin in range(0, 4, 2):
-        for end in range(begin + 2, 5, 2):
-            memory = torch.full((6, num_out), 7.0)
-            linear_functions().forerun_linear_slice(
-                byref(linear.descriptor), x_TI.data_ptr(), 5, begin, end, memory.data_ptr()
-            )
-            own = (owners >= begin) & (owners < end)
-            assert torch.equal(memory[:5, own], whole[:, own]), (begin, end)
-            assert memory[:5, ~own].eq(7.0).all(), (begin, end)
-            assert memory[5].eq(7.0).all(), (begin, end)
+def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str) -> None:
+    for paired in (0, 27):
+        num_out = 2 * paired or 54
+        weight = weight_of(name, num_out, 96)
+        linear = packed(name, weight, paired=paired)
+        x_TI = random_tensor(5, weight.shape[1], seed=3)
+        whole = linear(x_TI)
+        owners = torch.arange(num_out) // 16 if not paired else torch.arange(num_out) % paired // 16 * 2
+        for begin in range(0, 4, 2):
+            for end in range(begin + 2, 5, 2):
+                memory = torch.full((6, num_out), 7.0)
+                linear_functions().forerun_linear_slice(
+                    byref(linear.descriptor), x_TI.data_ptr(), 5, begin, end, memory.data_ptr()
+                )
+                own = (owners >= begin) & (owners < end)
+                assert torch.equal(memory[:5, own], whole[:, own]), (begin, end)
+                assert memory[:5, ~own].eq(7.0).all(), (begin, end)
+                assert memory[5].eq(7.0).all(), (begin, end)
 
 
 @pytest.mark.parametrize("name", AS_STORED)
-@pytest.mark.parametrize("half", [1, 16, 21])
-def test_gate_and_up_side_by_side_or_multiplied(name: str, half: int) -> None:
-    weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
-    linear, plain = packed(name, weight, bias, half), packed(name, weight, bias)
-    for num_rows in (1, 5, 9):
-        x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows) / 4
-        both = linear(x_TI)
-        assert torch.equal(both, plain(x_TI))
-        gate, up = both.double().chunk(2, -1)
-        torch.testing.assert_close(linear.silu_mul(x_TI).double(), gate * gate.sigmoid() * up, atol=1e-7, rtol=2e-6)
+def test_gate_and_up_side_by_side_or_multiplied(name: str) -> None:
+    for half in (1, 16, 21):
+        weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
+        linear, plain = packed(name, weight, bias, half), packed(name, weight, bias)
+        for num_rows in (1, 5, 9):
+            x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows) / 4
+            both = linear(x_TI)
+            assert torch.equal(both, plain(x_TI))
+            gate, up = both.double().chunk(2, -1)
+            torch.testing.assert_close(linear.silu_mul(x_TI).double(), gate * gate.sigmoid() * up, atol=1e-7, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", AS_STORED)
@@ -199,15 +197,15 @@ def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("flaw", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_shows_in_every_output_of_its_row(name: str, flaw: float) -> None:
-    weight = weight_of(name, 20, 200)
-    linear = packed(name, weight)
-    x_TI = random_tensor(4, weight.shape[1], seed=8)
-    x_TI[2, 150] = flaw
-    y_TO = linear(x_TI)
-    assert not y_TO[2].isfinite().any()
-    assert y_TO[[0, 1, 3]].isfinite().all()
+def test_what_is_no_number_shows_in_every_output_of_its_row(name: str) -> None:
+    for flaw in (float("nan"), float("inf"), float("-inf")):
+        weight = weight_of(name, 20, 200)
+        linear = packed(name, weight)
+        x_TI = random_tensor(4, weight.shape[1], seed=8)
+        x_TI[2, 150] = flaw
+        y_TO = linear(x_TI)
+        assert not y_TO[2].isfinite().any()
+        assert y_TO[[0, 1, 3]].isfinite().all()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -232,16 +230,16 @@ def test_an_int8_weight_is_what_its_values_say() -> None:
     assert torch.equal(y, dequantise(weight).float())
 
 
-@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-def test_int4_scales_of_16_bits_and_any_zeros_are_exact(group_size: int, scale_dtype: torch.dtype) -> None:
+def test_int4_scales_of_16_bits_and_any_zeros_are_exact(group_size: int) -> None:
     """A row is 127 times one input alone, which int8 holds, and so every product 127 times one weight."""
-    generator = torch.Generator().manual_seed(group_size)
-    num_out, num_in = 40, 256
-    weight = Int4Weight(
-        values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
-        scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),
-        zeros_OG=torch.randint(16, (num_out, num_in // group_size), generator=generator, dtype=torch.uint8),
-        group_size=group_size,
-    )
-    assert torch.equal(packed("int4", weight)(127.0 * torch.eye(num_in)), 127.0 * dequantise(weight).T)
+    for scale_dtype in (torch.float16, torch.bfloat16):
+        generator = torch.Generator().manual_seed(group_size)
+        num_out, num_in = 40, 256
+        weight = Int4Weight(
+            values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
+            scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),
+            zeros_OG=torch.randint(16, (num_out, num_in // group_size), generator=generator, dtype=torch.uint8),
+            group_size=group_size,
+        )
+        assert torch.equal(packed("int4", weight)(127.0 * torch.eye(num_in)), 127.0 * dequantise(weight).T)

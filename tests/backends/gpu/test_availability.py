@@ -37,12 +37,12 @@ def ask(device: str = "cuda", *, dtype: torch.dtype = torch.bfloat16, head_dim: 
     return fault(device, dtype=dtype, head_dim=head_dim)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("head_dim", [16, 32, 64, 128, 256])
-def test_a_gpu_with_triton_has_no_fault(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int) -> None:
+def test_a_gpu_with_triton_has_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch, (8, 0))
-    assert ask("cuda:0", dtype=dtype, head_dim=head_dim) is None
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for head_dim in (16, 32, 64, 128, 256):
+            assert ask("cuda:0", dtype=dtype, head_dim=head_dim) is None
 
 
 def test_the_interpreter_runs_on_the_cpu_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +57,15 @@ def test_a_cpu_without_the_interpreter_is_no_cuda_device(monkeypatch: pytest.Mon
     assert ask("cpu") == "there is no CUDA device"
 
 
-def test_torch_without_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "name", "value"), [
+    (torch.cuda, "is_available", lambda: False), (torch.version, "cuda", None),  # another maker's GPU
+])  # fmt: skip
+def test_torch_without_a_device_is_named(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, value: object
+) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert ask() == "there is no CUDA device"
-
-
-def test_torch_for_another_makers_gpu_is_no_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_triton(monkeypatch)
-    fake_gpu(monkeypatch)
-    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(module, name, value)
     assert ask() == "there is no CUDA device"
 
 

@@ -35,7 +35,7 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype, atol: flo
 @TOLERANCES
 @KERNELS
 @pytest.mark.parametrize("is_causal", [False, True], ids=["tree", "causal"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(8))
 def test_attention_equals_a_dense_mask(
     kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, is_causal: bool, seed: int
 ) -> None:
@@ -57,8 +57,8 @@ def test_attention_equals_a_dense_mask(
 @KERNELS
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("has_residual", [False, True])
-@pytest.mark.parametrize("num_rows", NUM_ROWS)
-@pytest.mark.parametrize("shape", [(1, 3), (7, 33), (64, 48), (131, 65)])
+@pytest.mark.parametrize("num_rows", [1, 9])
+@pytest.mark.parametrize("shape", [(7, 33), (131, 65)])
 def test_linear_equals_the_product(
     kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, has_bias: bool, has_residual: bool,
     num_rows: int, shape: tuple[int, int],
@@ -81,15 +81,15 @@ def test_linear_equals_the_product(
 @TOLERANCES
 @KERNELS
 @pytest.mark.parametrize("shape", [(1, 5), (3, 64), (9, 33), (4, 3, 6)])
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_norm_equals_its_formula(
-    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, ...], size: float
+    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, ...]
 ) -> None:
-    x = (random_tensor(*shape, dtype=torch.float64, seed=5) * size).to(dtype)
-    weight = random_tensor(shape[-1], dtype=dtype, seed=6)
-    wide = x.double()
-    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert_close(kernels.ops.pack_norm(weight, 1e-5)(x), expected, dtype, atol, rtol)
+    for size in (1e-3, 1.0, 1e3):
+        x = (random_tensor(*shape, dtype=torch.float64, seed=5) * size).to(dtype)
+        weight = random_tensor(shape[-1], dtype=dtype, seed=6)
+        wide = x.double()
+        expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+        assert_close(kernels.ops.pack_norm(weight, 1e-5)(x), expected, dtype, atol, rtol)
 
 
 @TOLERANCES
@@ -112,13 +112,11 @@ def test_rotation_turns_pairs_by_their_angles(
 
 @TOLERANCES
 @KERNELS
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (8, 64), (33, 129)])
-def test_gate_times_up(
-    kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float, shape: tuple[int, int]
-) -> None:
-    num_rows, width = shape
-    gate_up = random_tensor(num_rows, 2 * width, dtype=dtype, seed=9)
-    before = gate_up.clone()
-    gate, up = gate_up.double().chunk(2, -1)
-    assert_close(kernels.ops.silu_mul(gate_up), gate * gate.sigmoid() * up, dtype, atol, rtol)
-    assert torch.equal(gate_up, before), "the input was written to"
+def test_gate_times_up(kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float) -> None:
+    for shape in ((1, 1), (3, 7), (8, 64), (33, 129)):
+        num_rows, width = shape
+        gate_up = random_tensor(num_rows, 2 * width, dtype=dtype, seed=9)
+        before = gate_up.clone()
+        gate, up = gate_up.double().chunk(2, -1)
+        assert_close(kernels.ops.silu_mul(gate_up), gate * gate.sigmoid() * up, dtype, atol, rtol)
+        assert torch.equal(gate_up, before), "the input was written to"

@@ -43,11 +43,6 @@ def logits_after(text: Text, skipped: SkipSet) -> tuple[float, ...]:
     return tuple(dense_logits(SPEC, WIDE, [*PROMPT, *text], skipped=skipped)[-1].tolist())
 
 
-def raw_law(text: Text, skipped: SkipSet = NOTHING) -> list[float]:
-    """Chances of the next token at temperature 1, nothing filtered, by a full recomputation."""
-    return softmax(logits_after(text, skipped))
-
-
 def next_law(text: Text, params: SamplingParams, skipped: SkipSet = NOTHING) -> list[float]:
     """Chances of the next token as these parameters have it."""
     key = (text, repr(params), skipped)

@@ -1,0 +1,19 @@
+"""Made-up pairs of models of a stated acceptance."""
+
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.planner.synthetic import SyntheticPair, accepted_per_round, traces_for
+
+PAIR = SyntheticPair(num_answers=12)
+
+
+@pytest.mark.parametrize("accepted", [1.5, 3.3])
+def test_a_stated_acceptance_is_met(accepted: float) -> None:
+    assert accepted_per_round(traces_for(accepted, PAIR)) == pytest.approx(accepted, rel=0.02)
+
+
+@pytest.mark.parametrize("accepted", [0.0, 7.0])
+def test_an_acceptance_that_no_pair_can_have_is_refused(accepted: float) -> None:
+    with pytest.raises(ConfigError, match="without the bonus token"):
+        traces_for(accepted, PAIR)
