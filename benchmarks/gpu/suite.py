@@ -22,7 +22,7 @@ def cases(setting: Setting) -> Iterator[Case]:
 def run_tests(setting: Setting) -> Iterator[Row]:
     """One row of counts; the tail of the failures with it. In a rehearsal tests are collected, one row a file."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
-    command += ["--continue-on-collection-errors"]
+    command += ["--continue-on-collection-errors", "-p", "no:benchmark"]  # which warns beside xdist
     if setting.is_rehearsal:
         command += ["--collect-only", "tests"]
     elif find_spec("xdist") is not None:

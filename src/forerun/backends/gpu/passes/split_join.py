@@ -90,7 +90,7 @@ def join_if_last(
         num_programs_M: how many programs increment the stretch's counter.
         is_counted_M: the rows and heads whose counter this program increments.
     """
-    NUM_STRETCHES: tl.constexpr = num_stretches_of(MAX_SPLITS)
+    NUM_STRETCHES: tl.constexpr = (MAX_SPLITS + STRETCH_SIZE - 1) // STRETCH_SIZE
     first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
     counters_M = row_M * ((NUM_STRETCHES + 1) * SHAPE.num_heads) + head_M
     places_M, num_stretches_M = row_M * SHAPE.num_heads + head_M, num_stretches_of(num_splits_M)
