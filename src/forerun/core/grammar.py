@@ -1,0 +1,53 @@
+"""What an answer must look like: a JSON schema, a regular expression, or a grammar."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from forerun.core.errors import require
+
+GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A language of texts. Where it holds, only tokens that keep the text within it can be chosen.
+
+    Args:
+        kind: the language that `text` is written in: a JSON schema, a regular expression, or llguidance's Lark.
+        after: a mark, such as "</think>": the grammar holds only behind its first occurrence. "" from the start.
+        trigger: a mark, such as "<tool_call>": the text is free, except that the grammar holds behind every occurrence
+            until it is complete. "": the grammar holds once, and the answer ends where it is complete.
+    """
+
+    kind: GrammarKind
+    text: str
+    after: str = ""
+    trigger: str = ""
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> "Grammar":
+        """JSON values that a schema describes, given as a value or as JSON text."""
+        return cls(kind="json_schema", text=schema if isinstance(schema, str) else json.dumps(schema))
+
+    @classmethod
+    def json_object(cls) -> "Grammar":
+        """Any JSON object."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def regex(cls, pattern: str) -> "Grammar":
+        """Texts that the whole pattern matches."""
+        return cls(kind="regex", text=pattern)
+
+    @classmethod
+    def lark(cls, text: str) -> "Grammar":
+        """A context-free grammar in llguidance's variant of Lark; its first rule is `start`."""
+        return cls(kind="lark", text=text)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> "Grammar":
+        """One of these texts."""
+        require(len(texts) > 0, "a choice needs at least one text")
+        return cls.lark("start: " + " | ".join(map(json.dumps, texts)))

@@ -1,0 +1,1 @@
+"""What a model writes, read while it is written: thoughts, content and calls of tools."""
