@@ -171,8 +171,9 @@ class Constraint:
         return self._begun(rest)
 
     def _begun(self, written: bytes) -> State:
-        """The grammar's state when this much of it was written in the token that ends the mark."""
+        """The grammar's state when the mark's last token goes on with this. White space behind thoughts is lost."""
         matcher = self._fresh.deep_copy()
+        written = written if self._trigger else written.lstrip()
         token_ids = self._tokens.tokenize_bytes(written) if written else []
         if matcher.try_consume_tokens(token_ids) == len(token_ids):
             return self._unless_complete(State(Phase.WITHIN, matcher=matcher))
