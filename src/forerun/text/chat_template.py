@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 from forerun.text.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
+from forerun.text.output.traits import TemplateTraits
 
 Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -27,6 +28,7 @@ class ChatTemplate:
 
     def __init__(self, *, source: str, special_tokens: Mapping[str, str]) -> None:
         self.source, self.special_tokens = source, special_tokens
+        self._traits: TemplateTraits | None = None
         self._child = BoundedChild("forerun.text.template_child", {"source": source})
 
     def begin(self) -> None:
@@ -46,6 +48,20 @@ class ChatTemplate:
         """
         found = self._ask({}, "to be read", limits)
         return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
+
+    def traits(self, limits: Limits = USUAL_LIMITS) -> TemplateTraits:
+        """What the template wants of a conversation, and how its model writes thoughts and calls; found once.
+
+        Raises:
+            ConfigError, LimitError: as for `variables`.
+        """
+        if self._traits is None:
+            question = {"traits": True, "given": {**USUAL, **self.special_tokens}, "now": datetime.now().isoformat()}
+            found = self._ask(question, "to be tried", limits)
+            if "refused" in found:
+                raise ConfigError(f"the chat template cannot be tried: {found['refused']}")
+            self._traits = TemplateTraits.from_dict(found["traits"])
+        return self._traits
 
     def render(
         self,
