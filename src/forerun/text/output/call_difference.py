@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any, Final
 
 from forerun.text.output.traits import CallFormat
@@ -53,10 +52,10 @@ def _json_format(one: str, two: str | None) -> CallFormat | None:
     other = None if two is None else _object_with(two, NAMES[1])
     before, after = one[:start], one[end:]
     between = None if two is None or other is None else two[end : other[0]]
-    keys = {"name_key": name_key, "arguments_key": arguments_key}
+    keys: dict[str, Any] = {"name_key": name_key, "arguments_key": arguments_key}
     if before.rstrip().endswith("[") and after.lstrip().startswith("]"):
         return CallFormat(
-            kind="json", is_list=True, section_begin=before.rstrip()[:-1], section_end=after.lstrip()[1:],
+            kind="json", is_list=True, section_begin=before.rstrip()[:-1], section_end=closed(before, after.lstrip()[1:]),
             separator=between or ", ", **keys,
         )  # fmt: skip
     return CallFormat(kind="json", **_as_fields(_marks(before, after, between)), **keys)
@@ -81,7 +80,7 @@ def _tagged_format(one: str, two: str | None) -> CallFormat | None:
     before, to_key, to_value, to_next_key, to_next_value, after = found.groups()
     if to_value != to_next_value or not to_value.strip() or to_value.strip(" ") in (":", "=", "': '", "': "):
         return None
-    parameter_begin = _same_end(to_key, to_next_key)
+    parameter_begin = same_end(to_key, to_next_key)
     parameter_end = to_next_key[: len(to_next_key) - len(parameter_begin)]
     if not parameter_end.strip() or not after.startswith(parameter_end.rstrip()):
         return None
@@ -109,9 +108,9 @@ def _marks(before: str, after: str, between: str | None) -> Marks:
     """Divide what stands around a call into marks around each and marks around all, which `between` lacks."""
     if between is None:
         return Marks(section_begin="", call_begin=before, call_end=after, section_end="", separator="")
-    call_begin = _same_end(before, between)
+    call_begin = same_end(before, between)
     left = between[: len(between) - len(call_begin)]
-    call_end = commonprefix([after, left])
+    call_end = same_start(after, left)
     if call_end not in (after, left):
         found = MARK_ENDS.match(call_end)
         call_end = found.group() if found else ""
@@ -121,17 +120,28 @@ def _marks(before: str, after: str, between: str | None) -> Marks:
     )  # fmt: skip
 
 
+def closed(begin: str, end: str) -> str:
+    """The end mark up to the tag that closes the begin mark, where it has one: what follows ends the message."""
+    tag = begin.strip(" \n[").replace("<", "</", 1)
+    return end[: end.index(tag) + len(tag)] if tag.startswith("</") and tag in end else end
+
+
 def _as_fields(marks: Marks) -> dict[str, Any]:
     return {name: getattr(marks, name) for name in Marks.__slots__}
 
 
-def _same_end(one: str, other: str) -> str:
+def same_start(one: str, other: str) -> str:
+    """The longest text with which both begin."""
+    num = next((num for num, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:num]
+
+
+def same_end(one: str, other: str) -> str:
     """The longest text with which both end, from the beginning of a mark on."""
-    same = commonprefix([one[::-1], other[::-1]])[::-1]
-    if same in (one, other):
-        return same
-    found = MARK_STARTS.search(same)
-    return same[found.start() :] if found else ""
+    same = same_start(one[::-1], other[::-1])[::-1]
+    if found := MARK_STARTS.search(same):
+        return same[found.start() :]
+    return same if same in (one, other) else ""
 
 
 def _object_with(text: str, word: str) -> tuple[int, int, Mapping[str, Any]] | None:

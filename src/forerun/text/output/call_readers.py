@@ -11,7 +11,7 @@ from forerun.text.output.traits import CallFormat
 
 MAX_NAME: Final = 256  # letters, with what some models put around a name
 AROUND_NAME: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?(?:\[CALL_ID\].*)?")
-OTHER_KEYS: Final = ("id", "type")  # beside name and arguments
+OTHER_KEYS: Final = ("id", "type", "tool_call_id")  # beside name and arguments
 
 
 class CallSink(Protocol):
@@ -72,7 +72,7 @@ def read_call_object(source: TextSource, sink: CallSink, format: CallFormat) -> 
     yield from source.expect("{")
     while True:
         yield from source.space()
-        key = (yield from read_text(source))
+        key = yield from read_text(source)
         yield from source.expect(":")
         yield from source.space()
         if key in (format.name_key, "name") and not name:

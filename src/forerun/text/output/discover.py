@@ -3,18 +3,23 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from os.path import commonprefix
 from typing import Any, Final
 
-from forerun.text.output.call_difference import ARGUMENTS, KEYS, NAMES, VALUES, format_of
+from forerun.text.output.call_difference import ARGUMENTS, KEYS, NAMES, VALUES, format_of, same_end, same_start
 from forerun.text.output.known_formats import known_format, known_thought
 from forerun.text.output.traits import HERMES, CallFormat, EmptyContent, TemplateTraits
 
 Said = Mapping[str, Any]
 Render = Callable[[Said], str]
-EMPTY: Final[Mapping[str, Said]] = {"text": {"content": ""}, "null": {"content": None}, "absent": {}}
+EMPTY: Final[Mapping[EmptyContent, Said]] = {"text": {"content": ""}, "null": {"content": None}, "absent": {}}
 USER: Final = {"role": "user", "content": "probe question"}
-CONTENT, THOUGHT, RESULT, RULE, LATER = "probe-answer~", "probe-thought~", "probe-result~", "probe-rule~", "probe-later~"
+CONTENT, THOUGHT, RESULT, RULE, LATER = (
+    "probe-answer~",
+    "probe-thought~",
+    "probe-result~",
+    "probe-rule~",
+    "probe-later~",
+)
 SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
 TOOL_NAME: Final = "probe_tool"
 TOOL: Final = {
@@ -64,6 +69,8 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     """
     names = frozenset(variables)
     bare = Probe(render, given)
+    wants_list = bare.text([USER]) is None and bare.text([USER], tools=[]) is not None
+    bare = Probe(render, {**given, "tools": []}) if wants_list else bare
     asked = (name for name in TOOLS_VARIABLES if name in names and bare.shows(TOOL_NAME, [USER], **{name: [TOOL]}))
     tools_variable = next(asked, "")
     probe = Probe(render, given, tools_variable)
@@ -77,6 +84,7 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     return TemplateTraits(
         variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
         tools_variable=tools_variable,
+        wants_tools_list=wants_list,
         calls=calls,
         thought=known_thought(source) or _thought(bare),
         wants_mapping=is_mapping,
@@ -88,6 +96,9 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         takes_tool_role=tools_variable != "" and has_results,
         wants_short_ids=not drops and probe.text([USER, call]) is not None
         and probe.text([USER, _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)]) is None,
+        wants_single_calls=not drops
+        and probe.text([USER, call]) is not None
+        and probe.text([USER, _call_message(NAMES, is_mapping=is_mapping, empty=empty)]) is None,
         drops_calls=drops and "<|tool_calls_section_begin|>" not in source,  # Kimi's history has names in ids alone
         wants_tool_responses="tool_responses" in source
         and not has_results
@@ -122,8 +133,10 @@ def _calls_text(probe: Probe, names: Sequence[str], is_mapping: bool, empty: Emp
     if plain is None or text is None:
         return None
     head, _, tail = plain.partition(CONTENT)
-    text = text[len(commonprefix([head, text])) :]
-    return text.removesuffix(tail) if text.endswith(tail) else text.removesuffix(tail.rstrip())
+    same = same_start(head, text)
+    num_same = same.rfind("<") if same.rfind("<") > same.rfind(">") else len(same)  # never within a mark
+    text = text[num_same:]
+    return text.removesuffix(same_end(tail, text))
 
 
 def _shows_calls(probe: Probe, is_mapping: bool, empty: EmptyContent, word: str) -> bool:
@@ -158,6 +171,6 @@ def _thought(probe: Probe) -> tuple[str, str] | None:
     plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
     if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):
         return None
-    begin = text[len(commonprefix([plain, text])) : text.index(THOUGHT)].strip()
+    begin = text[len(same_start(plain, text)) : text.index(THOUGHT)].strip()
     end = text[text.index(THOUGHT) + len(THOUGHT) : text.index(CONTENT)].strip()
     return (begin, end) if begin and end else None

@@ -20,10 +20,10 @@ FORMATS: Final = (
     )),
     (("[TOOL_CALLS]", "[ARGS]"), CallFormat(kind="named", call_begin="[TOOL_CALLS]", name_end="[ARGS]")),
     (("[TOOL_CALLS]",), CallFormat(kind="json", section_begin="[TOOL_CALLS] ", is_list=True, separator=", ")),
-    (("<｜tool▁calls▁begin｜>", "```json"), CallFormat(
-        kind="named", section_begin="<｜tool▁calls▁begin｜>", section_end="<｜tool▁calls▁end｜>",
-        call_begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>", name_end="\n```json\n",
-        call_end="\n```<｜tool▁call▁end｜>", separator="\n",
+    (("<\uff5ctool▁calls▁begin\uff5c>", "```json"), CallFormat(
+        kind="named", section_begin="<\uff5ctool▁calls▁begin\uff5c>", section_end="<\uff5ctool▁calls▁end\uff5c>",
+        call_begin="<\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>", name_end="\n```json\n",
+        call_end="\n```<\uff5ctool▁call▁end\uff5c>", separator="\n",
     )),
     (("<|tool_calls_section_begin|>",), CallFormat(
         kind="named", section_begin="<|tool_calls_section_begin|>", section_end="<|tool_calls_section_end|>",
@@ -37,6 +37,10 @@ FORMATS: Final = (
     (("<function_calls>",), CallFormat(
         kind="pythonic", section_begin="<function_calls>", section_end="</function_calls>", separator="\n",
     )),
+    (("<|tool_call|>", "<|/tool_call|>"), CallFormat(
+        kind="json", section_begin="<|tool_call|>", section_end="<|/tool_call|>", is_list=True, separator=", ",
+    )),
+    (("<|tool_call|>",), CallFormat(kind="json", section_begin="<|tool_call|>", is_list=True, separator=", ")),
     (("func_name1(",), CallFormat(kind="pythonic", is_list=True, separator=", ")),
 )  # fmt: skip
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from forerun.text.output.call_readers import read_json_calls, read_named_call, read_section
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
-from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource, num_held, num_of_mark
 from forerun.text.output.tagged_reader import read_tagged_call
+from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource, num_held, num_of_mark
 from forerun.text.output.traits import TemplateTraits
 
 ALPHANUMERICS: Final = string.ascii_letters + string.digits
@@ -47,7 +47,10 @@ class OutputParser:
         finds_calls: bool,
         make_id: Callable[[int], str] = random_id,
     ) -> None:
-        self.schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+        functions = [tool["function"] for tool in tools]
+        self.schemas: Mapping[str, Mapping[str, Any]] = {
+            function["name"]: function.get("parameters") or {} for function in functions
+        }
         self.is_open = False
         self._traits, self._format, self._make_id = traits, traits.call_format, make_id
         self._finds_calls = finds_calls and bool(self.schemas)

@@ -74,6 +74,7 @@ class TemplateTraits:
     Args:
         variables: names of the template's own variables, such as enable_thinking.
         tools_variable: the variable that takes the tools; "" if the template knows none.
+        wants_tools_list: whether that variable must be a list where there are no tools.
         calls: how the model writes calls; None for a template that knows no tools: then calls are asked for in Hermes'
             words and written in Hermes' form.
         thought: the marks around a thought; None if the model writes none, or within other marks, as gpt-oss does.
@@ -82,12 +83,14 @@ class TemplateTraits:
         empty_content: what the content of a message is that has only calls.
         takes_system, takes_later_system, takes_developer, takes_tool_role: which messages it renders.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
+        wants_single_calls: whether it refuses messages with several calls.
         drops_calls: whether earlier calls are left out, so that their text must be put into the content.
         wants_tool_responses: whether results of tools belong into `tool_responses` of the message with the calls.
     """
 
     variables: tuple[str, ...] = ()
     tools_variable: str = ""
+    wants_tools_list: bool = False
     calls: CallFormat | None = None
     thought: tuple[str, str] | None = None
     wants_mapping: bool = True
@@ -98,6 +101,7 @@ class TemplateTraits:
     takes_developer: bool = False
     takes_tool_role: bool = True
     wants_short_ids: bool = False
+    wants_single_calls: bool = False
     drops_calls: bool = False
     wants_tool_responses: bool = False
 
