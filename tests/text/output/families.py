@@ -25,10 +25,15 @@ TOOLS: list[dict[str, Any]] = [
 ]
 HEAD = "{{ bos_token }}"
 TAIL = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-TOOL_LIST = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+TOOL_LIST = "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
 CHAT = HEAD + TOOL_LIST + "{% for m in messages %}<|im_start|>{{ m.role }}\n@<|im_end|>\n{% endfor %}" + TAIL
 REASON = "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
 THINKS = "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+
+
+def chat(message: str) -> str:
+    """A template that renders each message so. Jinja drops a line break behind a block, so it is printed."""
+    return CHAT.replace("@", message).replace("%}\n", "%}{{ '\\n' }}")
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,7 @@ def thought_of(text: str) -> tuple[str, str]:
 
 
 HERMES = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{{ m.content }}{% for c in m.tool_calls %}{% if m.content or not loop.first %}\n{% endif %}"
         '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
         "{% endfor %}",
@@ -83,8 +87,7 @@ QWEN3 = Family(
     two_calls=HERMES.two_calls,
 )
 QWEN3_CODER = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{{ m.content }}{% for c in m.tool_calls %}{% if m.content or not loop.first %}\n{% endif %}"
         "<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments | items %}"
         "<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}"
@@ -120,8 +123,7 @@ QWEN3_CODER = Family(
     "<tool_call>\n<function=get-time>\n</function>\n</tool_call>",
 )  # fmt: skip
 GLM = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{{ m.content }}{% for c in m.tool_calls %}\n<tool_call>{{ c.function.name }}\n"
         "{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
         "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>{% endfor %}",
@@ -151,8 +153,7 @@ GLM = Family(
     "\n<tool_call>get-time\n</tool_call>",
 )  # fmt: skip
 LLAMA3 = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call only') }}{% endif %}"
         "{% set c = m.tool_calls[0].function %}"
         '{"name": "{{ c.name }}", "parameters": {{ c.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}',
@@ -195,8 +196,7 @@ MISTRAL_LIST = Family(
     '{"name": "get-time", "arguments": {}, "id": "ID2"}]</s>',
 )  # fmt: skip
 MISTRAL_ARGS = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{{ m.content }}{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[ARGS]"
         "{{ c.function.arguments | tojson }}{% endfor %}",
     )
@@ -217,8 +217,7 @@ CALL_BEGIN = "<\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>"
 CALL_END = "\n```<\uff5ctool▁call▁end\uff5c>"
 CALLS_BEGIN, CALLS_END = "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁calls▁end\uff5c>"
 DEEPSEEK = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         f"{{% if m.content is none %}}{CALLS_BEGIN}{{% for c in m.tool_calls %}}{CALL_BEGIN}{{{{ c.function.name }}}}"
         f"\n```json\n{{{{ '' + c.function.arguments }}}}{CALL_END}{{% if not loop.last %}}\n{{% endif %}}{{% endfor %}}"
         f"{CALLS_END}{{% else %}}{{{{ m.content }}}}{{% endif %}}",
@@ -248,18 +247,17 @@ DEEPSEEK = Family(
     f"{CALL_BEGIN}get-time\n```json\n{{}}{CALL_END}{CALLS_END}",
 )
 SMOLLM3 = Family(
-    template=CHAT.replace("tools", "xml_tools").replace("@", "{{ m.content }}") + "{# </think> #}",
+    template=chat("{{ m.content }}").replace("tools", "xml_tools") + "{# </think> #}",
     outputs=HERMES.outputs,
     two_calls=HERMES.two_calls,
 )
 PLAIN_CHAT = Family(
-    template=CHAT.replace(TOOL_LIST, "").replace("@", "{{ m.content }}") + "{# </think> #}",
+    template=chat("{{ m.content }}").replace(TOOL_LIST, "") + "{# </think> #}",
     outputs=HERMES.outputs,
     two_calls=HERMES.two_calls,
 )
 GRANITE = Family(
-    template=CHAT.replace(
-        "@",
+    template=chat(
         "{{ m.content }}{% if m.tool_calls %}<|tool_call|>[{% for c in m.tool_calls %}"
         '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
         "{% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}",

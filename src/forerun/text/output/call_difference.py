@@ -54,10 +54,10 @@ def _json_format(one: str, two: str | None) -> CallFormat | None:
     between = None if two is None or other is None else two[end : other[0]]
     keys: dict[str, Any] = {"name_key": name_key, "arguments_key": arguments_key}
     if before.rstrip().endswith("[") and after.lstrip().startswith("]"):
-        begin, end = before.rstrip()[:-1], after.lstrip()[1:]
+        begin = before.rstrip()[:-1]
         return CallFormat(
-            kind="json", is_list=True, section_begin=begin, section_end=closed(begin, end), separator=between or ", ",
-            **keys,
+            kind="json", is_list=True, section_begin=begin, section_end=closed(begin, after.lstrip()[1:]),
+            separator=between or ", ", **keys,
         )  # fmt: skip
     return CallFormat(kind="json", **_as_fields(_marks(before, after, between)), **keys)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from forerun.text.output.call_readers import MAX_NAME, CallSink, known_name
+from forerun.text.output.call_schema import is_text
 from forerun.text.output.json_text import read_value
 from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
@@ -99,14 +100,6 @@ def _num_of_end(text: str, spaced: str, end: str, nexts: tuple[str, ...]) -> int
                 return len(mark)
             return None if any(following.startswith(rest) for following in nexts) else 0
     return 0
-
-
-def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether only texts fit this schema, as far as that is said plainly."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if "type" in schema:
-        return bool(schema["type"] in ("string", ["string"]))
-    return isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
 
 
 def typed(text: str, schema: Mapping[str, Any]) -> str:
