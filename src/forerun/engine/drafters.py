@@ -81,7 +81,7 @@ class DrafterLoader:
                 built = self._load_several(on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
-        if isinstance(drafter, DraftModel | PromptLookup | TokenRecycling) and drafter.adaptive:
+        if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
         return built, load_target(rows_behind(built.verify_width))
 
