@@ -17,7 +17,7 @@ from forerun.server.config import KeyFileError, ServerConfig
 from forerun.server.guard.gate import HostNames
 from forerun.server.guard.keys import KeyRing, read_api_keys
 from forerun.server.guard.strict_json import read_json
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from tests.server.holding import until
 from tests.server.serving import Served, served
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.work.prompts import rendered
 from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import ChatTemplate

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.server.protocol.thinking import ThinkingSplit
+from forerun.server.protocols.thinking import ThinkingSplit
 
 TEXTS = [
     ("", "<think>a b</think>\n\nthe answer", ("a b", "the answer")),

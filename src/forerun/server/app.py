@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
 from forerun.server.description import DescribedApi
-from forerun.server.protocol.errors import ApiError, internal, invalid
-from forerun.server.protocol.other_routes import no_method, no_route
-from forerun.server.protocol.unsupported import UNSUPPORTED
+from forerun.server.protocols.errors import ApiError, internal, invalid
+from forerun.server.protocols.other_routes import no_method, no_route
+from forerun.server.protocols.unsupported import UNSUPPORTED
 from forerun.server.routes import drafter, health, models, page, texts, tokens
 from forerun.server.work.served_models import ServedModels
 

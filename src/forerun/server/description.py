@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI
 
-from forerun.server.protocol.requests import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
+from forerun.server.protocols.fields import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 

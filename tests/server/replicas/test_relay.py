@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forerun.server.guard.gate import Message
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}

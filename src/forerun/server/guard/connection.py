@@ -10,7 +10,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import invalid
+from forerun.server.protocols.errors import invalid
 
 ABORT: Final = "abort"  # key in a request's state for a function that closes its connection at once
 FIRST_LOOK_S: Final = 0.05  # after the client's EOF, until the first check whether it is still connected

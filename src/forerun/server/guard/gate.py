@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from forerun.server.config import ServerConfig
 from forerun.server.guard.keys import KeyRing
 from forerun.server.guard.refusal_log import RefusalLog
-from forerun.server.protocol.errors import ApiError, internal
+from forerun.server.protocols.errors import ApiError, internal
 
 logger = logging.getLogger(__name__)
 

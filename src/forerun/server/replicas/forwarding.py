@@ -4,7 +4,7 @@ from typing import Final
 
 from forerun.server.guard.connection import ABORT
 from forerun.server.guard.gate import Receive, Scope, Send
-from forerun.server.protocol.errors import stopping
+from forerun.server.protocols.errors import stopping
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lost
 from forerun.server.replicas.sessions import session_of

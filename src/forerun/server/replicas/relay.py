@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 from forerun.core.errors import ForerunError
 from forerun.server.guard.gate import Message, Receive, Send
-from forerun.server.protocol.errors import ApiError, stopping
-from forerun.server.protocol.events import error_event
+from forerun.server.protocols.errors import ApiError, stopping
+from forerun.server.protocols.events import error_event
 
 EVENTS: Final = b"text/event-stream"
 

@@ -12,14 +12,14 @@ from fastapi.responses import JSONResponse
 import forerun
 from forerun.core.steps import DecodeStep, Generation, StepStats
 from forerun.server.guard.connection import ABORT
-from forerun.server.protocol.answers import FINISH, Body, counted, timings, usage
-from forerun.server.protocol.details import RoundDetails
-from forerun.server.protocol.errors import ApiError
-from forerun.server.protocol.events import CHAT, DONE, PING, TEXT, EventWriter, error_event
-from forerun.server.protocol.logprobs import LogprobWriter
-from forerun.server.protocol.requests import ChatRequest, CompletionRequest
-from forerun.server.protocol.thinking import ThinkingSplit
-from forerun.server.protocol.unsupported import ignored_header
+from forerun.server.protocols.usage import FINISH, Body, counted, timings, usage
+from forerun.server.protocols.details import RoundDetails
+from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.events import CHAT, DONE, PING, TEXT, EventWriter, error_event
+from forerun.server.protocols.logprobs import LogprobWriter
+from forerun.server.protocols.fields import ChatRequest, CompletionRequest
+from forerun.server.protocols.thinking import ThinkingSplit
+from forerun.server.protocols.unsupported import ignored_header
 from forerun.server.routes.streaming import ClientWatch, EventStream
 from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Event, Job, Mark, Order

@@ -8,8 +8,8 @@ from fastapi import Request
 
 from forerun.core.config import SamplingParams
 from forerun.core.seeds import NUM_SEEDS, seed_of_text
-from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import ChatRequest, CompletionRequest
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.fields import ChatRequest, CompletionRequest
 from forerun.server.routes.strict_route import owner_of, service_of
 from forerun.server.work.job import Order
 from forerun.server.work.service import Service

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
-from forerun.server.protocol.unsupported import UNSUPPORTED, refuse_unsupported
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.fields import ChatMessage, ChatRequest, CompletionRequest
+from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
 from forerun.server.routes.answering import Answering
 from forerun.server.routes.orders import orders_for
 from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_for

@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import DetokenizeRequest, TokenizeRequest
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.fields import DetokenizeRequest, TokenizeRequest
 from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_for
 from forerun.server.routes.texts import messages_of
 

@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
-from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.protocols.errors import ApiError, internal, invalid
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DecodeStep, Generation
-from forerun.server.protocol.errors import ApiError, stopping
+from forerun.server.protocols.errors import ApiError, stopping
 
 
 class EarlyEnd(StrEnum):

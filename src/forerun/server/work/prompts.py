@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import ApiError, invalid
+from forerun.server.protocols.errors import ApiError, invalid
 from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate, Message
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from forerun.core.steps import Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics, TextTally
-from forerun.server.protocol.errors import ApiError, loading, stopping
-from forerun.server.protocol.thinking import has_thinking
+from forerun.server.protocols.errors import ApiError, loading, stopping
+from forerun.server.protocols.thinking import has_thinking
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order

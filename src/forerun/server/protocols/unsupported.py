@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from forerun.server.protocol.errors import invalid
+from forerun.server.protocols.errors import invalid
 
 TOOLS: Final = "tools are not supported yet: leave them out; the model would not be told of them."
 SHAPE: Final = 'constrained output is not supported yet: only response_format {"type": "text"} is.'

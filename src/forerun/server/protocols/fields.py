@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from forerun.server.protocol.unsupported import require_text_parts
+from forerun.server.protocols.unsupported import require_text_parts
 
 MAX_TOKENS: Final = 2**20  # more than any model's context; larger values are cut to what fits
 TOKEN_IDS: Final = 2**31  # more than any vocabulary

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": waiting\n\n"
