@@ -1,14 +1,25 @@
-"""Request schemas, with bounds on every number, string and list."""
+"""Types of request fields that several protocols share, with bounds on every number, string and list."""
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from forerun.core.seeds import NUM_SEEDS
+from forerun.server.protocols.asked import Reporting
 from forerun.server.protocols.unsupported import require_text_parts
 
-MAX_TOKENS: Final = 2**20  # more than any model's context; larger values are cut to what fits
+MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
 KEY_PATTERN: Final = "^(0|[1-9][0-9]{0,8})$"  # without leading zeros, so that no token has two biases
+LEAST_TEMPERATURE: Final = 1e-4  # below this sampling is greedy, see SamplingParams
+RANDOM_SEED: Final = -1  # llama-server's, and its clients', for a fresh seed
+SAME_NAMED: Final = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "ignore_eos",
+)  # fmt: skip
+
+
+Object: TypeAlias = dict[str, Any]
 
 
 def whole(value: Any) -> Any:
@@ -20,25 +31,27 @@ def whole(value: Any) -> Any:
     return value
 
 
-StopText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+def has(*names: str) -> Object:
+    """A JSON schema that requires these fields to be present and not null."""
+    return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
+
+
+StopText: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+StopTexts: TypeAlias = Annotated[list[StopText], Field(max_length=64)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100.0, le=100.0)]
 TokenKey: TypeAlias = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS), BeforeValidator(whole)]
+Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(whole)]  # -1: as many as fit
+Name: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
+Temperature: TypeAlias = Annotated[float, Field(ge=0.0, le=5.0)]
+Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**20), BeforeValidator(whole)]
 # fail_fast: an error report for every item could take a thousand times the memory of the list itself.
 Ids: TypeAlias = Annotated[
     list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)
 ]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-
-
-def has(*names: str) -> dict[str, Any]:
-    """A JSON schema that requires these fields to be present and not null."""
-    return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
-
-
-ECHO_WITH_LOGPROBS: Final[Any] = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
-ONE_OF_TWO: Final[Any] = [has("prompt"), has("messages")]
+Objects: TypeAlias = Annotated[list[Object], Field(max_length=1024, fail_fast=True)]
 
 
 class Fields(BaseModel):
@@ -59,20 +72,6 @@ class StreamOptions(Fields):
     continuous_usage_stats: bool = False
 
 
-class TextPart(Fields):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-class PredictedContent(Fields):
-    """A text that the answer probably resembles; drafts are taken from it first."""
-
-    type: Literal["content"]
-    content: str | Annotated[list[TextPart], Field(max_length=64)]
-
-
 class ForerunOptions(Fields):
     """Options that only this server has.
 
@@ -85,119 +84,107 @@ class ForerunOptions(Fields):
     details: bool = False
 
 
-class ChatMessage(Fields):
-    """One message. Additional fields are passed to the chat template."""
+class TextPart(Fields):
+    """A text as a part of a message's content."""
 
-    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: Annotated[
-        str | Annotated[list[TextPart], Field(max_length=64)] | None, BeforeValidator(require_text_parts)
-    ] = None
+    type: Literal["text", "input_text", "output_text"]
+    text: str
 
 
-class WritingRequest(Fields):
-    """Fields that chat and completions share.
+class RefusalPart(Fields):
+    """A refusal as a part of an earlier answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Parts: TypeAlias = Annotated[list[TextPart | RefusalPart], Field(max_length=1024)]
+Content: TypeAlias = Annotated[str | Parts | None, BeforeValidator(require_text_parts)]
+
+
+def plain_content(content: str | list[TextPart | RefusalPart] | None) -> str | list[dict[str, str]] | None:
+    """A message's content with parts of one kind, as chat templates know them."""
+    if content is None or isinstance(content, str):
+        return content
+    return [{"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal} for part in content]
+
+
+class WritingFields(Fields):
+    """Fields that chat, completions and infill share.
 
     Sampling fields that are left out default to what the model's authors recommend. A temperature below 0.0001 is
-    greedy.
+    greedy, and so is a top_p of 0.
     """
 
-    model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**20), BeforeValidator(whole)] | None = None
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    model: Name | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
+    stop: StopText | StopTexts | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64), BeforeValidator(whole)] | None = None
     ignore_eos: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), BeforeValidator(whole)] | None = None
     n: Annotated[int, Field(ge=1, le=16), BeforeValidator(whole)] | None = None
-    max_tokens: Count | None = None
+    max_tokens: Limit | None = None
+    n_predict: Limit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, StringConstraints(max_length=256)] | None = None
+    user: Name | None = None
     forerun: ForerunOptions | None = None
 
-    @property
-    def num_choices(self) -> int:
-        return self.n or 1
+    def common(self) -> dict[str, Any]:
+        """The arguments of `Asked` that these fields give."""
+        options, stream_options = self.forerun or ForerunOptions(), self.stream_options or StreamOptions()
+        return {
+            "model": self.model,
+            "sampling": self.sampling(),
+            "num_choices": self.n or 1,
+            "streams": bool(self.stream),
+            "drafter": options.drafter,
+            "reporting": Reporting(
+                usage=stream_options.include_usage,
+                usage_so_far=stream_options.include_usage and stream_options.continuous_usage_stats,
+                details=options.details,
+            ),
+        }
 
-    @property
-    def options(self) -> ForerunOptions:
-        return self.forerun or ForerunOptions()
-
-    @property
-    def says_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-
-class ChatRequest(WritingRequest):
-    """POST /v1/chat/completions."""
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
-    prediction: PredictedContent | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
-
-    def num_logprobs(self) -> int | None:
-        """Alternatives per token; None for no log-probabilities. top_logprobs alone implies logprobs."""
-        is_asked = self.top_logprobs if self.logprobs is None else self.logprobs
-        return (self.top_logprobs or 0) if is_asked else None
-
-    def predicted(self) -> str:
-        """The predicted text; empty if there is none."""
-        content = "" if self.prediction is None else self.prediction.content
-        return content if isinstance(content, str) else "".join(part.text for part in content)
+    def sampling(self) -> dict[str, Any]:
+        """The fields of SamplingParams that the client gave."""
+        given = {name: value for name in SAME_NAMED if (value := getattr(self, name)) is not None}
+        if self.repeat_penalty is not None:
+            given.setdefault("repetition_penalty", self.repeat_penalty)
+        if self.logit_bias:
+            given["logit_bias"] = {int(token_id): bias for token_id, bias in self.logit_bias.items()}
+        if self.stop_token_ids:
+            given["stop_token_ids"] = tuple(self.stop_token_ids)
+        return plain_sampling(given, seed=self.seed, stop=self.stop)
 
 
-class CompletionRequest(WritingRequest):
-    """POST /v1/completions."""
-
-    model_config = ConfigDict(json_schema_extra={"not": ECHO_WITH_LOGPROBS})
-    prompt: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=16, fail_fast=True)]
-        | Ids
-        | Annotated[list[Ids], Field(min_length=1, max_length=16, fail_fast=True)]
-    )
-    echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(whole)] | None = None
-
-    def num_logprobs(self) -> int | None:
-        """See `ChatRequest.num_logprobs`."""
-        return self.logprobs
-
-    def prompts(self) -> "list[str] | list[list[int]]":
-        """All prompts, as texts or as lists of token ids."""
-        given = self.prompt
-        if isinstance(given, str):
-            return [given]
-        if isinstance(given[0], int):
-            return [given]
-        return given
+def plain_sampling(
+    given: dict[str, Any], *, seed: int | None = None, stop: str | list[str] | None = None
+) -> dict[str, Any]:
+    """Fields of SamplingParams, from their values as other servers write them."""
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    if given.get("top_p") == 0.0:  # only the best token is left
+        del given["top_p"]
+        given["temperature"] = 0.0
+    if given.get("temperature", 1.0) < LEAST_TEMPERATURE:
+        given["temperature"] = 0.0
+    if seed not in (None, RANDOM_SEED):
+        given["seed"] = seed % NUM_SEEDS  # negative seeds are allowed
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    given["stop"] = tuple(text for text in stops if text)
+    return given
 
 
-class TokenizeRequest(Fields):
-    """POST /tokenize: a text, or messages to format with the chat template."""
-
-    model_config = ConfigDict(json_schema_extra={"oneOf": ONE_OF_TWO})
-    model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
-
-
-class DetokenizeRequest(Fields):
-    """POST /detokenize."""
-
-    model: Annotated[str, StringConstraints(max_length=256)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)]
+def first_limit(*limits: int | None) -> int | None:
+    """The first limit that is given; None: as many tokens as fit."""
+    given = next((limit for limit in limits if limit is not None), None)
+    return None if given in (None, -1) else given

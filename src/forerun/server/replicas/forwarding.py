@@ -34,7 +34,7 @@ class Forwarder:
         handed_on["headers"] = list(scope["headers"])
         handed_on["state"] = {name: state[name] for name in ("owner", "request_id")}
         for _ in range(MAX_TRIES):
-            relay = Relay(send, max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
+            relay = Relay(send, path=scope["path"], max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
             self._open.add(relay)
             try:
                 with self._fleet.visit(session, on_lost=relay.lose) as link:

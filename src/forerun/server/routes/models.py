@@ -12,18 +12,21 @@ from forerun.server.work.service import Service
 router = APIRouter(responses=REFUSALS)
 
 
+@router.get("/models", include_in_schema=False)
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """The models that are served."""
+    """The models that are served; the list `models` is llama-server's."""
     models = models_of(request)
-    return {"object": "list", "data": [about(models, service) for service in models.services]}
+    data = [about(models, service) for service in models.services]
+    return {"object": "list", "data": data, "models": [{"name": item["id"], "model": item["id"]} for item in data]}
 
 
+@router.get("/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}")
 async def show_model(request: Request, name: str) -> dict[str, Any]:
     """The model with this name."""
     models = models_of(request)
-    return about(models, models.find(name))
+    return about(models, models.find(name, is_exact=True))
 
 
 @router.get("/version")

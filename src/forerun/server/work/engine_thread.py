@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
@@ -134,14 +134,18 @@ class EngineThread:
     def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
+        shown: dict[str, Any] = {"shown_tokens": order.shown_tokens} if order.shown_tokens else {}
         with engine.stream(
-            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner
-        ) as stream:
+            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
+            **shown,
+        ) as stream:  # fmt: skip
             for part in stream.prefill():
                 tally.read(part)
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()
+            if order.only_reads:
+                stream.cancel()
             for step in stream:
                 tally.write(step)
                 if job.early_end is not None:
