@@ -112,7 +112,9 @@ class BoundedConnection(H11Protocol):
         if request is not None and not request.response_complete:
             request.disconnected = True
             request.message_event.set()
-        body = error_body(invalid("This is not a valid HTTP request.", code="bad_http"), path="", request_id=uuid4().hex)
+        body = error_body(
+            invalid("This is not a valid HTTP request.", code="bad_http"), path="", request_id=uuid4().hex
+        )
         headers = [
             ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
         ]  # fmt: skip

@@ -28,7 +28,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN_PATHS: Final = frozenset(("/", "/health", "/v1/health", "/livez", "/ready"))  # the page itself asks the user for a key
+OPEN_PATHS: Final = frozenset(
+    ("/", "/health", "/v1/health", "/livez", "/ready")
+)  # the page itself asks the user for a key
 OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (
@@ -128,7 +130,9 @@ class Gate:
         owner, path = self._keys.owner(headers), scope["path"]
         is_open = scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
         if owner is None and not is_open:
-            raise ApiError(401, "A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.", code="invalid_api_key")
+            raise ApiError(
+                401, "A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.", code="invalid_api_key"
+            )
         return owner or ""
 
     def _require_small(self, scope: Scope, headers: Headers) -> None:
@@ -249,7 +253,9 @@ def reason_of(body: bytes) -> str:
     with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
         place, message = error.get("param") or "", error["message"]
-        return f"{error.get('code') or error['type']}: {message if message.startswith(place) else f'{place}: {message}'}"
+        return (
+            f"{error.get('code') or error['type']}: {message if message.startswith(place) else f'{place}: {message}'}"
+        )
     return ""
 
 

@@ -81,7 +81,7 @@ class Choice:
         self.parts: list[Part] = []  # in the order in which they were written
         self.calls: list[Call] = []  # those of the parts
         self.logprobs: list[TokenEntry] = []
-        self.num_tokens = 0
+        self.num_tokens = self.num_reasoning_tokens = 0  # the latter in rounds that wrote reasoning alone
         self.last: StepStats | None = None
         self.finish: FinishReason | None = None
         self.stop = ""  # the stop text that ended it
@@ -97,6 +97,7 @@ class Choice:
             events = [*events, *self._parser.finish()]
         for event in events:
             self._add(event)
+        self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
         logprobs = self._logprobs.of(step)
         self.logprobs += logprobs
         return Piece(events, logprobs, None if self._details is None else self._details.of(step))
@@ -133,6 +134,13 @@ class Choice:
     def ends_with_calls(self) -> bool:
         """True if the text ended by itself and calls tools."""
         return self.finish is FinishReason.STOP and bool(self.calls)
+
+
+def is_thinking(events: Sequence[OutputEvent], parts: Sequence[Part]) -> bool:
+    """True if a round wrote reasoning alone, perhaps all held back."""
+    last = parts[-1] if parts else None
+    only_reasons = all(isinstance(event, Reasoning) for event in events)
+    return only_reasons and isinstance(last, Passage) and last.is_reasoning
 
 
 @dataclass(slots=True, kw_only=True)

@@ -112,6 +112,7 @@ class Asked:
         prediction: a text that the answer probably resembles.
         ignored: names of fields that have no effect.
         drafter: see `Engine.stream`; None: the server's own.
+        source: the protocol's own request, for its writer.
     """
 
     prompt: Prompt
@@ -126,3 +127,4 @@ class Asked:
     reporting: Reporting = Reporting()
     ignored: Sequence[str] = ()
     drafter: str | None = None
+    source: Any = None

@@ -22,6 +22,7 @@ from forerun.server.protocols.usage import FINISH, reported, usage_so_far
 from forerun.text.output.events import CallArguments, CallStarted, OutputEvent, Reasoning
 from forerun.text.output.events import Content as ContentEvent
 
+
 class PredictedContent(Fields):
     """A text that the answer probably resembles; drafts are taken from it first."""
 
@@ -99,7 +100,9 @@ class ChatWriter:
 
     def begin(self) -> bytes:
         begin = {"role": "assistant", "content": ""}
-        return b"".join(self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices)))
+        return b"".join(
+            self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))
+        )
 
     def add(self, index: int, piece: Piece) -> bytes:
         deltas = list(deltas_of(piece.events))

@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from forerun.server.protocols import chat, completions
+from forerun.server.protocols import chat, completions, infill, messages, responses
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.protocol import ApiProtocol
 
 PROTOCOLS: Final[Sequence[ApiProtocol]] = (
     chat.PROTOCOL,
     completions.PROTOCOL,
+    messages.PROTOCOL,
+    responses.PROTOCOL,
+    infill.PROTOCOL,
 )
 BY_PATH: Final[Mapping[str, ApiProtocol]] = {path: item for item in PROTOCOLS for path in item.all_paths}
 

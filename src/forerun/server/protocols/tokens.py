@@ -7,7 +7,6 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from forerun.server.protocols.conversation import ConversationFields, Messages
 from forerun.server.protocols.fields import MAX_TOKENS, Fields, Name, TokenId, has, whole
 
-
 ONE_OF_THREE: Final[Any] = [has("prompt"), has("messages"), has("content")]
 
 

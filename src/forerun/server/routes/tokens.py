@@ -22,7 +22,9 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     reader = service.prompts
     async with reader.turn(owner_of(request)):
         if asked.messages is not None:
-            ids = (await reader.rendered(conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto")))).ids
+            ids = (
+                await reader.rendered(conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto")))
+            ).ids
         elif asked.content is not None:
             ids = await reader.text(asked.content, add_special_tokens=asked.add_special)
         else:

@@ -42,7 +42,7 @@ KNOWN: Final = (
         file="<file_sep>", ends=("<|endoftext|>", "<fim_pad>", "<repo_name>", "<file_sep>", "<reponame>"),
     ),  # StarCoder, SmolLM
     MiddleMarks(prefix="<fim-prefix>", suffix="<fim-suffix>", middle="<fim-middle>", ends=("<|endoftext|>",)),
-    MiddleMarks(prefix="<｜fim▁begin｜>", suffix="<｜fim▁hole｜>", middle="<｜fim▁end｜>"),  # DeepSeek-Coder
+    MiddleMarks(prefix="<｜fim▁begin｜>", suffix="<｜fim▁hole｜>", middle="<｜fim▁end｜>"),  # noqa: RUF001 - DeepSeek-Coder
     MiddleMarks(prefix="▁<PRE>", suffix="▁<SUF>", middle="▁<MID>", ends=("▁<EOT>",)),  # CodeLlama
     MiddleMarks(prefix="<|code_prefix|>", suffix="<|code_suffix|>", middle="<|code_middle|>"),  # GLM
     MiddleMarks(prefix="<[fim-prefix]>", suffix="<[fim-suffix]>", middle="<[fim-middle]>"),  # Zeta
@@ -95,9 +95,7 @@ def middle_reader(tokenizer: Tokenizer) -> MiddleReader | None:
 
     A model can if its added tokens have all marks of one of the known families. CodeLlama's are ordinary tokens.
     """
-    ids = {
-        token: id_ for token, id_ in tokenizer.vocabulary().items() if id_ in tokenizer.added_ids or token[0] == "▁"
-    }
+    ids = {token: id_ for token, id_ in tokenizer.vocabulary().items() if id_ in tokenizer.added_ids or token[0] == "▁"}
     for marks in KNOWN:
         if all(mark in ids for mark in (marks.prefix, marks.suffix, marks.middle) if mark):
             return MiddleReader(tokenizer, marks, ids)
