@@ -94,9 +94,14 @@ def depth_of(fault: dict[str, Any]) -> int:
 
 def place_of(parts: Sequence[str | int]) -> str | None:
     """Path of an invalid field, such as messages.0.role, without the members of unions; None if it is no plain name."""
-    named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
+    named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and is_field(part))]
     place = ".".join(str(part) for part in named if part != "body")
     return place if place and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
+
+
+def is_field(part: str) -> bool:
+    """False for the members of unions: pydantic's names of kinds, and names of classes."""
+    return part not in KINDS and not part[0].isupper()
 
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:

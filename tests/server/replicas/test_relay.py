@@ -54,7 +54,7 @@ def played(*messages: Message, end: str = "", max_unread: int = 100, reads: bool
 
     async def play() -> tuple[Client, bool]:
         client = Client()
-        relay = Relay(client.send, max_unread=max_unread, abort=client.abort)
+        relay = Relay(client.send, path="/v1/completions", max_unread=max_unread, abort=client.abort)
         if reads:
             client.reads.set()
         ends: dict[str, Callable[[], Any]] = {

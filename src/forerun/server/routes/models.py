@@ -1,11 +1,11 @@
-"""GET /v1/models and /version."""
+"""GET /v1/models, /version and /props."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 import forerun
-from forerun.server.routes.strict_route import REFUSALS, models_of
+from forerun.server.routes.strict_route import REFUSALS, models_of, service_for
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
@@ -33,6 +33,21 @@ async def show_model(request: Request, name: str) -> dict[str, Any]:
 async def show_version() -> dict[str, str]:
     """forerun's version."""
     return {"version": forerun.__version__}
+
+
+@router.get("/props")
+async def show_props(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The model's context and chat template, as in llama-server. Without a name, those of the first model."""
+    engine = (service := await service_for(request, model)).engine
+    template = engine.tokenizer.chat_template
+    return {
+        "default_generation_settings": {"n_ctx": engine.max_length},
+        "total_slots": 1,
+        "model_alias": service.model_name,
+        "chat_template": "" if template is None else template.source,
+        **({} if template is None else dict(template.special_tokens)),
+        "build_info": f"forerun-{forerun.__version__}",
+    }
 
 
 def about(models: ServedModels, service: Service) -> dict[str, Any]:
