@@ -35,7 +35,8 @@ FEW_PLACES, FEW_MOMENTS = 3, 3
 VARIANTS = ("recycling", "layer_skip", "layer_skip int4")  # by default those that draft in every round stand for them
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
-    "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
+    "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
+    "decoding/verifier.py", "engine/placement.py",
     "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip

@@ -7,9 +7,10 @@ from typing import Final
 
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, require
+from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
-from forerun.decoding.host_loop import Verifier
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
@@ -25,6 +26,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
+from forerun.text.grammar import GrammarCompiler
 from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params
 
 DEFAULT_NEW_TOKENS: Final = 256
@@ -65,6 +67,7 @@ class Engine:
         self._baseline, self._learnt = parts.baseline, parts.learnt
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
+        self._grammars = GrammarCompiler(self.tokenizer, self.spec.vocab_size, self._eos_ids)
 
     def __enter__(self) -> "Engine":
         return self
@@ -146,7 +149,7 @@ class Engine:
             seed=seed,
             num_prompt=len(prompt_ids),
             num_outside=self._drafter.num_unknown,
-            compare=None if self._baseline is None else self._baseline.compare(request),
+            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
         )
         with self._exclusive:
             self._end_running()
@@ -199,6 +202,10 @@ class Engine:
             continue_final_message=continue_final_message,
         )  # fmt: skip
 
+    def require_grammar(self, grammar: Grammar) -> None:
+        """Raise ConfigError, with the reason, for a grammar that cannot be compiled. Any thread may call it."""
+        self._grammars.begin(grammar)
+
     @property
     def drafter_pid(self) -> int | None:
         """Pid of the drafter's process; None if it is this process, on another host, or not running."""
@@ -229,6 +236,7 @@ class Engine:
             near_tie=self.near_tie(params),
             prediction=prediction,
             owner=owner,
+            constraint=None if params.grammar is None else self._grammars.begin(params.grammar),
         )
 
     def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:

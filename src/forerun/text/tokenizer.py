@@ -18,6 +18,7 @@ from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
+SPACE: Final = "\u2581"  # what sentencepiece writes for one
 NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -51,6 +52,7 @@ class Tokenizer:
         self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
         self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
+        self._space = SPACE if SPACE in str(backend.decoder) else " "
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
@@ -66,6 +68,10 @@ class Tokenizer:
                 'input as UTF-8, or decode them with errors="replace"'
             ) from None
         return self._encoder.ids(text, add_special_tokens=add_special_tokens)
+
+    def encode_inside(self, text: str) -> list[int]:
+        """The ids of text inside a text: without the space that some tokenizers put before one."""
+        return self._encoder.ids_inside(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
@@ -178,7 +184,7 @@ class Tokenizer:
         if self.is_byte(id_):
             return bytes.fromhex(token[3:5])  # <0xF0>
         if not all(letter in self._byte_of_letter for letter in token):
-            return token.encode()
+            return token.replace(self._space, " ").encode()
         return bytes(self._byte_of_letter[letter] for letter in token)
 
 
