@@ -12,8 +12,9 @@ from typing import Any, Final
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
+from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
 from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
+from forerun.text.message import Message, plain_message
 from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
@@ -116,15 +117,21 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        text = self._template.render(self.parted(messages), variables, continue_final_message=continue_final_message)
+        text = self._template.render(
+            self.parted(messages), self.parted_variables(variables), continue_final_message=continue_final_message
+        )
         return self.encode_rendered(text)
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
         """Messages for the chat template to render, marked so that `encode_rendered` takes what they say for text."""
         return [self._with_seams(plain_message(message)) for message in messages]
 
+    def parted_variables(self, variables: Mapping[str, object]) -> dict[str, object]:
+        """The template's variables, such as tools, marked like `parted` messages."""
+        return {name: self._with_seams(value) for name, value in variables.items()}
+
     def encode_rendered(self, text: str) -> list[int]:
-        """The ids of a conversation that the chat template rendered from `parted` messages."""
+        """The ids of a conversation that the chat template rendered from `parted` messages and variables."""
         first, *others = text.split(SEAM)
         ids = self.encode(first, add_special_tokens=False)
         for part in others:
@@ -142,7 +149,7 @@ class Tokenizer:
             case str():
                 return self._control.sub(rf"\g<0>{SEAM}", said.replace(SEAM, REPLACEMENT))
             case Mapping():
-                return {key: self._with_seams(value) for key, value in said.items()}
+                return {self._with_seams(key): self._with_seams(value) for key, value in said.items()}
             case list() | tuple():
                 return [self._with_seams(value) for value in said]
             case _:

@@ -12,7 +12,8 @@ from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.thinking import END, has_thinking
 from forerun.server.work.parsers import PlainParser, ThinkingParser
 from forerun.text.bounded_child import LimitError, Limits
-from forerun.text.chat_template import ChatTemplate, Message
+from forerun.text.chat_template import ChatTemplate
+from forerun.text.message import Message
 from forerun.text.tokenizer import SEAM
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
