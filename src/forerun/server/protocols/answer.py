@@ -24,6 +24,16 @@ class EventParser(Protocol):
     def finish(self) -> list[OutputEvent]: ...
 
 
+class PlainParser:
+    """A text without parts."""
+
+    def feed(self, text: str) -> list[OutputEvent]:
+        return [Content(text)]
+
+    def finish(self) -> list[OutputEvent]:
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Reasoning or content between two calls, as far as it is written."""

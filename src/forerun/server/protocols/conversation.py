@@ -31,6 +31,10 @@ class ChatMessage(Fields):
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: Content = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_call_id: str | None = None
     tool_calls: Annotated[list[EarlierCall], Field(max_length=256)] | None = None
 
 

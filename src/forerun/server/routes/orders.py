@@ -57,12 +57,18 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts) -> list[Order]
 
 
 def settings_of(asked: Asked, read: ReadPrompts, default: SamplingParams, *, max_new_tokens: int) -> SamplingParams:
-    """The sampling parameters of a request. Fields that are left out have the model's defaults."""
+    """The sampling parameters of a request. Fields that are left out have the model's defaults.
+
+    Raises:
+        ApiError: the answer cannot go on behind the end that its grammar demands.
+    """
     given = dict(asked.sampling)
     if read.end_ids:
         given["stop_token_ids"] = (*given.get("stop_token_ids", ()), *read.end_ids)
     if read.grammar is not None:
         given["grammar"] = read.grammar
+        if given.get("ignore_eos"):
+            raise invalid("ignore_eos: an answer of a given form ends with the form: leave it out.", param="ignore_eos")
     return replace(
         SamplingParams() if given.get("temperature") == 0.0 else default, max_new_tokens=max_new_tokens, **given
     )

@@ -8,12 +8,13 @@ from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.answer import EventParser
 from forerun.server.protocols.asked import Chat
-from forerun.server.protocols.errors import ApiError, invalid
-from forerun.server.protocols.thinking import END, has_thinking
-from forerun.server.work.parsers import PlainParser, ThinkingParser
+from forerun.server.protocols.errors import invalid
 from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.message import Message
+from forerun.text.output.messages import prepared
+from forerun.text.output.parser import OutputParser
+from forerun.text.output.traits import TemplateTraits
 from forerun.text.tokenizer import SEAM
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
 ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
 EFFORT: Final = "reasoning_effort"  # the name of this variable in all templates that have it
 THINKS: Final = ("enable_thinking", "thinking")  # names of the variable that switches thinking
+FINAL: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, behind its thoughts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class ReadChat:
     text: str
     make_parser: Callable[[], EventParser]
     grammar: Grammar | None
-    shown_tokens: Sequence[str] = ()
-    ignored: Sequence[str] = ()
+    shown_tokens: Sequence[str]
+    ignored: Sequence[str]
 
 
 class ChatReader:
@@ -54,16 +56,15 @@ class ChatReader:
     def __init__(self, engine: "Engine", template: ChatTemplate, limits: Limits) -> None:
         self._tokenizer, self._template, self._limits = engine.tokenizer, template, limits
         self._defaults = engine.config.chat_template_kwargs
-        self._has_thinking = has_thinking(template.source)
-        self._asked_for = frozenset[str]()  # variables of the template, known after `begin`
+        self._traits = TemplateTraits()  # known after `begin`
 
     def begin(self) -> None:
-        """Find the chat template's variables, which takes a moment.
+        """Find out what the chat template takes and how its model answers, which takes a moment.
 
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
         """
-        self._asked_for = self._template.variables(self._limits)
+        self._traits = self._template.traits()
 
     def close(self) -> None:
         self._template.close()
@@ -78,33 +79,47 @@ class ChatReader:
             ApiError: the template refuses the conversation.
         """
         variables, ignored = self._variables(chat)
-        text = self._rendered(chat.messages, variables, continues=chat.continues)
-        thinks = self._has_thinking and not chat.continues  # a continued text is an answer, not reasoning
-        if shape is not None and thinks and not text.rstrip().endswith(END):
-            shape = replace(shape, after=END)
+        text = self._rendered(chat, variables)
+        plain = text.replace(SEAM, "")
+        # A continued text is an answer, not reasoning.
+        traits = replace(self._traits, thought=None) if chat.continues else self._traits
+        tools = chat.tool_use.callable
         return ReadChat(
-            ids=self._tokenizer.encode_rendered(text), text=text.replace(SEAM, ""), grammar=shape, ignored=ignored,
-            make_parser=(lambda: ThinkingParser(text)) if thinks else PlainParser,
-        )  # fmt: skip
+            ids=self._tokenizer.encode_rendered(text),
+            text=plain,
+            make_parser=lambda: OutputParser(traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools)),
+            grammar=None if shape is None else replace(shape, after=mark_before_answer(traits, plain)),
+            shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
+            ignored=ignored,
+        )
 
     def _variables(self, chat: Chat) -> tuple[dict[str, object], list[str]]:
         """The template's variables for a conversation, and the names of those that it does not use."""
         known, ignored = dict(self._defaults), []
         for name, value in chat.variables.items():
-            if name in self._asked_for or name == ADD_PROMPT:
+            if name in self._traits.variables or name == ADD_PROMPT:
                 known[name] = value
             else:
                 ignored.append(name)
         for param, names, value in thinking_variables(chat):
-            used = [name for name in names if name in self._asked_for]
+            used = [name for name in names if name in self._traits.variables]
             known |= {name: value for name in used if name not in chat.variables}
             ignored += [] if used else [param]
         return known, ignored
 
-    def _rendered(
-        self, messages: Sequence[Message], variables: Mapping[str, object], *, continues: bool
-    ) -> str:  # fmt: skip
-        return rendered(self._template, self._tokenizer.parted(messages), variables, self._limits, continues=continues)
+    def _rendered(self, chat: Chat, variables: Mapping[str, object]) -> str:
+        """The text of a conversation, with seams where something looks like a control token.
+
+        Raises:
+            ApiError: a message cannot be read, or the template refuses the conversation.
+        """
+        try:
+            messages, more = prepared(self._traits, chat.messages, chat.tool_use.shown)
+            parted = self._tokenizer.parted(messages)
+        except ConfigError as error:
+            raise invalid(sentence(error), param="messages") from None
+        marked = self._tokenizer.parted_variables({**variables, **more})
+        return rendered(self._template, parted, marked, self._limits, continues=chat.continues)
 
 
 def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
@@ -119,6 +134,20 @@ def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
     return found
 
 
+def mark_before_answer(traits: TemplateTraits, prompt: str) -> str:
+    """The mark behind which the answer itself begins; "" if it begins at once."""
+    if traits.call_format.kind == "harmony":
+        return FINAL
+    if traits.thought is None or prompt.rstrip().endswith(traits.thought[1].strip()):
+        return ""
+    return traits.thought[1]
+
+
+def needs_marks(traits: TemplateTraits, *, has_tools: bool) -> bool:
+    """True if the parser needs marks that may be special tokens."""
+    return has_tools or traits.thought is not None or traits.call_format.kind == "harmony"
+
+
 def rendered(
     template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], limits: Limits,
     *, continues: bool = False,
@@ -131,15 +160,16 @@ def rendered(
     try:
         return template.render(messages, variables, limits, continue_final_message=continues)
     except LimitError:
-        raise template_limit() from None
+        raise invalid(
+            "The model's chat template takes too much time or memory for these messages.",
+            param="messages",
+            code="template_limit",
+        ) from None
     except ConfigError as error:
-        reason = str(error)
-        raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None
+        raise invalid(sentence(error), param="messages") from None
 
 
-def template_limit() -> ApiError:
-    return invalid(
-        "The model's chat template takes too much time or memory for these messages.",
-        param="messages",
-        code="template_limit",
-    )
+def sentence(error: ConfigError) -> str:
+    """An error's message as a sentence."""
+    reason = str(error)
+    return f"{reason[:1].upper()}{reason[1:]}."

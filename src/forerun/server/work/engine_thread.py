@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
+from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
 from forerun.server.protocols.errors import ApiError, internal, invalid
@@ -164,6 +164,8 @@ class EngineThread:
                 return error
             case ContextOverflowError():
                 return invalid("The prompt does not fit into the model's context.", code="context_length_exceeded")
+            case GrammarError():
+                return invalid(f"{error}.", code="invalid_grammar")
             case ConfigError():
                 return invalid("The model does not support these settings.", code="invalid_value")
             case NumericalError():

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
-from forerun.server.protocols.answer import EventParser
+from forerun.server.protocols.answer import EventParser, PlainParser
 from forerun.server.protocols.asked import Asked, Chat, Middle, Texts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.shapes import grammar_fault
-from forerun.server.protocols.unsupported import UNSUPPORTED
 from forerun.server.work.chats import ChatReader, ReadChat
 from forerun.server.work.middles import MiddleReader, middle_reader
-from forerun.server.work.parsers import PlainParser
 from forerun.text.bounded_child import Limits
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -168,11 +166,8 @@ class PromptReader:
 
     def _require_grammar(self, grammar: Grammar) -> None:
         """Raise ApiError for a grammar that cannot be used."""
-        require_grammar = getattr(self._engine, "require_grammar", None)
-        if require_grammar is None:
-            raise invalid("Constrained output is not supported by this engine.", code=UNSUPPORTED)
         try:
-            require_grammar(grammar)
+            self._engine.require_grammar(grammar)
         except ConfigError as error:
             raise grammar_fault(error, "the grammar") from None
 
