@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
-from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.errors import ApiError, invalid
+from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import Object, WritingFields
 from forerun.server.protocols.unsupported import UNSUPPORTED
 
@@ -111,8 +109,10 @@ def shape_grammar(name: str, value: Any, param: str) -> Grammar | None:
 def schema_grammar(schema: Any, param: str) -> Grammar:
     """The grammar of a JSON schema, given as a value or as its text."""
     if isinstance(schema, str):
-        with grammar_faults(param):
+        try:
             schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            raise invalid(f"{param}: this is not valid JSON.", param=param, code=INVALID_GRAMMAR) from None
     if not (is_object(schema) or isinstance(schema, bool)):
         raise invalid(f"{param}: a JSON schema is an object.", param=param)
     return Grammar.json_schema(schema)
@@ -127,20 +127,3 @@ def written_grammar(text: str, param: str) -> Grammar:
 
 def is_object(value: Any) -> bool:
     return isinstance(value, dict)
-
-
-@contextmanager
-def grammar_faults(param: str) -> Iterator[None]:
-    """Turn errors of a grammar into the client's."""
-    try:
-        yield
-    except ApiError:
-        raise
-    except (ConfigError, ValueError, RecursionError) as error:
-        raise grammar_fault(error, param) from None
-
-
-def grammar_fault(error: Exception, param: str) -> ApiError:
-    """The client's error for a grammar that cannot be used."""
-    reason = f": {error}" if isinstance(error, ConfigError) else ": it is not valid JSON"
-    return invalid(f"{param} cannot be used{reason}.", param=param, code=INVALID_GRAMMAR)

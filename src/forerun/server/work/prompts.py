@@ -13,8 +13,8 @@ from forerun.server.config import ServerConfig
 from forerun.server.protocols.answer import EventParser, PlainParser
 from forerun.server.protocols.asked import Asked, Chat, Middle, Texts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
-from forerun.server.protocols.shapes import grammar_fault
-from forerun.server.work.chats import ChatReader, ReadChat
+from forerun.server.protocols.shapes import INVALID_GRAMMAR
+from forerun.server.work.chats import ChatReader, ReadChat, sentence
 from forerun.server.work.middles import MiddleReader, middle_reader
 from forerun.text.bounded_child import Limits
 
@@ -169,7 +169,7 @@ class PromptReader:
         try:
             self._engine.require_grammar(grammar)
         except ConfigError as error:
-            raise grammar_fault(error, "the grammar") from None
+            raise invalid(sentence(error), code=INVALID_GRAMMAR) from None
 
     def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for an empty prompt, for ids that the model lacks, and if no room is left for an answer."""
