@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Generator, Iterable
-from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -129,15 +128,13 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
     """Propose, verify, accept, commit."""
     began = perf_counter()
     tree = checked(drafter.propose(), target, drafter.verify_width)
-    nodes = target.allowed(tree)
-    if len(nodes) < len(tree):
+    if len(nodes := target.allowed(tree)) < len(tree):
         tree = tree.select(nodes)
     drafted = perf_counter()
     tree, choices = target.choose_safely(tree, drafter)
     acceptance = walk(tree, choices.token_ids)
     verified = perf_counter()
-    # Before our own commit, as a drafter in another process may be waiting for it.
-    report = drafter.accept(replace(acceptance, path=tuple([nodes[node] for node in acceptance.path])))
+    report = drafter.accept(acceptance)  # before our own commit, as a drafter in another process may be waiting for it
     target.commit(tree, acceptance)
     margins = [choices.margins[node] for node in (0, *acceptance.path)]
     return Round(

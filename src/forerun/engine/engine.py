@@ -114,6 +114,7 @@ class Engine:
         drafter: str | None = None,
         prediction: str | Sequence[int] | None = None,
         owner: str = "",
+        shown_tokens: Sequence[str] = (),
     ) -> GenerationStream:
         """Start generating; iterate over the result for its steps.
 
@@ -127,6 +128,7 @@ class Engine:
                 follows it, its tokens are drafted, with any drafter but "none". It changes no token.
             owner: the user of the text. Texts of different owners never share cached keys and values, so that no user
                 can infer from response times how another user's texts begin.
+            shown_tokens: special tokens that the text shows, such as the marks of a call; it leaves out others.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -143,7 +145,9 @@ class Engine:
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens),
-            TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
+            TextAssembly(
+                self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
+            ),
             self._exclusive,
             cores,
             seed=seed,

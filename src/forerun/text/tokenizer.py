@@ -49,6 +49,7 @@ class Tokenizer:
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added = any_of([token.content for token in added.values()])
+        self._id_of_added = {token.content: id_ for id_, token in added.items()}
         control = any_of([token.content for token in added.values() if token.special]).pattern
         self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
@@ -173,6 +174,11 @@ class Tokenizer:
         """Ids of tokens put beside the trained vocabulary: control and other added tokens."""
         return self._added_ids
 
+    @property
+    def id_of_added(self) -> Mapping[str, int]:
+        """The ids of added tokens by their texts."""
+        return self._id_of_added
+
     def vocabulary(self) -> dict[str, int]:
         """Every token's id, added tokens included, as the tokens are written in tokenizer.json."""
         return self._backend.get_vocab(with_added_tokens=True)
@@ -206,8 +212,13 @@ class IncrementalDecoder:
     has doubled; so the work per token stays constant on average whatever the model writes.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Begin a text.
+
+        Args:
+            shown: special tokens whose texts are part of it.
+        """
+        self._tokenizer, self._shown = tokenizer, shown
         self._context: list[int] = []
         self._pending: list[int] = []
         self._next_look = 1
@@ -230,6 +241,8 @@ class IncrementalDecoder:
         return text.removesuffix(REPLACEMENT) if num_unfinished else text
 
     def _feed_one(self, id_: int) -> str:
+        if id_ in self._shown:
+            return self.flush() + self._shown[id_]
         if self._tokenizer.is_silent(id_):
             return ""
         self._pending.append(id_)

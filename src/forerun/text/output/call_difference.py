@@ -54,8 +54,9 @@ def _json_format(one: str, two: str | None) -> CallFormat | None:
     between = None if two is None or other is None else two[end : other[0]]
     keys: dict[str, Any] = {"name_key": name_key, "arguments_key": arguments_key}
     if before.rstrip().endswith("[") and after.lstrip().startswith("]"):
+        begin = before.rstrip()[:-1]
         return CallFormat(
-            kind="json", is_list=True, section_begin=before.rstrip()[:-1], section_end=closed(before, after.lstrip()[1:]),
+            kind="json", is_list=True, section_begin=begin, section_end=closed(begin, after.lstrip()[1:]),
             separator=between or ", ", **keys,
         )  # fmt: skip
     return CallFormat(kind="json", **_as_fields(_marks(before, after, between)), **keys)
@@ -122,7 +123,7 @@ def _marks(before: str, after: str, between: str | None) -> Marks:
 
 def closed(begin: str, end: str) -> str:
     """The end mark up to the tag that closes the begin mark, where it has one: what follows ends the message."""
-    tag = begin.strip(" \n[").replace("<", "</", 1)
+    tag = begin.strip().replace("<", "</", 1)
     return end[: end.index(tag) + len(tag)] if tag.startswith("</") and tag in end else end
 
 

@@ -7,15 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from forerun.text.output.call_readers import read_json_calls, read_named_call, read_section
+from forerun.text.output.call_readers import CallSink, read_json_calls, read_named_call, read_section
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+from forerun.text.output.harmony_reader import read_harmony
+from forerun.text.output.loose_readers import read_gemma_call, read_pythonic_calls
 from forerun.text.output.tagged_reader import read_tagged_call
 from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource, num_held, num_of_mark
-from forerun.text.output.traits import TemplateTraits
+from forerun.text.output.traits import PYTHON_TAG, CallFormat, TemplateTraits
 
 ALPHANUMERICS: Final = string.ascii_letters + string.digits
 HERMES_BEGINS: Final = ("<tools>", "```json")  # what Hermes' models write for <tool_call> by mistake
 HERMES_ENDS: Final = ("</tools>", "```")
+READERS: Final[Mapping[str, Callable[[TextSource, CallSink, CallFormat], Step[None]]]] = {
+    "json": read_json_calls,
+    "named": read_named_call,
+    "tagged": read_tagged_call,
+    "pythonic": read_pythonic_calls,
+    "gemma": read_gemma_call,
+}
 
 
 def random_id(num: int) -> str:
@@ -49,11 +58,11 @@ class OutputParser:
     ) -> None:
         functions = [tool["function"] for tool in tools]
         self.schemas: Mapping[str, Mapping[str, Any]] = {
-            function["name"]: function.get("parameters") or {} for function in functions
+            function["name"]: function.get("parameters") or {} for function in functions if finds_calls
         }
         self.is_open = False
         self._traits, self._format, self._make_id = traits, traits.call_format, make_id
-        self._finds_calls = finds_calls and bool(self.schemas)
+        self._finds_calls = bool(self.schemas)
         self._source, self._events, self._num_calls = TextSource(), list[OutputEvent](), 0
         self._is_leading, self._space = False, ""  # white space held back, since a call may follow
         self._reading = self._read(rendered_prompt.rstrip(SPACE))
@@ -72,7 +81,11 @@ class OutputParser:
         self._reading.close()
         return self._taken()
 
-    # What readers of calls need.
+    def _taken(self) -> list[OutputEvent]:
+        found, self._events = self._events, []
+        return found
+
+    # What readers say.
 
     def start(self, name: str) -> None:
         self.is_open, self._space, self._source.anchor = True, "", None
@@ -89,17 +102,18 @@ class OutputParser:
         self.is_open, self._is_leading = False, True
         self._source.settle()
 
-    # The parts of an answer.
+    def abandon(self) -> None:
+        """The call breaks off: what was said of it stays said, and what follows is content."""
+        if self._source.is_over:
+            self.arguments(self._source.take(len(self._source.rest)))
+        self._num_calls += 1
+        self.is_open = False
 
-    def _taken(self) -> list[OutputEvent]:
-        found, self._events = self._events, []
-        return found
-
-    def _think(self, text: str) -> None:
+    def think(self, text: str) -> None:
         if text:
             self._events.append(Reasoning(text))
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if self._is_leading:
             text = text.lstrip(SPACE)
         if not text:
@@ -111,10 +125,14 @@ class OutputParser:
         if said:
             self._events.append(Content(said))
 
+    # The parts of an answer.
+
     def _read(self, prompt: str) -> Step[None]:
         if self._traits.thought is not None:
             yield from self._read_thought(prompt, *self._traits.thought)
-        if self._finds_calls and (self._format.kind == "json" or not self._format.begin):
+        if self._format.kind == "harmony":
+            yield from read_harmony(self._source, self)
+        elif self._finds_calls and (self._format.kind in ("json", "gemma") or not self._format.begin):
             yield from self._try("")  # perhaps without the mark that should be there
         yield from self._read_content()
         if self._space:
@@ -125,7 +143,7 @@ class OutputParser:
         if not prompt.endswith(begin):
             space = yield from source.space()
             if not (yield from source.which([begin])):
-                self._say(space)
+                self.say(space)
                 return
             source.take(len(begin))
         is_leading = True
@@ -139,13 +157,13 @@ class OutputParser:
                 is_leading = not said_text
             else:
                 said_text = said
-            self._think(said_text)
+            self.think(said_text)
             source.take(len(thought) + len(mark) if mark else len(said))
             if mark:
                 self._is_leading = True
                 return
             if source.is_over:
-                self._think(source.take(len(source.rest)))
+                self.think(source.take(len(source.rest)))
                 return
             yield
 
@@ -155,10 +173,10 @@ class OutputParser:
         while True:
             rest = source.rest
             if found := mark_of_any.search(rest):
-                self._say(source.take(found.start()))
+                self.say(source.take(found.start()))
                 yield from self._try(found.group())
                 continue
-            self._say(source.take(len(rest) if source.is_over else len(rest) - num_held(rest, begins)))
+            self.say(source.take(len(rest) if source.is_over else len(rest) - num_held(rest, begins)))
             if source.is_over:
                 return
             yield
@@ -172,35 +190,31 @@ class OutputParser:
         try:
             yield from self._read_calls(begin)
         except NotACallError:
-            if self.is_open:  # what was said stays said
-                if source.is_over:
-                    self.arguments(source.take(len(source.rest)))
-                self.is_open = False
-                self._num_calls += 1
+            if self.is_open:
+                self.abandon()
             else:
                 assert source.anchor is not None, "a call that was not begun can be read again"
                 source.at = source.anchor
                 if self._num_calls == num_before:
-                    self._say(source.take(len(begin)))
+                    self.say(source.take(len(begin)))
         source.anchor = None
 
     def _begins(self) -> Sequence[str]:
         if not self._finds_calls:
             return ()
-        found = [self._format.begin, self._format.call_begin.strip(), self._format.name_begin.strip()]
-        if self._format.kind == "json":
+        format = self._format
+        found = [format.section_begin.strip(), format.call_begin.strip()]
+        if format.kind == "tagged":
+            found.append(format.name_begin.strip())
+        if format.kind == "json":
             found += HERMES_BEGINS
+        if not format.begin:
+            found.append(PYTHON_TAG)
         return tuple(dict.fromkeys(filter(None, found)))
 
     def _read_calls(self, begin: str) -> Step[None]:
         format, source = self._format, self._source
-        match format.kind:
-            case "json":
-                read_call = partial(read_json_calls, source, self, format)
-            case "tagged":
-                read_call = partial(read_tagged_call, source, self, format)
-            case _:
-                read_call = partial(read_named_call, source, self, format)
+        read_call = partial(READERS[format.kind], source, self, format)
         ends = (format.call_end.strip(), format.call_end.split("\n")[-1], *(HERMES_ENDS * (format.kind == "json")))
         skipped = "" if begin in ("", format.section_begin.strip()) else begin
         return read_section(source, format, read_call, tuple(filter(None, ends)), expects_begin=not skipped)

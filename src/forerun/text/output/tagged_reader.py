@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from forerun.text.output.call_readers import MAX_NAME, CallSink, known_name
+from forerun.text.output.call_schema import is_text
 from forerun.text.output.json_text import read_value
 from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
@@ -32,8 +33,8 @@ def read_tagged_call(source: TextSource, sink: CallSink, format: CallFormat) -> 
     joint = "{"
     while (mark := (yield from source.optional(begin, format.parameter_end.strip(), done))) != done:
         if mark == begin:
-            key = yield from source.before([format.parameter_name_end.strip()], MAX_NAME)
-            yield from source.expect(format.parameter_name_end.strip())
+            key = yield from source.before(format.parameter_name_end.split()[:1], MAX_NAME)
+            yield from source.expect(format.parameter_name_end)
             if joint == "{":
                 sink.start(name)
             sink.arguments(f"{joint}{json.dumps(key.strip(), ensure_ascii=False)}: ")
@@ -67,14 +68,15 @@ def _read_raw(source: TextSource, format: CallFormat, say: Callable[[str], None]
     An end mark counts only where another argument or the call's end follows; otherwise it is part of the value.
     """
     end = format.parameter_end.strip()
+    spaced = format.parameter_end[0]  # the line break before the mark, where the format has one
     following = (format.parameter_begin.strip(), format.arguments_end.strip(), format.call_end.strip(), end)
     nexts = tuple(filter(None, following))
     while True:
         rest = source.rest
-        place = min((place for mark in ("\n", end[0]) if (place := rest.find(mark)) >= 0), default=len(rest))
+        place = min((place for mark in (spaced, end[0]) if (place := rest.find(mark)) >= 0), default=len(rest))
         say(source.take(place))
         rest = rest[place:]
-        num = _num_of_end(rest, end, nexts)
+        num = _num_of_end(rest, spaced + end if spaced != end[0] else end, end, nexts)
         if num == 0:
             say(source.take(1))
         elif num is not None:
@@ -87,25 +89,17 @@ def _read_raw(source: TextSource, format: CallFormat, say: Callable[[str], None]
             yield
 
 
-def _num_of_end(text: str, end: str, nexts: tuple[str, ...]) -> int | None:
+def _num_of_end(text: str, spaced: str, end: str, nexts: tuple[str, ...]) -> int | None:
     """Letters up to behind the end mark with which the text begins; 0 if it does not, None if that is not certain."""
-    before = 1 if text.startswith("\n") else 0
-    if end.startswith(text[before:]) and len(text) < before + len(end):
-        return None
-    if not text.startswith(end, before):
-        return 0
-    rest = text[before + len(end) :].lstrip(SPACE)
-    if rest.startswith(nexts):
-        return before + len(end)
-    return None if any(mark.startswith(rest) for mark in nexts) else 0
-
-
-def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether only texts fit this schema, as far as that is said plainly."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if "type" in schema:
-        return bool(schema["type"] in ("string", ["string"]))
-    return isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
+    for mark in (spaced, end):
+        if mark.startswith(text):
+            return None
+        if text.startswith(mark):
+            rest = text[len(mark) :].lstrip(SPACE)
+            if rest.startswith(nexts):
+                return len(mark)
+            return None if any(following.startswith(rest) for following in nexts) else 0
+    return 0
 
 
 def typed(text: str, schema: Mapping[str, Any]) -> str:

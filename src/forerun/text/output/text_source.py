@@ -70,13 +70,14 @@ class TextSource:
             yield
 
     def expect(self, mark: str) -> Step[None]:
-        """Read this text, without white space around it.
+        """Read this text; white space in it and around it may differ.
 
         Raises:
             NotACallError: there is other text.
         """
-        if mark and not (yield from self.optional(mark.strip())):
-            raise NotACallError
+        for part in mark.split():
+            if not (yield from self.optional(part)):
+                raise NotACallError
 
     def optional(self, *marks: str) -> Step[str]:
         """Read white space and whichever of these texts comes next; "" if it is none of them."""
