@@ -9,6 +9,7 @@ from forerun.core.grammar import Grammar
 from forerun.server.protocols.answer import EventParser
 from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
+from forerun.server.work.forms import answer_grammar
 from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.message import Message
@@ -23,7 +24,6 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
 ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
 EFFORT: Final = "reasoning_effort"  # the name of this variable in all templates that have it
 THINKS: Final = ("enable_thinking", "thinking")  # names of the variable that switches thinking
-FINAL: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, behind its thoughts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class ChatReader:
             ids=self._tokenizer.encode_rendered(text),
             text=plain,
             make_parser=lambda: OutputParser(traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools)),
-            grammar=None if shape is None else replace(shape, after=mark_before_answer(traits, plain)),
+            grammar=answer_grammar(traits, chat.tool_use, shape, prompt=plain, added=self._tokenizer.id_of_added),
             shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
             ignored=ignored,
         )
@@ -132,15 +132,6 @@ def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
     if chat.thinks is not None:
         found.append(("thinking", THINKS, chat.thinks))
     return found
-
-
-def mark_before_answer(traits: TemplateTraits, prompt: str) -> str:
-    """The mark behind which the answer itself begins; "" if it begins at once."""
-    if traits.call_format.kind == "harmony":
-        return FINAL
-    if traits.thought is None or prompt.rstrip().endswith(traits.thought[1].strip()):
-        return ""
-    return traits.thought[1]
 
 
 def needs_marks(traits: TemplateTraits, *, has_tools: bool) -> bool:

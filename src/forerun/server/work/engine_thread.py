@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from inspect import signature
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError, NumericalError
@@ -135,10 +134,9 @@ class EngineThread:
     def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
-        shown: dict[str, Any] = {"shown_tokens": order.shown_tokens} if takes_shown_tokens(engine) else {}
         with engine.stream(
             order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
-            **shown,
+            shown_tokens=order.shown_tokens,
         ) as stream:  # fmt: skip
             for part in stream.prefill():
                 tally.read(part)
@@ -187,7 +185,3 @@ class EngineThread:
             logger.warning("the target does not work: %s", error)
         finally:
             self._pass_began_s = None
-
-
-def takes_shown_tokens(engine: "Engine") -> bool:
-    return "shown_tokens" in signature(engine.stream).parameters
