@@ -1,44 +1,48 @@
 """Parts of answers: usage and timings, in the formats of OpenAI and llama-server."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Final
 
-from forerun.core.steps import DrafterState, FinishReason, Generation, GenerationStats, StepStats
+from forerun.core.steps import DrafterState, FinishReason, GenerationStats, StepStats
+from forerun.server.protocols.answer import Answer
+from forerun.server.protocols.sse import Body
 
-Body: TypeAlias = dict[str, Any]
-FINISH: dict[FinishReason, str] = {
+FINISH: Final[dict[FinishReason, str]] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "stop",
+    FinishReason.CANCELLED: "length",  # a prompt that was only read
 }
 
 
-def usage(results: Sequence[Generation], drafter: str, last: StepStats | None, *, num_choices: int = 1) -> Body:
-    """Token usage of a request. A prompt counts once, however many texts are written for it.
+def reported(answer: Answer) -> Body:
+    """Usage of all texts and the timings of the last one."""
+    return {"usage": usage(answer), "timings": timings(answer.results[-1].stats)}
 
-    Args:
-        drafter: name of the drafter.
-        last: the newest round.
-        num_choices: texts per prompt, which are adjacent in `results`.
-    """
-    prompts = [result.stats for result in results[::num_choices]]
-    num_prompt = sum(stats.num_prompt_tokens for stats in prompts)
+
+def usage(answer: Answer) -> Body:
+    """Token usage of a request. A prompt counts once, however many texts are written for it."""
+    results = answer.results
     num_new = sum(result.stats.num_new_tokens for result in results)
     return {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_new,
-        "total_tokens": num_prompt + num_new,
-        "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in prompts)},
+        **counted(answer.num_prompt_tokens, num_new),
+        "prompt_tokens_details": {"cached_tokens": answer.num_cached_tokens},
         "completion_tokens_details": {
             "accepted_prediction_tokens": sum(result.stats.num_predicted_accepted for result in results),
             "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in results),
         },
-        "forerun": speculation(results[-1].stats, drafter, last),
+        "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last),
     }
 
 
+def usage_so_far(answer: Answer) -> Body:
+    """The key `usage` of an event before the last one, if the client wants any."""
+    reporting = answer.asked.reporting
+    if not reporting.usage:
+        return {}
+    return {"usage": counted(answer.num_prompt_tokens, answer.num_new_tokens) if reporting.usage_so_far else None}
+
+
 def counted(num_prompt: int, num_new: int) -> Body:
-    """Usage so far, while texts are being written."""
+    """Token counts alone."""
     return {"prompt_tokens": num_prompt, "completion_tokens": num_new, "total_tokens": num_prompt + num_new}
 
 

@@ -10,12 +10,12 @@ STATE: Final = "GET /v1/forerun tells of model and drafter, GET /metrics of requ
 NO_VECTORS: Final = "this server writes texts, and has no embeddings"
 # By the last one or two parts of the path: routes of OpenAI, Anthropic, ollama, llama-server and vLLM.
 INSTEAD: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("chat", "chat/completions", "responses", "messages", "conversations", "assistants"), CHAT),
-    **dict.fromkeys(("completion", "completions", "complete", "generate", "infill"), TEXT),
+    **dict.fromkeys(("chat", "conversations", "assistants"), CHAT),
+    **dict.fromkeys(("completion", "complete", "generate"), TEXT),
     **dict.fromkeys(("embedding", "embeddings", "embed", "rerank", "reranking", "score", "pooling"), NO_VECTORS),
     **dict.fromkeys(("models", "tags", "show", "ps"), MODELS),
-    **dict.fromkeys(("props", "slots", "server_info"), STATE),
-    **dict.fromkeys(("tokenize", "count_tokens", "apply-template"), "texts become ids by POST /tokenize"),
+    **dict.fromkeys(("slots", "server_info"), STATE),
+    **dict.fromkeys(("tokenize",), "texts become ids by POST /tokenize"),
     "detokenize": "ids become text by POST /detokenize",
     "version": "the version is at GET /version",
     "docs": "the API is described by GET /openapi.json",

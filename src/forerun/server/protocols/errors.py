@@ -1,8 +1,9 @@
-"""Errors in OpenAI's format. Their messages are fixed, so they cannot leak internals."""
+"""Errors, and their bodies in OpenAI's format. Their messages are fixed, so they cannot leak internals."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
+
+from pydantic import BaseModel
 
 from forerun.core.errors import ForerunError
 
@@ -35,18 +36,6 @@ class ApiError(ForerunError):
         self.status, self.message, self.code, self.param = status, message, code, param
         self.retry_after_s, self.allow = retry_after_s, allow
 
-    def body(self, request_id: str) -> dict[str, Any]:
-        """OpenAI's error object."""
-        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return {
-            "error": {
-                "message": self.message, "type": kind, "param": self.param, "code": self.code, "request_id": request_id,
-            }
-        }  # fmt: skip
-
-    def json(self, request_id: str) -> bytes:
-        return json.dumps(self.body(request_id)).encode()
-
     def headers(self) -> Mapping[str, str]:
         """Whether and when to retry, the allowed methods, and whether the connection closes."""
         found = {"x-should-retry": "true" if self.status in RETRIED else "false"}
@@ -57,6 +46,47 @@ class ApiError(ForerunError):
         if self.status in UNREAD:
             found["connection"] = "close"
         return found
+
+
+class ErrorDetail(BaseModel):
+    """The fields of an error in OpenAI's format."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """An error in OpenAI's format."""
+
+    error: ErrorDetail
+
+
+def openai_error(error: ApiError, request_id: str) -> dict[str, Any]:
+    """The body of an error in OpenAI's format."""
+    kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    return {"error": {**told, "request_id": request_id}}
+
+
+class PromptTooLongError(ApiError):
+    """A prompt that leaves no room for an answer.
+
+    Args:
+        num_tokens: of the prompt.
+        max_length: most tokens of prompt and answer.
+    """
+
+    def __init__(self, num_tokens: int, max_length: int) -> None:
+        super().__init__(
+            400,
+            f"This model's maximum context length is {max_length} tokens, and the prompt has {num_tokens}: shorten it.",
+            code="context_length_exceeded",
+            param="messages",
+        )
+        self.num_tokens, self.max_length = num_tokens, max_length
 
 
 def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
