@@ -55,7 +55,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class PlainTexts:
     """Texts to continue, or their token ids.
 
     Args:
@@ -80,7 +80,7 @@ class Middle:
     echoes: bool = False
 
 
-Prompt: TypeAlias = Chat | Texts | Middle
+Prompt: TypeAlias = Chat | PlainTexts | Middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, Call, Choice, Part, Passage, Piece
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage
 from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
@@ -96,7 +96,7 @@ class ResponsesWriter:
         self._item_id = ""
 
     @property
-    def _choice(self) -> Choice:
+    def _choice(self) -> AnswerChoice:
         return self._answer.choices[0]
 
     def begin(self) -> bytes:
@@ -105,7 +105,7 @@ class ResponsesWriter:
     def wait(self) -> bytes:
         return self._event("response.in_progress", response=self._response("in_progress"))
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         return b"".join(map(self._of, piece.events))
 
     def _of(self, event: OutputEvent) -> bytes:

@@ -11,7 +11,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.answer import EventParser, PlainParser
-from forerun.server.protocols.asked import Asked, Chat, Middle, Texts
+from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.shapes import INVALID_GRAMMAR
 from forerun.server.work.chats import ChatReader, ReadChat, sentence
@@ -116,7 +116,7 @@ class PromptReader:
                     ids=[read.ids], grammar=read.grammar, make_parser=read.make_parser, ignored=read.ignored,
                     shown_tokens=read.shown_tokens,
                 )  # fmt: skip
-            case Texts(prompts=prompts, echoes=echoes):
+            case PlainTexts(prompts=prompts, echoes=echoes):
                 ids = [await self.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
                 texts = [prompt if isinstance(prompt, str) else await self.decode(prompt) for prompt in prompts]
                 found = ReadPrompts(ids=ids, echoes=texts if echoes else (), grammar=asked.grammar)
