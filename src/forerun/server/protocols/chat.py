@@ -80,7 +80,7 @@ def read(asked: ChatRequest) -> Asked:
         ),
         param="messages",
         limit=first_limit(asked.max_completion_tokens, asked.max_tokens, asked.n_predict),
-        grammar=asked.shape(),
+        **asked.shape(),
         prediction=prediction if isinstance(prediction, str) else "".join(part["text"] for part in prediction),
         ignored=[*asked.others, *ignored],
     )  # fmt: skip

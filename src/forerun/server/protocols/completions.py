@@ -61,7 +61,7 @@ def read(asked: CompletionRequest) -> Asked:
     common = asked.common()
     return Asked(
         **{**common, "sampling": {**common["sampling"], "logprobs": asked.logprobs}},
-        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), grammar=asked.shape(),
+        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), **asked.shape(),
         ignored=tuple(asked.others),
     )  # fmt: skip
 

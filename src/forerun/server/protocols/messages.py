@@ -91,6 +91,7 @@ def read(asked: MessagesRequest) -> Asked:
         ),
         limit=first_limit(asked.max_tokens),
         grammar=format_grammar(shape, "output_config.format") if isinstance(shape, dict) else None,
+        grammar_at="output_config.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *skipped, *ignored],
     )

@@ -78,6 +78,7 @@ def read(asked: ResponsesRequest) -> Asked:
         sampling=plain_sampling({name: value for name, value in given.items() if value is not None}),
         limit=first_limit(asked.max_output_tokens),
         grammar=format_grammar(shape, "text.format") if isinstance(shape, dict) else None,
+        grammar_at="text.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *offered.ignored, *reader.ignored],
         source=asked,
