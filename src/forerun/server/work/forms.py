@@ -37,8 +37,8 @@ def answer_grammar(
         traits, thought = replace(traits, thought=None), None
     is_open = thought is not None and end.endswith(thought[0].strip())
     calls = call_grammar(
-        traits, closed_tools(use), choice="auto" if is_auto and shape is None else "required", is_parallel=use.is_parallel,
-        added=added, is_thinking=is_open,
+        traits, closed_tools(use), choice="auto" if is_auto and shape is None else "required",
+        is_parallel=use.is_parallel, added=added, is_thinking=is_open,
     )  # fmt: skip
     if shape is None or (calls is not None and not is_auto):
         return calls
@@ -47,8 +47,8 @@ def answer_grammar(
 
 
 def closed_tools(use: ToolUse) -> list[Tool]:
-    """The tools that may be called. Where a schema names arguments, and does not speak of others, there are no others."""
-    found = []
+    """The tools that may be called. A schema that names arguments and does not speak of others allows no others."""
+    found = list[Tool]()
     for tool in use.callable:
         function = tool["function"]
         schema = function["parameters"]
