@@ -89,7 +89,7 @@ class Lark:
         format = self._format
         if format.kind == "harmony":
             return "call"
-        begin = format.call_begin + (format.name_begin if format.kind in ("tagged", "gemma") else "")
+        begin = format.call_begin + format.name_begin
         before, after = format.section_begin, format.section_end
         if format.is_list:
             before, after = before + "[", "]" + after
@@ -108,7 +108,8 @@ class Lark:
                 head = f"{{{json.dumps(format.name_key)}: {json.dumps(name)}, {json.dumps(format.arguments_key)}: "
                 rule = f"{self.text(head)} {self._json(schema)} {self.text('}')}"
             case "named":
-                rule = f"{self.text(name)} {self._name_end()} {self._json(schema)}"
+                number_of = '":" /[0-9]+/' if format.is_numbered else ""
+                rule = f"{self.text(name)} {number_of} {self.text(format.name_end)} {self._json(schema)}"
             case "harmony":
                 begin, middle, end = map(self.text, HARMONY_CALL)
                 rule = f"{begin} {self.text(name)} {middle} {self._json(schema)} {end}"
@@ -123,10 +124,6 @@ class Lark:
 
     def _json(self, schema: Schema) -> str:
         return f"%json {json.dumps({**tamed(schema), **JSON_STYLE})}"
-
-    def _name_end(self) -> str:
-        end = self._format.name_end
-        return f'":" /[0-9]+/ {self.text(end[2:])}' if end.startswith(":0") else self.text(end)
 
     def _tagged(self, schema: Schema) -> str:
         """The arguments in the schema's order, those that are not required at will."""
