@@ -1,5 +1,6 @@
 """Outputs of many families are read alike however they are cut into pieces."""
 
+import json
 import random
 
 import pytest
@@ -48,3 +49,26 @@ def test_a_hundred_thousand_cuts_give_the_same(name: str, kind: str) -> None:
     rng = random.Random(kind + name)
     for _ in range(100_000 // len(OUTPUTS) + 1):
         assert read(traits_of(name), cut_at_random(text, rng)) == expected
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_call_of_no_given_tool_is_content(name: str) -> None:
+    text = ALL[name].outputs["one"][0].replace("weather", "nobody")
+    found = "".join(part for part in read(traits_of(name), [text]) if isinstance(part, str))
+    assert found.strip() == (text if name != "gpt_oss" else '{"city": "Ro\\"me", "days": 3}')
+
+
+@pytest.mark.parametrize(("name", "kind"), OUTPUTS)
+def test_of_damaged_calls_nothing_is_lost_and_only_whole_ones_end(name: str, kind: str) -> None:
+    text = ALL[name].outputs[kind][0]
+    traits, rng = traits_of(name), random.Random(f"{kind} {name}")
+    for _ in range(40):
+        start, num = rng.randrange(len(text)), rng.randrange(1, 9)
+        damaged = text[:start] + rng.choice(["", text[-num:], "<", '"', "}"]) + text[start + num :]
+        found = read(traits, [damaged])
+        assert found == read(traits, list(damaged))
+        calls = [part for part in found if isinstance(part, tuple) and part[0] != "thought"]
+        for called, arguments in (call for call in calls if len(call) == 2):
+            assert called in ("weather", "get-time")
+            assert isinstance(json.loads(arguments), dict)
+        assert calls or "".join(said[-1] if isinstance(said, tuple) else said for said in found)
