@@ -1,4 +1,4 @@
-"""A coding agent's conversation: its requests grow, small ones of other kinds come between, and little is read twice."""
+"""A coding agent's conversation: its requests grow, small ones of other kinds come between, little is read twice."""
 
 from typing import Any
 
