@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource
+from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
+from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -21,6 +23,8 @@ class ModelSheet:
         folder: None if only the sizes are known.
         stored_dtype: that of most of the stored bytes.
         dtype: what `--dtype auto` computes in on this machine's CPU.
+        traits: what its chat template takes, and how it writes calls; None without one.
+        template_problem: why the chat template could not be tried.
         num_target_ids: for a draft with a part of its target's tokens, the number of ids of its target.
     """
 
@@ -32,6 +36,8 @@ class ModelSheet:
     dtype: str | None
     stored_formats: Mapping[str, int] = field(default_factory=dict)
     has_chat_template: bool = False
+    traits: TemplateTraits | None = None
+    template_problem: str | None = None
     num_target_ids: int | None = None
     files: tuple[tuple[str, int], ...] = ()
 
@@ -94,6 +100,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
     if stored is not None:
         dtype = compute_dtype("auto", stored=stored, is_quantised=False, device="cpu")
     tokenizer = _attempt(source.tokenizer, problems)
+    traits, template_problem = read_traits(tokenizer)
     vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)
     return ModelSheet(
         name=source.name,
@@ -104,6 +111,8 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         dtype=dtype,
         stored_formats={} if stored_formats is None else dict(stored_formats),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
+        traits=traits,
+        template_problem=template_problem,
         num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
     )
