@@ -10,6 +10,7 @@ import httpx
 import pytest
 from jsonschema import validate
 
+from forerun.core.drafter_config import Automatic
 from tests.server.calling import SCHEMAS, WAYS, Way, ask
 from tests.server.protocols.strict_clients import Read
 from tests.server.serving import ENGINE, served
@@ -20,6 +21,7 @@ THINKING = CHAT.replace("@", "{% if m.reasoning_content %}({{ m.reasoning_conten
 )  # thoughts stand in parentheses
 CALL_FAMILIES = ["qwen3", "qwen3_coder", "glm", "llama3", "mistral_list", "mistral_args", "deepseek", "granite"]
 NUM_LONG = 1000
+DRAFTERS = ["none", "prompt_lookup", "token_recycling", "draft_model"]
 
 
 @pytest.fixture(params=[*WAYS])
@@ -153,3 +155,27 @@ def test_calls_or_an_answer_of_a_given_form(client: httpx.Client) -> None:
         found.add((len(read.calls), read.content))
         check_calls(read)
     assert found == {(1, ""), (0, "<yes")}
+
+
+@pytest.mark.slow
+def test_many_calls_with_all_drafters() -> None:
+    """All protocols in turn, whole and streamed, with texts that cost and texts that do not."""
+    with served(replace(ENGINE, drafter=Automatic())) as server, server.client() as client:
+        for seed in range(NUM_LONG):
+            way = list(WAYS.values())[seed % len(WAYS)]
+            names = [[*SCHEMAS], ["weather", "end-it"], ["end-it"]][seed % 7 % 3]
+            choice = ("required", names[seed % len(names)])[seed % 2]
+            is_parallel = seed % 5 == 0
+            drafter = (
+                {"forerun": {"drafter": DRAFTERS[seed % len(DRAFTERS)]}, "seed": seed}
+                if way.path.endswith("chat/completions")
+                else {}
+            )
+            read = ask(
+                client, way, names, choice, is_parallel=is_parallel, streams=seed % 4 > 0, temperature=seed % 3 / 2, limit=200,
+                **drafter,
+            )  # fmt: skip
+            assert read.calls
+            assert {name for _, name, _ in read.calls} <= ({choice} - {"required"} or set(names))
+            check_calls(read, is_cut=read.end != way.ended)
+            assert read.end == way.ended or is_parallel
