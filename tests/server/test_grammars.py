@@ -13,10 +13,7 @@ PART = {"type": "object", "properties": {"a": {"type": "array", "items": {"not":
 OVERGROWN = "((a|a)*)*b(a?){60}a{60}"  # compiled at once, and too large in the midst of a text
 DEAD_END = {
     "type": "object",
-    "properties": {
-        "x": {"type": "integer", "minimum": 1000, "maximum": 9999},
-        "b": {"type": "string", "pattern": f"^{OVERGROWN}$"},
-    },
+    "properties": {"x": {"enum": [1234, 5678]}, "b": {"type": "string", "pattern": f"^{OVERGROWN}$"}},
     "required": ["x", "b"],
 }
 USER = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60}
