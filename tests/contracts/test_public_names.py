@@ -18,6 +18,8 @@ EXPECTED = {
     "Parallel",
     "PromptLookup",
     "TokenRecycling",
+    "Grammar",
+    "GrammarError",
     "Generation",
     "GenerationStats",
     "GenerationStream",

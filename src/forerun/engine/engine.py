@@ -143,18 +143,14 @@ class Engine:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted, cores = self._predicted(prediction, drafter), self._cores_of(drafter)
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
-        stream = GenerationStream(
-            play_on(cores, decoders, request, max_new_tokens),
-            TextAssembly(
-                self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
-            ),
-            self._exclusive,
-            cores,
-            seed=seed,
-            num_prompt=len(prompt_ids),
-            num_outside=self._drafter.num_unknown,
-            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
+        assembly = TextAssembly(
+            self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
         )
+        stream = GenerationStream(
+            play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
+            seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,
+            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
+        )  # fmt: skip
         with self._exclusive:
             self._end_running()
             self._running = stream

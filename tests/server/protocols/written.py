@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
-from forerun.server.protocols.answer import Answer, Choice
-from forerun.server.protocols.asked import Asked, Texts
+from forerun.server.protocols.answer import Answer, AnswerChoice
+from forerun.server.protocols.asked import Asked, PlainTexts
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.text.output.events import OutputEvent
 from forerun.text.tokenizer import Tokenizer
@@ -42,8 +42,8 @@ def written(
     stop: str = "",
 ) -> tuple[bytes, dict[str, Any]]:
     """An answer as a stream and as a whole."""
-    choice = Choice(tokenizer, Script(rounds), echo="", has_details=False)
-    asked = Asked(prompt=Texts(prompts=("",)), param="", source=source, streams=True)
+    choice = AnswerChoice(tokenizer, Script(rounds), echo="", has_details=False)
+    asked = Asked(prompt=PlainTexts(prompts=("",)), param="", source=source, streams=True)
     answer = Answer(asked=asked, request_id="r", model="m", choices=[choice], num_prompt_tokens=3, drafter="none")
     writer = protocol.writer(answer)
     stream = writer.begin() + writer.wait()

@@ -64,7 +64,7 @@ Part: TypeAlias = Passage | Call
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """What one round adds to a text.
 
     Args:
@@ -77,7 +77,7 @@ class Piece:
     details: dict[str, Any] | None = None
 
 
-class Choice:
+class AnswerChoice:
     """One of an answer's texts.
 
     Args:
@@ -97,7 +97,7 @@ class Choice:
         self.stop = ""  # the stop text that ended it
         self.result: Generation | None = None
 
-    def take(self, step: DecodeStep) -> Piece:
+    def take(self, step: DecodeStep) -> AnswerPiece:
         """Add a round."""
         self.last = step.stats
         self.num_tokens += len(step.token_ids)
@@ -110,7 +110,7 @@ class Choice:
         self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
         logprobs = self._logprobs.of(step)
         self.logprobs += logprobs
-        return Piece(events, logprobs, None if self._details is None else self._details.of(step))
+        return AnswerPiece(events, logprobs, None if self._details is None else self._details.of(step))
 
     def end(self, result: Generation) -> None:
         """Add the result; a text of no tokens has no rounds."""
@@ -168,7 +168,7 @@ class Answer:
     asked: Asked
     request_id: str
     model: str
-    choices: list[Choice]
+    choices: list[AnswerChoice]
     num_prompt_tokens: int
     drafter: str
     key: str = field(default_factory=lambda: uuid4().hex)
@@ -189,13 +189,13 @@ class Answer:
         return sum(choice.num_tokens for choice in self.choices)
 
 
-class Writer(Protocol):
+class AnswerWriter(Protocol):
     """Writes an answer in the form of a protocol, whole or as events."""
 
     def begin(self) -> bytes:
         """The events before the first text."""
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         """The events of a round of a text; may be empty."""
 
     def end(self, index: int) -> bytes:
@@ -214,4 +214,4 @@ class Writer(Protocol):
         """The whole answer as an object."""
 
 
-MakeWriter: TypeAlias = Callable[[Answer], Writer]
+MakeWriter: TypeAlias = Callable[[Answer], AnswerWriter]

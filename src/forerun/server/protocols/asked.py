@@ -55,7 +55,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class PlainTexts:
     """Texts to continue, or their token ids.
 
     Args:
@@ -80,7 +80,7 @@ class Middle:
     echoes: bool = False
 
 
-Prompt: TypeAlias = Chat | Texts | Middle
+Prompt: TypeAlias = Chat | PlainTexts | Middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,7 @@ class Asked:
         limit: most new tokens; None: as many as fit; 0: none, the prompt is only read.
         num_choices: texts per prompt.
         grammar: what the answer must look like.
+        grammar_at: the path of the field that says it, for errors.
         prediction: a text that the answer probably resembles.
         ignored: names of fields that have no effect.
         drafter: see `Engine.stream`; None: the server's own.
@@ -122,6 +123,7 @@ class Asked:
     limit: int | None = None
     num_choices: int = 1
     grammar: Grammar | None = None
+    grammar_at: str = ""
     prediction: str = ""
     streams: bool = False
     reporting: Reporting = Reporting()

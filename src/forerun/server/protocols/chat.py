@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 
 import forerun
-from forerun.server.protocols.answer import Answer, Choice, Piece
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.conversation import ConversationFields, conversation
 from forerun.server.protocols.errors import ApiError
@@ -80,7 +80,7 @@ def read(asked: ChatRequest) -> Asked:
         ),
         param="messages",
         limit=first_limit(asked.max_completion_tokens, asked.max_tokens, asked.n_predict),
-        grammar=asked.shape(),
+        **asked.shape(),
         prediction=prediction if isinstance(prediction, str) else "".join(part["text"] for part in prediction),
         ignored=[*asked.others, *ignored],
     )  # fmt: skip
@@ -104,7 +104,7 @@ class ChatWriter:
             self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))
         )
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         deltas = list(deltas_of(piece.events))
         extra: Body = {} if piece.details is None else {"forerun": piece.details}
         logprobs = chat_logprobs(piece.logprobs)
@@ -166,14 +166,14 @@ def deltas_of(events: Sequence[OutputEvent]) -> Sequence[Body]:
     return deltas
 
 
-def finish_of(choice: Choice) -> str | None:
+def finish_of(choice: AnswerChoice) -> str | None:
     """Why a text ended, in OpenAI's words."""
     if choice.ends_with_calls:
         return "tool_calls"
     return None if choice.finish is None else FINISH[choice.finish]
 
 
-def choice_body(index: int, choice: Choice) -> Body:
+def choice_body(index: int, choice: AnswerChoice) -> Body:
     """A whole text."""
     message: Body = {"role": "assistant", "content": choice.content, "refusal": None}
     if choice.reasoning:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field
 
 import forerun
-from forerun.server.protocols.answer import Answer, Choice, Piece
-from forerun.server.protocols.asked import Asked, Middle, Texts
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
+from forerun.server.protocols.asked import Asked, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import Ids, Text, first_limit, has
 from forerun.server.protocols.fields import whole as as_whole
@@ -61,23 +61,23 @@ def read(asked: CompletionRequest) -> Asked:
     common = asked.common()
     return Asked(
         **{**common, "sampling": {**common["sampling"], "logprobs": asked.logprobs}},
-        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), grammar=asked.shape(),
+        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), **asked.shape(),
         ignored=tuple(asked.others),
     )  # fmt: skip
 
 
-def prompt_of(asked: CompletionRequest) -> Texts | Middle:
+def prompt_of(asked: CompletionRequest) -> PlainTexts | Middle:
     """The texts to continue, or the gap before a suffix."""
     prompts = asked.prompts()
     if not asked.suffix:
-        return Texts(prompts=prompts, echoes=bool(asked.echo))
+        return PlainTexts(prompts=prompts, echoes=bool(asked.echo))
     (prompt,) = prompts if len(prompts) == 1 else (None,)
     if not isinstance(prompt, str):
         raise invalid("suffix: filling in before a suffix needs a single text as the prompt.", param="suffix")
     return Middle(prefix=prompt, suffix=asked.suffix, echoes=bool(asked.echo))
 
 
-class TextWriter:
+class CompletionsWriter:
     """Writes completions."""
 
     def __init__(self, answer: Answer) -> None:
@@ -94,7 +94,7 @@ class TextWriter:
         echoes = [(index, choice.echo) for index, choice in enumerate(self._answer.choices)]
         return b"".join(self._chunk(index, echo, **usage_so_far(self._answer)) for index, echo in echoes if echo)
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         text = "".join(event.text for event in piece.events if isinstance(event, Content))
         extra: Body = {} if piece.details is None else {"forerun": piece.details}
         logprobs = text_logprobs(piece.logprobs)
@@ -140,7 +140,7 @@ def choice_of(index: int, text: str, logprobs: Body | None, finish: str | None) 
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-def finish_of(choice: Choice) -> str | None:
+def finish_of(choice: AnswerChoice) -> str | None:
     """Why a text ended, in OpenAI's words."""
     return None if choice.finish is None else FINISH[choice.finish]
 
@@ -150,6 +150,6 @@ PROTOCOL: Final = ApiProtocol(
     paths=("/v1/completions", "/completions"),
     request=CompletionRequest,
     read=read,
-    writer=TextWriter,
+    writer=CompletionsWriter,
     keys=("id", "object", "choices", "usage"),
 )

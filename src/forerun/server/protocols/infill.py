@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, Choice, Piece
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked, Middle
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.fields import Fields, WritingFields, first_limit
@@ -59,7 +59,7 @@ class InfillWriter:
     def begin(self) -> bytes:
         return b""
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         text = "".join(event.text for event in piece.events if isinstance(event, Content))
         return data_event({"index": 0, "content": text, "stop": False}) if text else b""
 
@@ -96,7 +96,7 @@ class InfillWriter:
         }
 
 
-def stop_type(choice: Choice) -> str:
+def stop_type(choice: AnswerChoice) -> str:
     """Why a text ended, in llama-server's words."""
     if choice.finish is not FinishReason.STOP:
         return "limit"

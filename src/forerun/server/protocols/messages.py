@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, Call, Choice, Part, Piece
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part
 from forerun.server.protocols.asked import Asked, Chat, ToolUse
 from forerun.server.protocols.earlier_blocks import messages_of, system_text
 from forerun.server.protocols.errors import ApiError, PromptTooLongError
@@ -91,6 +91,7 @@ def read(asked: MessagesRequest) -> Asked:
         ),
         limit=first_limit(asked.max_tokens),
         grammar=format_grammar(shape, "output_config.format") if isinstance(shape, dict) else None,
+        grammar_at="output_config.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *skipped, *ignored],
     )
@@ -118,14 +119,14 @@ class MessagesWriter:
         self._open: str | None = None  # the type of the block that is being written
 
     @property
-    def _choice(self) -> Choice:
+    def _choice(self) -> AnswerChoice:
         return self._answer.choices[0]
 
     def begin(self) -> bytes:
         start = {**self._message([], None, None), "usage": usage_of(self._answer)}
         return named_event("message_start", {"message": start})
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         return b"".join(map(self._event, piece.events))
 
     def _event(self, event: OutputEvent) -> bytes:
@@ -215,7 +216,7 @@ def call_id(id_: str) -> str:
     return id_.replace("call_", "toolu_", 1) if id_.startswith("call_") else id_
 
 
-def stop_of(choice: Choice) -> tuple[str, str | None]:
+def stop_of(choice: AnswerChoice) -> tuple[str, str | None]:
     """Why a text ended, and the stop text that ended it."""
     if choice.ends_with_calls:
         return "tool_use", None

@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, Call, Choice, Part, Passage, Piece
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage
 from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
@@ -78,6 +78,7 @@ def read(asked: ResponsesRequest) -> Asked:
         sampling=plain_sampling({name: value for name, value in given.items() if value is not None}),
         limit=first_limit(asked.max_output_tokens),
         grammar=format_grammar(shape, "text.format") if isinstance(shape, dict) else None,
+        grammar_at="text.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *offered.ignored, *reader.ignored],
         source=asked,
@@ -96,7 +97,7 @@ class ResponsesWriter:
         self._item_id = ""
 
     @property
-    def _choice(self) -> Choice:
+    def _choice(self) -> AnswerChoice:
         return self._answer.choices[0]
 
     def begin(self) -> bytes:
@@ -105,7 +106,7 @@ class ResponsesWriter:
     def wait(self) -> bytes:
         return self._event("response.in_progress", response=self._response("in_progress"))
 
-    def add(self, index: int, piece: Piece) -> bytes:
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
         return b"".join(map(self._of, piece.events))
 
     def _of(self, event: OutputEvent) -> bytes:

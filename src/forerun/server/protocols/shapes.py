@@ -16,6 +16,7 @@ GBNF: Final = (
     "this is a grammar in GBNF, which is not supported: write it in Lark (rules such as start: \"a\" | b), or give a "
     "json_schema."
 )  # fmt: skip
+SCHEMA_AT: Final = {"response_format": "response_format.json_schema.schema"}
 SHAPES: Final = ("json", "regex", "choice", "grammar", "json_object")  # of structured_outputs
 GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 Pattern = Annotated[str, StringConstraints(min_length=1)]
@@ -34,8 +35,8 @@ class ShapedFields(WritingFields):
     guided_grammar: Pattern | None = None
     response_format: Object | None = None
 
-    def shape(self) -> Grammar | None:
-        """The grammar of the answer; None if it may be any text.
+    def shape(self) -> dict[str, Any]:
+        """The arguments of `Asked` that these fields give.
 
         Raises:
             ApiError: one of the fields is invalid, or there are several.
@@ -43,7 +44,8 @@ class ShapedFields(WritingFields):
         found = {name: grammar for name, grammar in self._shapes() if grammar is not None}
         if len(found) > 1:
             raise invalid(f"{' and '.join(found)} both say what the answer looks like: give one.", param=min(found))
-        return next(iter(found.values()), None)
+        name, grammar = next(iter(found.items()), ("", None))
+        return {"grammar": grammar, "grammar_at": SCHEMA_AT.get(name, name)}
 
     def _shapes(self) -> Iterator[tuple[str, Grammar | None]]:
         yield "response_format", format_grammar(self.response_format or {}, "response_format")
@@ -115,7 +117,12 @@ def schema_grammar(schema: Any, param: str) -> Grammar:
             raise invalid(f"{param}: this is not valid JSON.", param=param, code=INVALID_GRAMMAR) from None
     if not (is_object(schema) or isinstance(schema, bool)):
         raise invalid(f"{param}: a JSON schema is an object.", param=param)
-    return Grammar.json_schema(schema)
+    try:
+        return Grammar.json_schema(schema)
+    except RecursionError:
+        raise invalid(
+            f"{param}: its parts are too deep within each other.", param=param, code=INVALID_GRAMMAR
+        ) from None
 
 
 def written_grammar(text: str, param: str) -> Grammar:

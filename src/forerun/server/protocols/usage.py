@@ -21,13 +21,14 @@ def reported(answer: Answer) -> Body:
 def usage(answer: Answer) -> Body:
     """Token usage of a request. A prompt counts once, however many texts are written for it."""
     results = answer.results
+    predicted = results if answer.asked.prediction else ()  # what a grammar forces is drafted like a prediction
     num_new = sum(result.stats.num_new_tokens for result in results)
     return {
         **counted(answer.num_prompt_tokens, num_new),
         "prompt_tokens_details": {"cached_tokens": answer.num_cached_tokens},
         "completion_tokens_details": {
-            "accepted_prediction_tokens": sum(result.stats.num_predicted_accepted for result in results),
-            "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in results),
+            "accepted_prediction_tokens": sum(result.stats.num_predicted_accepted for result in predicted),
+            "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in predicted),
         },
         "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last),
     }

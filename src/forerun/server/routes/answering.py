@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.guard.connection import ABORT
-from forerun.server.protocols.answer import Answer, Choice, MakeWriter
+from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.unsupported import ignored_header
@@ -39,7 +39,7 @@ class Answering:
             asked=asked,
             request_id=request.scope["state"]["request_id"],
             model=asked.model or self._service.model_name,
-            choices=[Choice(tokenizer, read.make_parser(), echo=echo, has_details=details) for echo in echoes],
+            choices=[AnswerChoice(tokenizer, read.make_parser(), echo=echo, has_details=details) for echo in echoes],
             num_prompt_tokens=sum(map(len, read.ids)),
             drafter=asked.drafter or self._service.drafter_name,
         )

@@ -11,17 +11,20 @@ from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.answer import EventParser, PlainParser
-from forerun.server.protocols.asked import Asked, Chat, Middle, Texts
+from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.shapes import INVALID_GRAMMAR
 from forerun.server.work.chats import ChatReader, ReadChat, sentence
+from forerun.server.work.forms import schemas_of
 from forerun.server.work.middles import MiddleReader, middle_reader
 from forerun.text.bounded_child import Limits
+from forerun.text.grammar_check import GrammarCheck, GrammarFaultError
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
 
 Found = TypeVar("Found")
+MOST_SAID: Final = 300  # characters of a fault
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
 NUM_READERS: Final = 4  # owners whose prompts are read at a time, so that an owner with long prompts delays no other
 
@@ -69,7 +72,7 @@ class PromptReader:
         template = engine.tokenizer.chat_template
         self._chats = None if template is None else ChatReader(engine, template, limits)
         self._middles = middle_reader(engine.tokenizer)
-        self._engine = engine
+        self._engine, self._grammars = engine, GrammarCheck()
 
     async def begin(self) -> None:
         """Find what the chat template knows, which takes a moment.
@@ -77,11 +80,14 @@ class PromptReader:
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
         """
+        loop = asyncio.get_running_loop()
         if self._chats is not None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._chats.begin)
+            await loop.run_in_executor(self._threads, self._chats.begin)
+        await loop.run_in_executor(self._threads, self._grammars.begin)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._grammars.close()
         if self._chats is not None:
             self._chats.close()
 
@@ -116,7 +122,7 @@ class PromptReader:
                     ids=[read.ids], grammar=read.grammar, make_parser=read.make_parser, ignored=read.ignored,
                     shown_tokens=read.shown_tokens,
                 )  # fmt: skip
-            case Texts(prompts=prompts, echoes=echoes):
+            case PlainTexts(prompts=prompts, echoes=echoes):
                 ids = [await self.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
                 texts = [prompt if isinstance(prompt, str) else await self.decode(prompt) for prompt in prompts]
                 found = ReadPrompts(ids=ids, echoes=texts if echoes else (), grammar=asked.grammar)
@@ -127,7 +133,7 @@ class PromptReader:
                     grammar=asked.grammar, end_ids=middles.end_ids,
                 )  # fmt: skip
         if (grammar := found.grammar) is not None:
-            await self._apart(lambda: self._require_grammar(grammar))
+            await self._apart(lambda: self._require_grammar(grammar, asked))
         return replace(found, prediction=await self.prediction(asked.prediction))
 
     async def rendered(self, chat: Chat) -> ReadChat:
@@ -164,12 +170,20 @@ class PromptReader:
         ids = await self.text(text, add_special_tokens=False) if text else []
         return ids[: self._max_length]
 
-    def _require_grammar(self, grammar: Grammar) -> None:
-        """Raise ApiError for a grammar that cannot be used."""
+    def _require_grammar(self, grammar: Grammar, asked: Asked) -> None:
+        """Raise ApiError, which names the cause, for a grammar that cannot be used."""
+        at = asked.grammar_at if asked.grammar is not None else "tools"
         try:
+            self._grammars.require(grammar, schemas_of(asked))
             self._engine.require_grammar(grammar)
+        except GrammarFaultError as error:
+            place = error.place or at
+            raise invalid(
+                f"What {place} demands cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
+                param=place.partition(".")[0], code=INVALID_GRAMMAR,
+            ) from None  # fmt: skip
         except ConfigError as error:
-            raise invalid(sentence(error), code=INVALID_GRAMMAR) from None
+            raise invalid(sentence(error), param=at.partition(".")[0], code=INVALID_GRAMMAR) from None
 
     def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for an empty prompt, for ids that the model lacks, and if no room is left for an answer."""
