@@ -68,7 +68,9 @@ def responses_body(names: Sequence[str], choice: str, is_parallel: bool, limit: 
 def whole_chat(body: Any) -> Read:
     (choice,) = body["choices"]
     message = choice["message"]
-    calls = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    calls = [
+        (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
+    ]
     return Read(
         reasoning=message.get("reasoning_content", ""), content=message["content"] or "", calls=calls,
         end=choice["finish_reason"], usage=body["usage"],

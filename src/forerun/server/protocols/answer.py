@@ -46,13 +46,14 @@ class Passage:
         return "".join(self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A call of a tool, as far as it is written."""
 
     id: str
     name: str
     pieces: list[str]
+    is_complete: bool = False
 
     @property
     def arguments(self) -> str:
@@ -129,8 +130,8 @@ class AnswerChoice:
                 self.parts.append(self.calls[-1])
             case CallArguments(index, text):
                 self.calls[index].pieces.append(text)
-            case CallEnded():
-                pass
+            case CallEnded(index):
+                self.calls[index].is_complete = True
 
     @property
     def reasoning(self) -> str:

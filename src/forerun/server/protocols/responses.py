@@ -1,6 +1,7 @@
 """OpenAI's Responses API without stored state: POST /v1/responses."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -186,7 +187,7 @@ class ResponsesWriter:
         while len(self._ids) < len(parts):  # a stream has given ids to its items already
             self._ids.append(uuid4().hex)
         items = [
-            self._item(part, self._status if place == len(parts) - 1 else "completed", place=place)
+            self._item(part, self._status if is_last(part, parts) else "completed", place=place)
             for place, part in enumerate(parts)
         ]
         cut = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
@@ -232,6 +233,11 @@ class ResponsesWriter:
             "text": asked.text or {"format": {"type": "text"}},
             "metadata": asked.metadata or {},
         }
+
+
+def is_last(part: Part, parts: Sequence[Part]) -> bool:
+    """True for the part in which the answer ended."""
+    return part is parts[-1] and not (isinstance(part, Call) and part.is_complete)
 
 
 def empty_response(id_: str, created_s: int, status: str) -> Body:
