@@ -10,7 +10,7 @@ from forerun.cli.comparison import SpeedComparison, Written
 from forerun.core.pace import Pace
 from forerun.engine.learnt import LearntFile
 from forerun.speculation.economy.costs import RoundCosts
-from tests.cli.conftest import Run, RunProcess
+from tests.cli.conftest import Run
 
 
 def sections(shown: str) -> list[str]:
@@ -102,9 +102,9 @@ def test_no_gain_exceeds_the_tokens_of_a_round() -> None:
     assert not found.gains
 
 
-def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run_process: RunProcess) -> None:
-    finished = run_process("demo", "-n", "12")
-    assert finished.returncode == 0, finished.stderr
+def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run: Run) -> None:
+    finished = run("demo", "-n", "12")
+    assert finished.exit_code == 0, finished.stderr
     assert finished.stderr.startswith(
         "using the tiny built-in model, which knows no facts: smollm2 is not on this machine"
     )

@@ -94,7 +94,7 @@ def plain(run_process: RunProcess) -> str:
     ("term", "no_colour", "has_escapes", "has_colours"),
     [
         ("xterm", "", True, True),
-        ("dumb", "", False, False),
+        pytest.param("dumb", "", False, False, marks=pytest.mark.slow),
         pytest.param("xterm", "1", True, False, marks=pytest.mark.slow),
     ],
 )

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from textwrap import dedent
@@ -26,6 +27,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, No
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.core.steps import DrafterState
 from forerun.engine.engine import Engine
+from tests.marks import rest_slow
 
 NUM_LOST = 200
 START_S = 120.0
@@ -53,7 +55,7 @@ def plain() -> list[str]:
     return texts(1, NoDrafter())
 
 
-@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("num_ranks", rest_slow([2, 3], 1))
 def test_ranks_write_the_text_of_one_process(num_ranks: int, plain: list[str]) -> None:
     assert texts(num_ranks, PromptLookup()) == plain
 
@@ -87,15 +89,12 @@ def test_a_draft_shared_by_processes_drafts_and_all_of_them_end_with_the_engine(
 
 
 @NATIVE
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "drafter"),
     [
         ("stored", PromptLookup()),
-        *(
-            pytest.param(weights, drafter, marks=pytest.mark.slow)
-            for weights in ("stored", "int8", "int4")
-            for drafter in (DraftModel(), Parallel(draft=DraftModel()))
-        ),
+        *product(("stored", "int8", "int4"), (DraftModel(), Parallel(draft=DraftModel()))),
     ],
 )
 def test_rows_of_several_ranks_are_exact(weights: str, drafter: DrafterConfig) -> None:
@@ -126,7 +125,7 @@ def follower_of_this_process() -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("is_at_work", [True, False])
+@pytest.mark.parametrize("is_at_work", rest_slow([True, False], 1))
 def test_a_killed_rank_is_named_within_a_second(shared: Engine, is_at_work: bool) -> None:
     follower = follower_of_this_process()
     stream = iter(shared.stream(PROMPT, SamplingParams(max_new_tokens=400, ignore_eos=True)))
@@ -151,7 +150,9 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
         assert not follower.is_running()
 
 
-def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list[str]) -> None:
+def test_ctrl_c_leaves_all_ranks_with_the_same_cache_and_none_outlives_its_engine(
+    shared: Engine, plain: list[str]
+) -> None:
     rng = random.Random(1)
     for number in range(6):
         timer = threading.Timer(rng.uniform(0.0, 0.05), _thread.interrupt_main)
@@ -160,6 +161,9 @@ def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list
             write_on(shared, PROMPT + " x" * number)
         timer.join()
         assert shared.generate(PROMPT, GREEDY).text == plain[0]
+    follower = follower_of_this_process()
+    shared.close()
+    assert not follower.is_running()
 
 
 def write_on(one: Engine, prompt: str) -> None:
@@ -290,16 +294,10 @@ def write_two(one: Engine) -> None:
     one.generate(PROMPT, GREEDY)
 
 
-def test_no_rank_outlives_its_engine(shared: Engine) -> None:
-    follower = follower_of_this_process()
-    shared.close()
-    assert not follower.is_running()
-
-
 def test_a_rank_that_cannot_be_made_ready_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_MAX_LENGTH", "no number")  # which only processes of the command line read
     files: list[int] = []
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(RankLostError, match=r"rank 1 of the target \(pid \d+\) ended with status 2"):
             engine(2, NoDrafter(), "float32")
         gc.collect()

@@ -25,6 +25,7 @@ from forerun.core.shared_length import shared_length
 from forerun.core.steps import DraftedTree
 from forerun.model.runner import LEAST_ROWS
 from forerun.text.tokenizer import Tokenizer
+from tests.marks import rest_slow
 from tests.varied import engine_with
 
 DRAFTERS: dict[str, DrafterConfig] = {
@@ -49,7 +50,7 @@ ASKED = (
 SETTINGS = {"num_threads": 1, "max_length": 640}
 OWNERS = ("", "ann", "bob", "ann")
 ACTIONS = ("ask", "ask", "edit", "again", "several", "cancel")
-NUM_REQUESTS = 36
+NUM_REQUESTS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +195,7 @@ def test_200_conversations_are_reused_as_without_a_drafter(
     assert sum(one.num_reused for one in found[0]) > sum(len(one.prompt_ids) for one in found[0]) // 4
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", rest_slow(range(2), 1))
 def test_what_is_reused_is_the_longest_beginning_of_the_owners_and_changes_no_text(plain: Engine, seed: int) -> None:
     plain.forget()
     asked = talk_with(plain, seed)

@@ -48,9 +48,7 @@ def gained(outcomes: list[AnswerOutcome]) -> tuple[int, int, float]:
     [
         (1.0, 8, 10.0),  # ten levels grow in a pass, eight rows give eight tokens
         (1.9, 6, 11.4),  # 10 / 1.9 = 5.3: the sixth level is there 1.4 ms after the verdict, and is waited for
-        (3.0, 4, 12.0),
         (4.4, 3, 13.2),
-        (6.0, 2, 12.0),
     ],
 )
 def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(
@@ -62,7 +60,7 @@ def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(
     assert decode_s == pytest.approx(1e-3 * round_ms * rounds)
 
 
-@pytest.mark.parametrize(("draft_ms", "num_tokens"), [(1.9, 5), (3.0, 3), (4.4, 2)])
+@pytest.mark.parametrize(("draft_ms", "num_tokens"), [(1.9, 5), (4.4, 2)])
 def test_a_drafter_that_rests_loses_what_is_left_of_the_targets_pass(draft_ms: float, num_tokens: int) -> None:
     """It begins no pass that would end long after the verdict: floor(T / D) levels in T."""
     times = free(10.0, draft_ms)

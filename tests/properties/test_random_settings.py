@@ -39,7 +39,7 @@ def test_rows_have_the_same_bits_alone_and_in_company() -> None:
     assert all(totals[f"{name}: rows"] > 0 for name in ("native", "torch", "filtered", "penalised", "greedy"))
 
 
-@pytest.mark.parametrize("machine", rest_slow(MACHINES[:3], 2), ids=str)
+@pytest.mark.parametrize("machine", rest_slow(MACHINES[:3], 1), ids=str)
 def test_texts_are_those_of_plain_decoding_and_of_the_textbook(machine: Machine) -> None:
     totals = totals_of(machine, LOCAL, range(NUM_REQUESTS))
     assert different(totals) == {}

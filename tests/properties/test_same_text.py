@@ -26,7 +26,7 @@ from tests.random_settings import edited, random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
-NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 2, 400, 50
+NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 400, 60
 FORBIDDEN = -1e9
 
 

@@ -21,7 +21,7 @@ from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, layer_skip
 
-NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 200, 50
+NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 300, 30
 MOST_TOKENS = 48  # past the window of the paper's search
 
 

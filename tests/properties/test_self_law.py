@@ -30,11 +30,12 @@ from tests.drafting.layer_skip.toy_law import (
     params_of,
     toy_target,
 )
-from tests.marks import rest_slow
+from tests.marks import in_turn
 from tests.varied import Varied, layer_skip
 
 LEAST_P = 1e-4
 NUM_DEFAULT, NUM_SLOW = 1000, 20_000
+OTHERS = [(0.6, 0.95, False), (1.5, 0.5, False), (1.0, 1.0, True), (0.6, 0.95, True), (1.5, 0.5, True)]
 SETTINGS = pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.95), (1.5, 0.5)])
 SKIPPED: SkipSet = frozenset({(1, ATTENTION), (2, MLP)})
 # A chain of two with runners-up beside it, the same for every seed, so that what became of it is known of a text.
@@ -114,8 +115,10 @@ def check_law(config: Varied, params: SamplingParams, num_seeds: int) -> None:
         assert fit(texts, expected) > LEAST_P, name
 
 
-@SETTINGS
-@pytest.mark.parametrize("noise_aware", rest_slow([False, True], 1))
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "noise_aware"),
+    [(1.0, 1.0, False), *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)],
+)
 def test_the_first_three_tokens_have_the_targets_law_whatever_became_of_the_draft(
     temperature: float, top_p: float, noise_aware: bool
 ) -> None:
@@ -148,13 +151,14 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize("name", NARROW)
-@pytest.mark.parametrize("noise_aware", [False, True])
-@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize(
+    ("name", "ways"), in_turn(list(NARROW), [(False, False), (False, True), (True, False), (True, True)])
+)
 def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafted(
-    name: str, noise_aware: bool, adaptive: bool
+    name: str, ways: tuple[bool, bool]
 ) -> None:
     """Twelve children of a vocabulary of ten, of which top_p leaves few."""
+    noise_aware, adaptive = ways
     config = COMB.changed(
         num_children=12, verify_width=16, draft_width=3, depth=3, knows_noise=noise_aware, adaptive=adaptive
     )

@@ -7,6 +7,7 @@ import pytest
 from tests.backends.gpu.separate import run_compiled
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.slow  # what these readers are for is tested in test_compile
 
 
 @pytest.fixture(scope="module")

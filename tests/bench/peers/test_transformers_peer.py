@@ -31,6 +31,7 @@ def test_settings_reach_the_assistant(pair: Pair) -> None:
         assert max(check_peer(peer, pair)) == 3
 
 
+@pytest.mark.slow
 def test_a_draft_with_a_part_of_the_tokens_is_refused(pair: Pair, tmp_path: Path) -> None:
     source = open_source("builtin-draft")
     small = write_mapped(

@@ -99,14 +99,14 @@ def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_verification_has_the_same_bits_with_and_without_riders(
     seed: int, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     assert differences_of_the_host(seed, kernels, dtype) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_with_fused_kernels_it_has_them_but_for_rounding(seed: int) -> None:
     assert max(differences_of_the_host(seed, FUSED, torch.float64)) < 1e-9
 
@@ -126,7 +126,7 @@ def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipp
 @EXACT_KERNELS
 @DTYPES
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "along"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
     seed: int, is_alone: bool, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:

@@ -26,7 +26,7 @@ from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import FAULTS, Pace, Spend, World
 
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SCHEDULES_PER_CHUNK = 1, 250, 4000  # chunks so long that all befalls each
+NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SCHEDULES_PER_CHUNK = 1, 500, 2000  # chunks so long that all befalls each
 GREEDY = SamplingParams()
 SLOW_STEP_S = 0.3  # of the target, where the drafter is given time to be replaced
 MAX_SLOW_ROUNDS = 40  # by then silence was noticed, a new drafter came up, and half of its guesses are right

@@ -7,11 +7,12 @@ Times are measured with errors of up to 20 % and stalls of ten times. Figures ar
 import pytest
 
 from forerun.core.pace import Pace
-from tests.marks import rest_slow
+from tests.marks import in_turn, rest_slow
 from tests.speculation.economy.market import FLAT, MIDDLE, STEEP, Answer, Chance, Market, Skill, always, totals
 
 FIRST, LATER = 1.05, 1.02  # promised, over plain decoding
-SEEDS = rest_slow(range(8), 2)
+SEEDS = rest_slow(range(8), 1)
+PAIRS = ((0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9))  # how often a draft and recycling are right
 SHORT, LONG = [60] * 30, [1000] * 4
 MACHINES = {"flat": FLAT, "middle": MIDDLE, "steep": STEEP}
 PASS_S = 1.2e-3  # of a draft, a ninth of the target's
@@ -59,8 +60,7 @@ def test_a_draft_that_is_sure_and_always_wrong_cannot_fool_the_chooser(machine: 
     assert max(answer.over_plain for answer in answers[1:]) <= LATER + 0.01
 
 
-@pytest.mark.parametrize("period", [60, 240, 600])
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("machine", "period"), in_turn(list(MACHINES), [60, 240, 600]))
 def test_a_draft_that_turns_bad_loses_a_hundredth_or_two_of_an_answer(machine: str, period: int) -> None:
     """From one answer to the next, or in the middle of one, without notice and again and again."""
     answers = []
@@ -74,14 +74,11 @@ def test_a_draft_that_turns_bad_loses_a_hundredth_or_two_of_an_answer(machine: s
         assert totals(answers) < 0.95
 
 
-@pytest.mark.parametrize(("draft", "recycling"), [(0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9)])
-@pytest.mark.parametrize("machine", MACHINES)
-def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(
-    machine: str, draft: float, recycling: float
-) -> None:
+@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES)))
+def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str, pair: tuple[float, float]) -> None:
     over_best = []
     for seed in range(3):
-        market = Market(MACHINES[machine], skills(always(draft), always(recycling)), seed=seed)
+        market = Market(MACHINES[machine], skills(*map(always, pair)), seed=seed)
         market.write(1000)
         begin, answers = market.place, written(market, [1000] * 3)
         assert max(answer.over_plain for answer in answers) <= LATER
@@ -90,15 +87,12 @@ def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(
     assert max(over_best) <= 1.1
 
 
-@pytest.mark.parametrize(("draft", "recycling"), [(0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9)])
-@pytest.mark.parametrize("machine", MACHINES)
-def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(
-    machine: str, draft: float, recycling: float
-) -> None:
+@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES)))
+def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(machine: str, pair: tuple[float, float]) -> None:
     """What an answer may lose ends some that a dear drafter began badly, and would have won."""
     over_best, over_plain = [], []
     for seed in range(3):
-        market = Market(MACHINES[machine], skills(always(draft), always(recycling)), seed=seed)
+        market = Market(MACHINES[machine], skills(*map(always, pair)), seed=seed)
         written(market, [60] * 5)
         begin, answers = market.place, written(market, [60] * 30)
         over_plain += [answer.over_plain for answer in answers]
