@@ -49,12 +49,9 @@ def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[li
 
 @pytest.mark.usefixtures("random_turns")
 @pytest.mark.parametrize("weights", FORMATS)
-def test_every_drafter_writes_the_text_of_the_same_rounded_target(
-    target: str, draft: str, weights: WeightsName
-) -> None:
+def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, weights: WeightsName) -> None:
     expected, _ = texts(target, weights, NoDrafter())
     drafters = [
-        DraftModel(model=draft),
         DraftModel(model=target),
         PromptLookup(),
         Parallel(draft=DraftModel(model=target), num_threads=1),

@@ -89,7 +89,12 @@ def plain() -> Iterator[PlainTexts]:
         yield PlainTexts(engine)
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+RARELY = ("the paper's search", "an int8 copy")  # others stand for them by default
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in RARELY else ()) for name in DRAFTERS]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with engine_of(DRAFTERS[request.param]) as engine:
         yield engine

@@ -21,6 +21,7 @@ from forerun import (
 )
 from forerun.runtime.affinity import own_cores
 from forerun.speculation.economy import plain_times
+from tests.marks import rest_slow
 
 PROMPT = "the cat sat on the mat and the cat "
 MIXED = [
@@ -42,7 +43,7 @@ def drafters(draft: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["draft_model", "parallel", "prompt_lookup", "layer_skip"])
+@pytest.fixture(params=rest_slow(["draft_model", "parallel", "layer_skip", "prompt_lookup"], 3))
 def engine(request: pytest.FixtureRequest, target: str, draft: str) -> Iterator[Engine]:
     config = EngineConfig(target=target, drafter=drafters(draft)[request.param], dtype="float32", measures_speedup=True)
     with Engine(config) as engine:

@@ -31,8 +31,8 @@ from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
-FEW_PLACES, FEW_MOMENTS = 3, 3
-VARIANTS = ("recycling", "layer_skip", "layer_skip int4")  # by default those that draft in every round stand for them
+FEW_PLACES, FEW_MOMENTS = 2, 3
+VARIANTS = ("recycling", "layer_skip", "layer_skip int4", "prompt_lookup")  # others stand for them by default
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",

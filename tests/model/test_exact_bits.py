@@ -19,6 +19,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
 from forerun.speculation.tree import ancestry_matrix
+from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
 
@@ -119,7 +120,7 @@ def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
 @KERNELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("num_threads", rest_slow([2, 1], 1))
 def test_a_prefill_has_the_bits_of_single_steps(
     shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:

@@ -33,7 +33,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
-from tests.marks import rest_slow
+from tests.marks import in_turn, rest_slow
 from tests.model.kernel_sets import EXACT_SETS, NATIVE_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
@@ -85,8 +85,7 @@ def check_every_round(
     assert num_accepted(rounds) > 0, "no draft row could have stayed"
 
 
-@NAMES
-@PARAMS
+@pytest.mark.parametrize(("name", "params"), in_turn(list(CONFIGS), [GREEDY, SAMPLED]))
 @DTYPES
 @pytest.mark.parametrize("kernels", EXACT_SETS)
 def test_after_every_round_the_cache_has_the_bits_of_a_fresh_pass_over_the_text(

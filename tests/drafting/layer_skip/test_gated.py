@@ -22,10 +22,11 @@ from tests.drafting.layer_skip.skip_emulator import (
     score,
     speed_model,
 )
+from tests.marks import rest_slow
 
 NUM_SEEDS = 12
 STAGES = (100, 200, 400)
-EMULATORS = pytest.mark.parametrize("make", [cnn_dm, gsm8k])
+EMULATORS = pytest.mark.parametrize("make", rest_slow([cnn_dm, gsm8k], 1))
 Make = Callable[[int], Emulator]
 
 

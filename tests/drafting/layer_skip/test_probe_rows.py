@@ -36,6 +36,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from tests.marks import in_turn
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
@@ -202,8 +203,7 @@ def real_chain(
 
 
 @EXACT_KERNELS
-@PARAMS
-@COPIES
+@pytest.mark.parametrize(("copy", "params"), in_turn(["plain", "int8", "int4"], [GREEDY, SAMPLED]))
 def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
     copy: str, params: SamplingParams, kernels: ModelBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
