@@ -1,13 +1,9 @@
-"""Random command lines with right and wrong flags, input and variables, and what each of them came to.
-
-`count_command_lines.py` counts the faults of many.
-"""
+"""Random command lines with right and wrong flags, input and variables, and what each of them came to."""
 
 import io
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -188,16 +184,6 @@ def run_here(line: Line) -> tuple[int, str, str]:
     return int(code or 0), found[0], found[1]
 
 
-def run_process(line: Line) -> tuple[int, str, str]:
-    """The line as a user runs it."""
-    words = [word.encode("utf-8", "surrogateescape") for word in line.words if "\ud800" not in word]
-    finished = subprocess.run(
-        [sys.executable, "-m", "forerun", *words],
-        input=line.typed, capture_output=True, env=os.environ | line.variables, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    return finished.returncode, *(text.decode("utf-8", "replace") for text in (finished.stdout, finished.stderr))
-
-
 @contextmanager
 def limited() -> Iterator[None]:
     """At most LIMIT_S seconds."""
@@ -212,16 +198,3 @@ def limited() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def tiny_models(folder: Path) -> tuple[str, ...]:
-    """A target, its draft, and a model with other tokens."""
-    from tests.conftest import SIZES
-    from tests.golden.families import llama, qwen2
-    from tests.text.tiny_tokenizers import write_byte_level, write_llama
-
-    for name, model in (("t", qwen2(**SIZES)), ("d", qwen2(**SIZES, num_hidden_layers=1)), ("p", llama(**SIZES))):
-        (folder / name).mkdir()
-        model.save(folder / name)
-        (write_llama if name == "p" else write_byte_level)(folder / name)
-    return tuple(str(folder / name) for name in ("t", "d", "p"))

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter, PromptLookup
+from forerun.core.drafter_config import DraftModel, PromptLookup
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Round
-from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.policies import BEST, LookupPolicy
+from forerun.drafting.policies import LookupPolicy
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from tests.marks import rest_slow
 from tests.tiny import (
@@ -212,19 +211,6 @@ def test_the_context_can_be_filled_to_its_last_slot(params: SamplingParams, seed
 
 
 @PARAMS
-def test_a_drafter_serves_one_request_after_another(params: SamplingParams) -> None:
-    """Nothing of the last request is left over, also when the next prompt begins with the last text."""
-    target = tiny_runner(SPEC, WEIGHTS)
-    drafters = [drafter_of(weights_of(2), DraftModel()), PromptLookupDrafter(PromptLookup())]
-    prompt = list(PROMPT)
-    for turn in range(4):
-        expected = decode_ids(tiny_runner(SPEC, WEIGHTS), NoneDrafter(), prompt, params, seed=turn, num_tokens=12)
-        for drafter in drafters:
-            assert decode_ids(target, drafter, prompt, params, seed=turn, num_tokens=12) == expected
-        prompt = [*prompt, *expected, 2, 3] if turn != 1 else [9, 9]
-
-
-@PARAMS
 @pytest.mark.parametrize("cut", [1, 2, 7, 39])
 def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: int) -> None:
     """The noise is keyed by the place in the text, not by a count of draws."""
@@ -233,11 +219,6 @@ def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: 
     first = decode_ids(target, drafter, PROMPT, params, seed=7, num_tokens=cut)
     rest = decode_ids(target, drafter, [*PROMPT, *first], params, seed=7, num_tokens=NUM_TOKENS - cut)
     assert [*first, *rest] == whole
-
-
-def test_seeds_give_different_texts_and_greedy_none() -> None:
-    assert len({tuple(plain_ids(SAMPLED, seed=seed)) for seed in range(8)}) == 8
-    assert plain_ids(GREEDY, seed=1) == plain_ids(GREEDY, seed=2)
 
 
 @PARAMS
@@ -257,14 +238,3 @@ def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() 
     num_hits = sum(step.stats.was_hit for seed in range(10) for step in rounds_of(drafter, SAMPLED, seed=seed))
     assert num_hits > 0
     assert not any(step.stats.was_hit for step in rounds_of(NoneDrafter(), SAMPLED))
-
-
-@pytest.mark.parametrize(
-    ("config", "kind"),
-    [(NoDrafter(), NoneDrafter), (PromptLookup(), PromptLookupDrafter), (DraftModel(), DraftModelDrafter)],
-    ids=["none", "prompt_lookup", "draft_model"],
-)
-def test_every_config_builds_its_drafter(config: NoDrafter | PromptLookup | DraftModel, kind: type[Drafter]) -> None:
-    drafter = build_drafter(config, BEST, target=SPEC, draft_runner=tiny_runner(SPEC, WEIGHTS))
-    assert isinstance(drafter, kind)
-    assert ids_of(rounds_of(drafter, SAMPLED)) == plain_ids(SAMPLED)

@@ -124,15 +124,6 @@ def test_every_token_in_bfloat16_is_that_of_plain_decoding(
 
 
 @needs_native
-def test_short_texts_are_cut_at_the_token_that_was_asked_for(engine: Engine, plain: PlainTexts) -> None:
-    for length in (1, 2, 3, 5):
-        params = replace(GREEDY, max_new_tokens=length)
-        result = engine.generate(PROMPT, params)
-        assert len(result.token_ids) == length
-        assert_same(result, plain.generate(PROMPT, params))
-
-
-@needs_native
 def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: PlainTexts) -> None:
     with engine.stream(PROMPT, GREEDY) as stream:
         pieces = [step.token_ids for step in stream]
@@ -148,33 +139,10 @@ def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: 
 
 
 @needs_native
-def test_a_turn_that_goes_on_from_the_last_one_is_not_computed_again(engine: Engine, plain: PlainTexts) -> None:
-    first = engine.generate(PROMPT, SAMPLED)
-    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode("\n\ndef write_lines(path, lines):\n")]
-    second = engine.generate(prompt_ids, SAMPLED)
-    assert second.stats.num_reused_tokens >= first.stats.num_prompt_tokens + first.stats.num_new_tokens - 1
-    assert_same(second, plain.generate(prompt_ids, SAMPLED))
-
-
-@needs_native
 def test_the_context_can_be_filled_to_its_last_place(engine: Engine, plain: PlainTexts) -> None:
     prompt_ids = engine.encode(PROMPT * 40)[: engine.max_length - 21]
     params = replace(GREEDY, max_new_tokens=21)
     assert_same(engine.generate(prompt_ids, params), plain.generate(prompt_ids, params))
-
-
-@needs_native
-def test_cancelling_and_forgetting_leave_nothing_behind(engine: Engine, plain: PlainTexts) -> None:
-    with engine.stream(PROMPT, SAMPLED) as stream:
-        next(stream)
-    assert_same(engine.generate(PROMPTS[1], SAMPLED), plain.generate(PROMPTS[1], SAMPLED))
-    abandoned = engine.stream(PROMPT, SAMPLED)
-    next(abandoned)
-    engine.forget()
-    assert engine._target.cached_ids == []
-    again = engine.generate(PROMPT, SAMPLED)
-    assert again.stats.num_reused_tokens == 0
-    assert_same(again, plain.generate(PROMPT, SAMPLED))
 
 
 @needs_native

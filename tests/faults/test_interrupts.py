@@ -1,7 +1,4 @@
-"""An interrupt at any instruction leaves an engine usable, and its next text right.
-
-Ten thousand at random moments, spread over all drafters, are counted by count_interrupts.py.
-"""
+"""An interrupt at any instruction leaves an engine usable, and its next text right."""
 
 import random
 from collections.abc import Iterator

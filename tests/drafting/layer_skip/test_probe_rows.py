@@ -44,7 +44,6 @@ from tests.varied import layer_skip
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-COPIES = pytest.mark.parametrize("copy", ["plain", "int8", "int4"])
 LAYOUT = ProbeLayout(SPEC.num_layers)
 CONFIG = layer_skip(draft_width=2, depth=3, num_children=3, verify_width=8, search_share=1.0, adaptive=False)
 

@@ -97,12 +97,6 @@ def fit(texts: Iterable[Text], law: Law) -> float:
     return chi_square_p_value([count for count, _ in bins], [expected for _, expected in bins])
 
 
-def total_variation(texts: Iterable[Text], law: Law) -> float:
-    counts = Counter(texts)
-    total = counts.total()
-    return 0.5 * math.fsum(abs(counts[text] / total - law.get(text, 0.0)) for text in {*counts, *law})
-
-
 def toy_target(config: LayerSkip | None) -> Runner:
     """In float32, by the native kernels where they are."""
     return target_for(config, WEIGHTS, spec=SPEC, backend=FUSED if fault() else NATIVE, max_length=32)
