@@ -22,6 +22,7 @@ from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
 from tests.drafting.mapped import mapped_model, random_map
+from tests.marks import rest_soak
 from tests.random_settings import edited, random_params
 from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model, prompt_lookup
@@ -172,23 +173,9 @@ def assert_all_drafted(totals: Counter[str]) -> None:
     assert totals["draft_model adversarial: drafted"] > 0
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_SLOW_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_every_drafter_gives_the_text_of_a_full_recomputation(chunk: int) -> None:
     found, totals = check_chunk(chunk)
-    assert found == []
-    assert_all_drafted(totals)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS))
-def test_every_drafter_gives_the_text_of_a_full_recomputation_in_many_cases(
-    chunk: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found, totals = check_chunk(chunk)
-    with capsys.disabled():
-        num_accepted = sum(count for name, count in totals.items() if name.endswith("accepted"))
-        print(f"\n{CASES_PER_CHUNK} cases from {chunk * CASES_PER_CHUNK}: {len(found)} differ, {num_accepted} accepted")  # noqa: T201
     assert found == []
     assert_all_drafted(totals)
 

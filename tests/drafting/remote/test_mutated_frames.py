@@ -34,6 +34,7 @@ from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 from tests.drafting.remote.samples import MESSAGES
+from tests.marks import rest_soak
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SESSIONS_PER_CHUNK, MUTANTS_PER_SESSION = 1, 500, 200, 100
 NUM_HOSTILE_DRAFTERS = 150
@@ -210,15 +211,8 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="forerun")  # every fault would be a line
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_a_frame_that_was_tampered_with_changes_no_text(chunk: int) -> None:
-    check_chunk(chunk)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
-def test_a_frame_that_was_tampered_with_changes_no_text_in_many_cases(chunk: int) -> None:
     check_chunk(chunk)
 
 

@@ -25,6 +25,7 @@ from forerun.speculation.economy.waiting import FLOOR_S, STEP_FACTOR
 from forerun.speculation.walk import Acceptance, walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import FAULTS, Pace, Spend, World
+from tests.marks import rest_soak
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SCHEDULES_PER_CHUNK = 1, 500, 2000  # chunks so long that all befalls each
 GREEDY = SamplingParams()
@@ -221,15 +222,8 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="forerun")  # thousands of drafters come and go
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_whatever_befalls_wires_and_drafters_the_text_is_the_targets(chunk: int) -> None:
-    check_chunk(chunk)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
-def test_whatever_befalls_wires_and_drafters_the_text_is_the_targets_in_many_schedules(chunk: int) -> None:
     check_chunk(chunk)
 
 
