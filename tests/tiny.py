@@ -13,7 +13,8 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.decoder import Round
-from forerun.decoding.host_loop import Verifier, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove

@@ -22,7 +22,7 @@ from forerun.checkpoints.huggingface.names import HEAD_NAME, fused_shapes, tenso
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.host_loop import Verifier
+from forerun.decoding.verifier import Verifier
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk

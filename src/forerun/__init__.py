@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         DrafterUnreachableError,
         EngineBusyError,
         ForerunError,
+        GrammarError,
         NumericalError,
         RankLostError,
         VocabularyError,
     )
+    from forerun.core.grammar import Grammar
     from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
     from forerun.engine.engine import Engine
     from forerun.engine.load import load
@@ -54,9 +56,11 @@ _HOMES = {
         "RankLostError",
         "EngineBusyError",
         "ForerunError",
+        "GrammarError",
         "NumericalError",
         "VocabularyError",
     ),
+    "forerun.core.grammar": ("Grammar",),
     "forerun.core.steps": ("DecodeStep", "DrafterState", "FinishReason", "Generation", "GenerationStats", "StepStats"),
     "forerun.engine.engine": ("Engine",),
     "forerun.engine.load": ("load",),
@@ -81,6 +85,8 @@ __all__ = [
     "Generation",
     "GenerationStats",
     "GenerationStream",
+    "Grammar",
+    "GrammarError",
     "LayerSkip",
     "NoDrafter",
     "NumericalError",

@@ -17,7 +17,8 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
-from forerun.decoding.host_loop import Verifier, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy

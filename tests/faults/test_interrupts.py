@@ -32,7 +32,8 @@ FEW_PLACES, FEW_MOMENTS = 2, 3
 VARIANTS = ("recycling", "layer_skip", "layer_skip int4", "prompt_lookup")  # others stand for them by default
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
-    "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py", "engine/placement.py",
+    "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
+    "decoding/verifier.py", "engine/placement.py",
     "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip

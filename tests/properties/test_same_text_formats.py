@@ -14,7 +14,8 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import WeightFormat
-from forerun.decoding.host_loop import Verifier, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter

@@ -9,6 +9,7 @@ import typer
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
+from forerun.speculation.economy.costs import LEAST_RATIO
 
 if TYPE_CHECKING:
     from forerun.text.vocabulary import VocabularyMatch
@@ -78,7 +79,9 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
             rows.append(("", f"cannot run: {sheet.problem}"))
     ratio = _ratio(sheets)
     if ratio is not None:
-        rows.append(("size ratio", f"{ratio:.1f}{_advice(ratio)}"))
+        is_small = ratio >= LEAST_RATIO
+        advice = "" if is_small else " (a draft this large hardly saves time; 8 to 50 times smaller is usual)"
+        rows.append(("size ratio", f"{ratio:.1f}{advice}"))
     num_proposed, num_all = _num_proposed(sheets[1]), sheets[1].num_target_ids
     if num_all is not None:
         rows.append(("tokens drafted", f"{num_proposed} of {num_all}: the draft can propose no others"))
@@ -95,7 +98,3 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
 def _num_proposed(draft: ModelSheet) -> int | None:
     """The tokens that the draft can propose."""
     return None if draft.spec is None else draft.spec.vocab_size
-
-
-def _advice(ratio: float) -> str:
-    return "" if ratio >= 3 else " (a draft this large hardly saves time; 8 to 50 times smaller is usual)"

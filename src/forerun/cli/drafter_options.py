@@ -3,20 +3,19 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, assert_never, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import flagged, given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
-    Automatic,
+    DRAFTERS,
     DrafterConfig,
+    DrafterName,
     DraftModel,
     LayerSkip,
-    NoDrafter,
     Parallel,
     PromptLookup,
-    TokenRecycling,
     automatic_drafter,
     paper_layer_skip,
 )
@@ -25,7 +24,8 @@ from forerun.core.errors import ConfigError
 ITSELF: Final = "self"  # as a draft
 OF_CATALOGUE: Final = "auto"  # the draft that the catalogue of short names has for the target
 # auto: the named draft model, else the fastest of several drafters. ngram: prompt lookup.
-DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "ngram", "recycling", "layer_skip"]
+NameOrAlias = Literal[DrafterName, "ngram"]
+NAMES: Final[Mapping[type[Any], str]] = {config: name for name, config in DRAFTERS.items()}
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
@@ -36,29 +36,19 @@ def flags_of(config: type[Any]) -> tuple[str, ...]:
 # Have no effect on a worker that was started separately.
 OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_ranks", "draft_device")
 OF_ITSELF: Final = ("skip_sets", "draft_weights")  # for a process that drafts with a part of the target
+WITH_OTHERS: Final = ("draft_model", "layer_skip", "parallel", "prompt_lookup")  # they use flags of other configs too
 # The flags each drafter uses. The error about another drafter's flag recommends the first drafter that uses it.
 HEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "draft_model": ("draft", *flags_of(DraftModel)),
     "layer_skip": flags_of(LayerSkip),
     "parallel": ("draft", *flags_of(Parallel), "verify_width", "draft_width", "adaptive", *OF_ITSELF),
     "prompt_lookup": (*flags_of(PromptLookup), "depth"),
-    "recycling": flags_of(TokenRecycling),
-    "none": (),
-    "auto": (),
+    **{name: flags_of(config) for name, config in DRAFTERS.items() if name not in WITH_OTHERS},
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(HEEDED.values(), ())))
-NAMES: Final[Mapping[type[Any], str]] = {
-    NoDrafter: "none",
-    DraftModel: "draft_model",
-    Parallel: "parallel",
-    PromptLookup: "prompt_lookup",
-    TokenRecycling: "recycling",
-    LayerSkip: "layer_skip",
-    Automatic: "auto",
-}
 
 
-@with_flags_of(DraftModel, Parallel, LayerSkip, panel="Speculation")
+@with_flags_of(*DRAFTERS.values(), panel="Speculation")
 class DrafterOptions:
     """The drafter, the shape of its drafts, and the place of a drafter in another process."""
 
@@ -73,7 +63,7 @@ class DrafterOptions:
         ),
     ] = None
     drafter: Annotated[
-        DrafterName,
+        NameOrAlias,
         option(
             "--drafter",
             "--spec-method",
@@ -110,22 +100,18 @@ class DrafterOptions:
         match self.drafter:
             case "auto" if self.draft != ITSELF:
                 return automatic_drafter(self.draft)
-            case "none":
-                return NoDrafter()
             case "draft_model" if self.draft == ITSELF:
                 raise ConfigError("--draft self is the target itself: choose --drafter layer_skip, or parallel")
             case "draft_model":
                 return DraftModel(model=self._draft_for(model))
             case "parallel":
                 return self._parallel(model)
-            case "prompt_lookup" | "ngram":
+            case "ngram":
                 return PromptLookup()
-            case "recycling":
-                return TokenRecycling()
             case "auto" | "layer_skip":
                 return paper_layer_skip() if self._given(("search",)).get("search") == "paper" else LayerSkip()
-            case unknown:
-                assert_never(unknown)
+            case name:
+                return DRAFTERS[name]()
 
     def _parallel(self, model: str) -> Parallel:
         address = self._given(("drafter_address",)).get("drafter_address")

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
@@ -12,6 +13,8 @@ from forerun.cli.values import QUANTISED, read_object
 from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
+from forerun.core.grammar import Grammar
+from forerun.core.json_file import short
 
 DEFAULTS: Final = SamplingParams()
 SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # fields whose defaults the help shows
@@ -75,7 +78,14 @@ class MachineOptions:
 
 @with_flags_of(SamplingParams, panel="Sampling", shown=("presence_penalty", "frequency_penalty"))
 class SamplingOptions:
-    """How tokens are chosen and when to stop."""
+    """How tokens are chosen, when to stop, and what the answer must look like."""
+
+    json_schema: Annotated[
+        str | None, option("--json-schema", "-j", help="JSON schema of the answer, or a file with it.")
+    ] = None
+    grammar: Annotated[
+        str | None, option("--grammar", help="Grammar of the answer in llguidance's Lark, or a file with it.")
+    ] = None
 
     def params(self, default: SamplingParams = DEFAULTS) -> SamplingParams:
         """The parameters that these flags ask for.
@@ -86,6 +96,12 @@ class SamplingOptions:
         """
         given = given_settings(SamplingParams, self)
         given["logit_bias"] = dict(map(read_bias, given.get("logit_bias", ())))
+        if self.json_schema is not None and self.grammar is not None:
+            raise ConfigError("--json-schema and --grammar both say what the answer must look like: leave one out")
+        if self.json_schema is not None:
+            given["grammar"] = Grammar.json_schema(text_or_file(self.json_schema, begin="{"))
+        if self.grammar is not None:
+            given["grammar"] = Grammar.lark(text_or_file(self.grammar, begin="start:"))
         return replace(DEFAULTS if given.get("temperature") == 0 else default, **given)
 
 
@@ -103,6 +119,18 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
         why = "the file has no sampling settings, so as in llama.cpp" if is_usual else "sampling as set by the model"
         note(f"{why}: {listed}; --temperature 0 is greedy")
     return params
+
+
+def text_or_file(text: str, *, begin: str) -> str:
+    """A text that begins so, else the text of the file with this name."""
+    if text.lstrip().startswith(begin):
+        return text
+    try:
+        return Path(text).read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{short(text)} neither begins with {begin} nor is a file with text ({error}): give one of the two"
+        ) from None
 
 
 def read_bias(text: str) -> tuple[int, float]:

@@ -13,6 +13,7 @@ from forerun.core.drafter_config import (
 )
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting
+from forerun.core.grammar import Grammar
 from forerun.core.pace import read_device
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -34,9 +35,9 @@ OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
 class SamplingParams:
     """How tokens are sampled and when generation stops. Only temperature 0 is greedy.
 
-    Settings apply in the order logit_bias, repetition_penalty, frequency and presence penalty, temperature, top_k,
-    top_p, min_p. This is transformers' order, and vLLM's except for min_p, which vLLM applies before top_k. Both keep
-    all tokens tied with the last one of top_k; we keep exactly top_k, and among ties those with the lowest ids.
+    Settings apply in the order grammar, logit_bias, repetition_penalty, frequency and presence penalty, temperature,
+    top_k, top_p, min_p. This is transformers' order, and vLLM's except for min_p, which vLLM applies before top_k. Both
+    keep all tokens tied with the last one of top_k; we keep exactly top_k, and among ties those with the lowest ids.
 
     Args:
         max_new_tokens: None means 256, or fewer if fewer fit; -1 as many as fit.
@@ -47,6 +48,8 @@ class SamplingParams:
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
+        grammar: what the answer must look like; needs `pip install 'forerun[structured]'`. If set, a GPU does not run
+            rounds on its own.
     """
 
     max_new_tokens: int | None = setting(
@@ -72,9 +75,14 @@ class SamplingParams:
     ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
     seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         read_fields(self)
+        require(
+            self.grammar is None or not self.ignore_eos,
+            "ignore_eos goes on behind the answer's end, where a grammar allows nothing: leave one of them out",
+        )
         require(
             self.temperature == 0.0 or 1e-4 <= self.temperature <= MOST_TEMPERATURE,
             f"temperature {self.temperature} must be 0 (greedy) or lie in [0.0001, {MOST_TEMPERATURE:g}]",

@@ -1,5 +1,6 @@
 """The drafters' configs: one for each kind of drafter, with only its own settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -203,6 +204,16 @@ def paper_layer_skip() -> LayerSkip:
 
 
 DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
+DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "recycling", "layer_skip"]
+DRAFTERS: Final[Mapping[DrafterName, type[DrafterConfig]]] = {
+    "none": NoDrafter,
+    "auto": Automatic,
+    "draft_model": DraftModel,
+    "prompt_lookup": PromptLookup,
+    "recycling": TokenRecycling,
+    "parallel": Parallel,
+    "layer_skip": LayerSkip,
+}
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:

@@ -6,6 +6,7 @@ ForerunError
 ├── VocabularyError          draft and target do not share their tokens
 ├── ContextOverflowError     the text does not fit into the context
 ├── NumericalError           NaN, infinity or no token left to choose from
+├── GrammarError             a grammar leaves no token to choose from
 ├── EngineBusyError          the engine is at work in another thread, or was closed
 ├── RankLostError            a process that has a part of the model has ended, failed or stopped
 └── DrafterUnreachableError  a drafter process cannot be reached or lacks the key
@@ -34,6 +35,10 @@ class ContextOverflowError(ForerunError):
 
 class NumericalError(ForerunError):
     """No token can be sampled from the scores: NaN or infinity from the target, or settings that leave no token."""
+
+
+class GrammarError(ForerunError):
+    """A grammar allows no further token before its text is complete, or became too complex."""
 
 
 class EngineBusyError(ForerunError):

@@ -10,6 +10,7 @@ from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
+from forerun.text.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Request:
         prediction: a text that the answer probably resembles; it is drafted where it fits.
         owner: owner of the text; keys and values are never shared between owners.
         num_written: tokens at the prompt's end that another decoder wrote before it had to stop.
+        constraint: the grammar of `params` at the answer's start.
     """
 
     prompt_ids: Sequence[int]
@@ -32,6 +34,7 @@ class Request:
     prediction: Sequence[int] = ()
     owner: str = ""
     num_written: int = 0
+    constraint: Constraint | None = None
 
     @property
     def own_prompt_ids(self) -> Sequence[int]:

@@ -1,142 +1,22 @@
 """The decode loop on the host, which runs every step of a round: propose, verify, walk, accept, commit."""
 
 import logging
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from time import perf_counter
 from typing import Protocol
 
-from torch import Tensor
-
-from forerun.core.config import SamplingParams
-from forerun.core.errors import NumericalError
 from forerun.core.pace import Pace
-from forerun.core.steps import DraftedTree, Guessers, StepStats, TokenLogprob
+from forerun.core.steps import DraftedTree, Guessers, StepStats
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.predicted import PredictedDrafter
-from forerun.model.inputs import ForwardInput, TokenChoice
-from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
-from forerun.sampling.logprobs import token_logprobs
-from forerun.sampling.noise import MASK_64, KeyedNoise
-from forerun.sampling.sample import Choices, LogitShaper, widened
-from forerun.speculation.tree import TokenTree, ancestry_matrix
+from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, find_fault, walk
 
 logger = logging.getLogger(__name__)
-
-
-class Verifier:
-    """Runs the target on trees and chooses a token after each node.
-
-    The chosen token depends only on the text before it, the parameters and the seed; see `sampling.sample`.
-
-    Args:
-        written_ids: tokens of the answer that another decoder wrote.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        params: SamplingParams,
-        prompt_ids: Sequence[int],
-        noise: KeyedNoise | None,
-        written_ids: Sequence[int] = (),
-    ) -> None:
-        self._runner, self._noise = runner, noise
-        self._shaper = LogitShaper(
-            params, runner.spec.vocab_size, prompt_ids, device=runner.device, truncate=runner.backend.truncate
-        )
-        self._shaper.commit(written_ids)
-        self.vocab_size, self.root = runner.spec.vocab_size, (written_ids or prompt_ids)[-1]
-        self._num_top, self._choice = params.logprobs, None
-        if self._shaper.is_plain and self._num_top is None:
-            seed = None if noise is None else noise.seed & MASK_64
-            self._choice = TokenChoice(seed=seed, temperature=self._shaper.temperature_left)
-        self._logits: Tensor  # [N, V] of the last tree, only if log-probabilities are requested
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The text so far, the root last."""
-        return [*self._runner.cached_ids, self.root]
-
-    def choose(self, tree: TokenTree, drafter: Drafter | None = None, *, is_repeated: bool = False) -> Choices:
-        """Run one pass over the tree, one row per node, and over the drafter's rows; choose a token after each node.
-
-        Args:
-            is_repeated: the pass repeats one that failed, so the full logits are needed to find the cause.
-        """
-        needs_logits = is_repeated or (drafter is not None and (drafter.adds_rows or drafter.num_successors > 0))
-        cache = self._runner.cache
-        prefix_len = cache.committed_len
-        positions = [prefix_len + depth for depth in tree.depths]
-        inputs = ForwardInput(
-            token_ids=tree.token_ids,
-            positions=positions,
-            first_slot=cache.end,
-            prefix_len=prefix_len,
-            ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
-            num_logit_rows=len(tree),
-            choice=None if needs_logits else self._choice,
-        )
-        output = self._run(inputs, drafter)
-        if output.best is not None:
-            return Choices.of(output.best)
-        logits = output.logits
-        if self._num_top is not None:
-            self._logits = logits
-        paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
-        scores = self._shaper.shape(logits, paths)
-        noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
-        try:
-            choices = self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
-        except NumericalError:
-            if fault := self._shaper.fault_of_settings(logits):
-                raise NumericalError(fault) from None
-            raise
-        if drafter is not None and drafter.num_successors:
-            drafter.observe_successors(tree, self._runner.backend.topk(widened(logits), None, drafter.num_successors))
-        return choices
-
-    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
-        """The output of these rows; the logits of rows that the drafter added go only to the drafter."""
-        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
-        output, num_rows = self._runner.forward(extended), len(inputs.token_ids)
-        if drafter is None or extended is inputs:
-            return output
-        drafter.observe(output.logits[num_rows:])
-        return ForwardOutput(logits=output.logits[:num_rows])
-
-    def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
-        """The verified tree and its choices.
-
-        If drafted nodes, or rows that the drafter added, make the target overflow, the root is run alone, as in plain
-        decoding, so that they cannot end the request. If that fails too, the cause may be in the cache or in the
-        owner's saved texts, and these are dropped.
-        """
-        try:
-            return tree, self.choose(tree, drafter)
-        except NumericalError:
-            self._runner.drop_rows()
-        alone = TokenTree(tree.token_ids[0])
-        try:
-            return alone, self.choose(alone, is_repeated=True)
-        except NumericalError:
-            self._runner.forget(self._runner.owner)
-            raise
-
-    def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of the last round's tokens, if requested. The next pass may overwrite the logits."""
-        if self._num_top is None:
-            return ()
-        return token_logprobs(self._logits, [0, *acceptance.path], acceptance.tokens, self._num_top)
-
-    def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
-        """Commit the rows of the root and of the accepted path."""
-        self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
-        self._shaper.commit(acceptance.tokens)
-        self.root = acceptance.bonus_token
 
 
 class Stretches(Protocol):
@@ -185,8 +65,8 @@ class HostDecoder(Decoder):
     def begin(self, request: Request) -> None:
         self._request = request  # before reading the prompt, so that a drafter in another process reads it meanwhile
         self._playing = self._drafter
-        if request.prediction and self._drafter.verify_width > 1:
-            self._predicted.expect(request.prediction)
+        if (request.prediction or request.constraint is not None) and self._drafter.verify_width > 1:
+            self._predicted.expect(request.prediction, request.constraint)
             self._playing = self._predicted
         self._drafter.change_owner(request.owner)
         self._playing.begin(request.prompt_ids, request.params, request.noise)
@@ -194,7 +74,9 @@ class HostDecoder(Decoder):
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
         yield from prefill(self._target, request, self._playing)
-        verifier = Verifier(self._target, request.params, request.own_prompt_ids, request.noise, request.written_ids)
+        verifier = Verifier(
+            self._target, request.params, request.own_prompt_ids, request.noise, request.written_ids, request.constraint
+        )
         stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
         yield from decode(
             verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
@@ -246,6 +128,8 @@ def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
     """Propose, verify, accept, commit."""
     began = perf_counter()
     tree = checked(drafter.propose(), target, drafter.verify_width)
+    if len(nodes := target.allowed(tree)) < len(tree):
+        tree = tree.select(nodes)
     drafted = perf_counter()
     tree, choices = target.choose_safely(tree, drafter)
     acceptance = walk(tree, choices.token_ids)

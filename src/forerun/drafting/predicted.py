@@ -1,4 +1,5 @@
-"""Draft from a text that the user expects (OpenAI's `prediction`), together with another drafter."""
+"""Draft from a text that the user expects (OpenAI's `prediction`) and from what a grammar forces, beside another
+drafter."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from forerun.speculation.economy.costs import blend
 from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
+from forerun.text.constraint import Constraint
 
 MOST_PLACES: Final = 64  # matches examined on either side, to bound the time on predictions that repeat themselves
+FORCED: Final = -1e-3  # log-probability of a forced token: a model rarely spells the same text in other ones
 EXPECTED_RATE: Final = 0.95  # assumed acceptance rate of predicted tokens until it is measured
 PREDICTED: Final = Guessers(grown=PREDICTION, chain=PREDICTION)
 
@@ -44,11 +47,12 @@ class PredictedDrafter(Drafter):
         self._rule = None if pace is None else WidthRule(pace, None)
         self._other_tokens = 0.0  # tokens per round of the other drafter, a running mean
         self._token_ids: Sequence[int] = ()
+        self._constraint: Constraint | None = None
         self._num_prompt: int | None = None
 
-    def expect(self, token_ids: Sequence[int]) -> None:
-        """Set the prediction for the next request."""
-        self._token_ids, self._num_prompt = token_ids, None
+    def expect(self, token_ids: Sequence[int], constraint: Constraint | None = None) -> None:
+        """Set the prediction for the next request, and the grammar, whose forced tokens are predicted too."""
+        self._token_ids, self._constraint, self._num_prompt = token_ids, constraint, None
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._other.begin(prompt_ids, params, noise)
@@ -99,6 +103,12 @@ class PredictedDrafter(Drafter):
 
     def _predicted(self) -> TokenTree:
         tree = TokenTree(self._root)
+        forced = [] if self._constraint is None else self._constraint.forced()
+        if forced:
+            self._chain.follow()
+            forced = forced[: self.verify_width - 1]
+            tree.add_chain(forced, [FORCED] * len(forced))
+            return tree
         self._chain.hang_into(tree)
         return rows_to_verify(tree, self.verify_width, self._rule) if len(tree) > 1 else tree
 

@@ -36,12 +36,11 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
 from forerun.engine.shared_model import device_of, require_devices
 from forerun.model.runner import Runner
+from forerun.speculation.economy.costs import is_small_enough
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
 from forerun.wires.endpoint import Address, read_key
 from forerun.wires.supplies import LocalSupply, RemoteSupply
-
-LEAST_RATIO: Final = 4  # target parameters over draft parameters; below it drafting costs as much as it gains
 
 ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
 
@@ -81,7 +80,7 @@ class DrafterLoader:
                 built = self._load_several(on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
-        if isinstance(drafter, DraftModel | PromptLookup | TokenRecycling) and drafter.adaptive:
+        if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
         return built, load_target(rows_behind(built.verify_width))
 
@@ -109,7 +108,7 @@ class DrafterLoader:
         draft = self._open_alone(name)
         vocabulary = draft.source.vocabulary_map()
         fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
-        gains = self._target.num_parameters >= LEAST_RATIO * draft.spec.num_parameters
+        gains = is_small_enough(draft.spec.num_parameters, self._target.num_parameters)
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:

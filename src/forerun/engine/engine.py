@@ -7,9 +7,10 @@ from typing import Final
 
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ContextOverflowError, require
+from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
-from forerun.decoding.host_loop import Verifier
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.device import settle_device
@@ -25,6 +26,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
+from forerun.text.grammar import GrammarCompiler
 from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params
 
 DEFAULT_NEW_TOKENS: Final = 256
@@ -65,6 +67,7 @@ class Engine:
         self._baseline, self._learnt = parts.baseline, parts.learnt
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
+        self._grammars = GrammarCompiler(self.tokenizer, self.spec.vocab_size, self._eos_ids)
 
     def __enter__(self) -> "Engine":
         return self
@@ -111,6 +114,7 @@ class Engine:
         drafter: str | None = None,
         prediction: str | Sequence[int] | None = None,
         owner: str = "",
+        shown_tokens: Sequence[str] = (),
     ) -> GenerationStream:
         """Start generating; iterate over the result for its steps.
 
@@ -124,6 +128,7 @@ class Engine:
                 follows it, its tokens are drafted, with any drafter but "none". It changes no token.
             owner: the user of the text. Texts of different owners never share cached keys and values, so that no user
                 can infer from response times how another user's texts begin.
+            shown_tokens: special tokens that the text shows, such as the marks of a call; it leaves out others.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -140,13 +145,15 @@ class Engine:
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens),
-            TextAssembly(self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens),
+            TextAssembly(
+                self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
+            ),
             self._exclusive,
             cores,
             seed=seed,
             num_prompt=len(prompt_ids),
             num_outside=self._drafter.num_unknown,
-            compare=None if self._baseline is None else self._baseline.compare(request),
+            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
         )
         with self._exclusive:
             self._end_running()
@@ -199,6 +206,10 @@ class Engine:
             continue_final_message=continue_final_message,
         )  # fmt: skip
 
+    def require_grammar(self, grammar: Grammar) -> None:
+        """Raise ConfigError, with the reason, for a grammar that cannot be compiled. Any thread may call it."""
+        self._grammars.begin(grammar)
+
     @property
     def drafter_pid(self) -> int | None:
         """Pid of the drafter's process; None if it is this process, on another host, or not running."""
@@ -229,6 +240,7 @@ class Engine:
             near_tie=self.near_tie(params),
             prediction=prediction,
             owner=owner,
+            constraint=None if params.grammar is None else self._grammars.begin(params.grammar),
         )
 
     def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:

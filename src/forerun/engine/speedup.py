@@ -15,7 +15,8 @@ import torch
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.steps import DrafterState, Speedup
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, play
-from forerun.decoding.host_loop import Verifier, play_round
+from forerun.decoding.host_loop import play_round
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.placement import CorePlacement

@@ -1,6 +1,7 @@
 """A model together with its key/value cache."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from time import perf_counter, sleep
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.model.step import CacheMove, Step, Tell, nobody
+from forerun.model.step import CacheMove, Step, Tell
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
@@ -55,7 +56,7 @@ class Runner:
         unused: SkipSet = NOTHING,
         cache_bytes: int = 0,
         make_executor: MakeExecutor | None = None,
-        tell: Tell = nobody,
+        tell: Tell = nullcontext,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused

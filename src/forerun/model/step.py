@@ -5,9 +5,9 @@ a model only have to be sent the leader's steps.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from forerun.model.inputs import ForwardInput
 
@@ -53,9 +53,3 @@ class Step:
 
 Told: TypeAlias = CacheMove | TextMove | ForwardInput
 Tell: TypeAlias = Callable[[Told], AbstractContextManager[object]]  # the change is made inside the context
-ALONE: Final = nullcontext()
-
-
-def nobody(told: Told) -> AbstractContextManager[object]:
-    """The `tell` of a cache that no other rank shares."""
-    return ALONE

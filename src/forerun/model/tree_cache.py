@@ -6,6 +6,7 @@ position when it moves to another slot.
 
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.step import CacheMove, Tell, nobody
+from forerun.model.step import CacheMove, Tell
 from forerun.runtime.inference import inference
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
@@ -28,7 +29,7 @@ class TreeCache:
 
     Args:
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
-            repeats them gets the same cache.
+            repeats them gets the same cache. By default no other process shares it.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class TreeCache:
         dtype: torch.dtype,
         device: str,
         move_slots: MoveSlots | None = None,
-        tell: Tell = nobody,
+        tell: Tell = nullcontext,
     ) -> None:
         shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
         self.storage_2LSKD = zeros(shape, dtype=dtype, device=device)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
@@ -28,15 +30,15 @@ TopK: TypeAlias = tuple[list[list[int]], list[list[float]]]  # token ids and log
 class LogitShaper:
     """Applies a request's sampling parameters to rows of logits.
 
-    The order is bias, penalties, temperature, top_k, top_p, min_p. For the penalties it counts the tokens of the text
-    so far; only the decode loop commits tokens to it.
+    The order is the grammar's mask, bias, penalties, temperature, top_k, top_p, min_p. For the penalties it counts the
+    tokens of the text so far; only the decode loop commits tokens to it.
 
     Args:
         truncate: applies top_k, top_p and min_p; a backend may have its own, see `model.backend`.
 
     Attributes:
         needs_paths: a row's scores depend on the drafted tokens between the committed text and the row.
-        is_plain: the scores are the logits, unchanged.
+        is_plain: the scores are the logits, unchanged but for masks.
         temperature_left: the temperature by which `sample` must still divide; 1 if `shape` divides, as filters need.
     """
 
@@ -68,21 +70,31 @@ class LogitShaper:
             self._counts_V.index_put_((ids,), torch.ones(len(ids), device=self._device), accumulate=True)
             self._seen_V[ids] = True
 
-    def shape(self, logits_TV: Tensor, paths: Sequence[Sequence[int]] | None = None) -> Tensor:
+    def shape(
+        self,
+        logits_TV: Tensor,
+        paths: Sequence[Sequence[int]] | None = None,
+        masks: NDArray[np.int32] | None = None,
+    ) -> Tensor:
         """Return scores [T, V], float32 or better, not yet divided by `temperature_left`.
 
         Args:
             logits_TV: raw logits, any float type.
             paths: for each row the drafted tokens after the committed text, the row's own included; used only if
                 `needs_paths`.
+            masks: int32 [T, W], the tokens that a grammar allows, as bits; see `text.constraint`. None: all.
         """
         scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
-        if self.is_plain:
+        if self.is_plain and masks is None:
             return scores_TV
-        return on_one_thread(lambda: self._shaped(scores_TV, paths))
+        return on_one_thread(lambda: self._shaped(scores_TV, paths, masks))
 
-    def _shaped(self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None) -> Tensor:
+    def _shaped(
+        self, scores_TV: Tensor, paths: Sequence[Sequence[int]] | None, masks: NDArray[np.int32] | None
+    ) -> Tensor:
         params = self._params
+        if masks is not None:
+            scores_TV = scores_TV.masked_fill(forbidden(masks, scores_TV), -math.inf)
         if len(self._bias_ids):
             scores_TV = scores_TV.index_add(
                 1, self._bias_ids, self._bias.to(scores_TV.dtype).expand(len(scores_TV), -1)
@@ -124,6 +136,12 @@ class LogitShaper:
             counts_TV.index_put_(where, torch.ones(len(rows), device=self._device), accumulate=True)
             seen_TV.index_put_(where, torch.ones(len(rows), dtype=torch.bool, device=self._device))
         return penalise(scores_TV, seen_TV, counts_TV, self._params)
+
+
+def forbidden(masks: NDArray[np.int32], scores_TV: Tensor) -> Tensor:
+    """The tokens that masks do not allow, as bool [T, V] on the scores' device."""
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, count=scores_TV.shape[-1], bitorder="little")
+    return torch.from_numpy(bits).to(scores_TV.device).eq(0)
 
 
 def widened(logits_TV: Tensor) -> Tensor:

@@ -16,9 +16,16 @@ class TextAssembly:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, *, eos_ids: Sequence[int], max_new_tokens: int
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        *,
+        eos_ids: Sequence[int],
+        max_new_tokens: int,
+        shown_tokens: Sequence[str] = (),
     ) -> None:
-        self._decoder = IncrementalDecoder(tokenizer)
+        known = tokenizer.id_of_added
+        self._decoder = IncrementalDecoder(tokenizer, {known[text]: text for text in shown_tokens if text in known})
         self._stops = StopStrings(params.stop)
         self._stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
         self._max_new_tokens = max_new_tokens

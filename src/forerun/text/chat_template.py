@@ -6,13 +6,14 @@ A template comes with a model and is a program, so it runs only in `template_chi
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 from forerun.text.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
+from forerun.text.message import Message, plain_message
+from forerun.text.output.traits import TemplateTraits
 
-Message: TypeAlias = Mapping[str, Any]
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
@@ -27,6 +28,7 @@ class ChatTemplate:
 
     def __init__(self, *, source: str, special_tokens: Mapping[str, str]) -> None:
         self.source, self.special_tokens = source, special_tokens
+        self._traits: TemplateTraits | None = None
         self._child = BoundedChild("forerun.text.template_child", {"source": source})
 
     def begin(self) -> None:
@@ -46,6 +48,20 @@ class ChatTemplate:
         """
         found = self._ask({}, "to be read", limits)
         return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
+
+    def traits(self, limits: Limits = USUAL_LIMITS) -> TemplateTraits:
+        """What the template wants of a conversation, and how its model writes thoughts and calls; found once.
+
+        Raises:
+            ConfigError, LimitError: as for `variables`.
+        """
+        if self._traits is None:
+            question = {"traits": True, "given": {**USUAL, **self.special_tokens}, "now": datetime.now().isoformat()}
+            found = self._ask(question, "to be tried", limits)
+            if "refused" in found:
+                raise ConfigError(f"the chat template cannot be tried: {found['refused']}")
+            self._traits = TemplateTraits.from_dict(found["traits"])
+        return self._traits
 
     def render(
         self,
@@ -105,19 +121,6 @@ class ChatTemplate:
         return found
 
 
-def plain_message(message: object) -> Message:
-    """A message with text for content and without keys of value None."""
-    if not isinstance(message, Mapping):
-        raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")
-    known = {key: value for key, value in message.items() if value is not None}
-    content = known.get("content", "")
-    if isinstance(content, str):
-        return known
-    if not isinstance(content, Sequence):
-        raise ConfigError(f"the content of a chat message is {short(content)}: give a text, or a list of text parts")
-    return {**known, "content": "\n".join(map(_text_of, content))}
-
-
 def _with_open_end(message: Message) -> Message:
     require(
         message.get("role") == "assistant" and bool(message.get("content")),
@@ -134,14 +137,3 @@ def _cut_at_open_end(text: str) -> str:
         "the chat template leaves out the last message, so it cannot be continued: end with a user's message",
     )
     return before if after.startswith(OPEN_END[1]) else before.rstrip()
-
-
-def _text_of(part: object) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case _:
-            raise ConfigError(
-                f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
-                "these models see text alone"
-            )

@@ -5,7 +5,8 @@ from operator import index
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError, require
-from forerun.text.chat_template import NO_VARIABLES, Message
+from forerun.text.chat_template import NO_VARIABLES
+from forerun.text.message import Message
 from forerun.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]

@@ -17,6 +17,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.text.child_loop import Answer, Said, answer_questions
+from forerun.text.output.discover import discover
 
 MOST_REASON: Final = 500  # letters of what a template says
 
@@ -45,11 +46,13 @@ def compile_template(source: str) -> Template | dict[str, str]:
 
 
 def answered(source: str, template: Template, asked: Said) -> Said:
-    """The text of a conversation, or what the template asks for, or why there is none."""
+    """The text of a conversation, or what the template asks for, or its traits, or why there is none."""
     try:
         if "given" not in asked:
             return {"names": sorted(names(source))}
         template.globals["strftime_now"] = partial(strftime, datetime.fromisoformat(asked["now"]))
+        if "traits" in asked:
+            return {"traits": discover(source, names(source), template.render, asked["given"]).to_dict()}
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise

@@ -12,12 +12,14 @@ from typing import Any, Final
 import tokenizers
 
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate, Message, plain_message
+from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
 from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
+from forerun.text.message import Message, plain_message
 from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
+SPACE: Final = "\u2581"  # what sentencepiece writes for one
 NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -47,10 +49,12 @@ class Tokenizer:
         self._added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added = any_of([token.content for token in added.values()])
+        self._id_of_added = {token.content: id_ for id_, token in added.items()}
         control = any_of([token.content for token in added.values() if token.special]).pattern
         self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
         self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
+        self._space = SPACE if SPACE in str(backend.decoder) else " "
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
@@ -66,6 +70,10 @@ class Tokenizer:
                 'input as UTF-8, or decode them with errors="replace"'
             ) from None
         return self._encoder.ids(text, add_special_tokens=add_special_tokens)
+
+    def encode_inside(self, text: str) -> list[int]:
+        """The ids of text inside a text: without the space that some tokenizers put before one."""
+        return self._encoder.ids_inside(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
@@ -110,15 +118,21 @@ class Tokenizer:
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        text = self._template.render(self.parted(messages), variables, continue_final_message=continue_final_message)
+        text = self._template.render(
+            self.parted(messages), self.parted_variables(variables), continue_final_message=continue_final_message
+        )
         return self.encode_rendered(text)
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
         """Messages for the chat template to render, marked so that `encode_rendered` takes what they say for text."""
         return [self._with_seams(plain_message(message)) for message in messages]
 
+    def parted_variables(self, variables: Mapping[str, object]) -> dict[str, object]:
+        """The template's variables, such as tools, marked like `parted` messages."""
+        return {name: self._with_seams(value) for name, value in variables.items()}
+
     def encode_rendered(self, text: str) -> list[int]:
-        """The ids of a conversation that the chat template rendered from `parted` messages."""
+        """The ids of a conversation that the chat template rendered from `parted` messages and variables."""
         first, *others = text.split(SEAM)
         ids = self.encode(first, add_special_tokens=False)
         for part in others:
@@ -136,7 +150,7 @@ class Tokenizer:
             case str():
                 return self._control.sub(rf"\g<0>{SEAM}", said.replace(SEAM, REPLACEMENT))
             case Mapping():
-                return {key: self._with_seams(value) for key, value in said.items()}
+                return {self._with_seams(key): self._with_seams(value) for key, value in said.items()}
             case list() | tuple():
                 return [self._with_seams(value) for value in said]
             case _:
@@ -160,6 +174,11 @@ class Tokenizer:
         """Ids of tokens put beside the trained vocabulary: control and other added tokens."""
         return self._added_ids
 
+    @property
+    def id_of_added(self) -> Mapping[str, int]:
+        """The ids of added tokens by their texts."""
+        return self._id_of_added
+
     def vocabulary(self) -> dict[str, int]:
         """Every token's id, added tokens included, as the tokens are written in tokenizer.json."""
         return self._backend.get_vocab(with_added_tokens=True)
@@ -178,7 +197,7 @@ class Tokenizer:
         if self.is_byte(id_):
             return bytes.fromhex(token[3:5])  # <0xF0>
         if not all(letter in self._byte_of_letter for letter in token):
-            return token.encode()
+            return token.replace(self._space, " ").encode()
         return bytes(self._byte_of_letter[letter] for letter in token)
 
 
@@ -193,8 +212,13 @@ class IncrementalDecoder:
     has doubled; so the work per token stays constant on average whatever the model writes.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Begin a text.
+
+        Args:
+            shown: special tokens whose texts are part of it.
+        """
+        self._tokenizer, self._shown = tokenizer, shown
         self._context: list[int] = []
         self._pending: list[int] = []
         self._next_look = 1
@@ -217,6 +241,8 @@ class IncrementalDecoder:
         return text.removesuffix(REPLACEMENT) if num_unfinished else text
 
     def _feed_one(self, id_: int) -> str:
+        if id_ in self._shown:
+            return self.flush() + self._shown[id_]
         if self._tokenizer.is_silent(id_):
             return ""
         self._pending.append(id_)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import get_args
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from forerun import (
 )
 from forerun.bench.run import drafters
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.drafter_config import DrafterConfig, TokenRecycling, paper_layer_skip
+from forerun.core.drafter_config import DRAFTERS, DrafterConfig, DrafterName, TokenRecycling, paper_layer_skip
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -101,6 +102,11 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
         "layer_skip_paper": LayerSkip,
     }
     assert type(config) is kinds[name]
+
+
+def test_every_config_of_a_drafter_has_one_name() -> None:
+    assert sorted(map(id, DRAFTERS.values())) == sorted(map(id, get_args(DrafterConfig)))
+    assert DRAFTERS.keys() == set(get_args(DrafterName))
 
 
 def test_grids_repeat_nothing_and_begin_with_the_default() -> None:

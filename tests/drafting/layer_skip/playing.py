@@ -11,7 +11,8 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
 from forerun.decoding.decoder import Round
-from forerun.decoding.host_loop import Verifier, decode
+from forerun.decoding.host_loop import decode
+from forerun.decoding.verifier import Verifier
 from forerun.drafting import draft_tree
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip import drafter as drafter_module

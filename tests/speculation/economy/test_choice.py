@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.alone import ALONE, PLAIN_RISE, REST_ROUNDS, Alone
 from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, DraftRecord, class_of
 from forerun.speculation.economy.choice import PLAIN_EVERY, Chooser, DraftTurn
 from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.rests import ALONE, PLAIN_RISE, REST_ROUNDS, RestRule
 from forerun.speculation.tree import TokenTree
 
 PACE = Pace(steps=((1, 1.0), (2, 1.1), (4, 1.2), (8, 1.4)))
@@ -161,7 +161,7 @@ def test_every_temperature_has_its_class() -> None:
     ]
 
 
-def drafted(alone: Alone, num_rounds: int, drafted_s: float, plain_s: float = 1.0) -> list[bool]:
+def drafted(alone: RestRule, num_rounds: int, drafted_s: float, plain_s: float = 1.0) -> list[bool]:
     """Whether each round was drafted, where drafted ones bring three tokens."""
     kinds = []
     for _ in range(num_rounds):
@@ -174,8 +174,8 @@ def drafted(alone: Alone, num_rounds: int, drafted_s: float, plain_s: float = 1.
     return kinds
 
 
-def alone() -> Alone:
-    chosen = Alone(looks_up=False)
+def alone() -> RestRule:
+    chosen = RestRule(looks_up=False)
     chosen.choose_by(RoundCosts(PACE))
     chosen.begin(0.0)
     return chosen
@@ -209,7 +209,7 @@ def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
 
 
 def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
-    chosen, rounds = Alone(looks_up=False), []
+    chosen, rounds = RestRule(looks_up=False), []
     for _ in range(REST_ROUNDS):
         chosen.next(lambda: False, may_rest=True)
         rounds.append((chosen.drafts, chosen.is_checked, chosen.is_timed, chosen.may_carry_rows))
@@ -221,7 +221,7 @@ def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
 
 
 def test_where_nobody_waits_there_is_no_rest_and_what_was_looked_up_needs_no_prospect() -> None:
-    idle, looking = Alone(looks_up=False), Alone(looks_up=True)
+    idle, looking = RestRule(looks_up=False), RestRule(looks_up=True)
     for _ in range(3):
         idle.next(lambda: False, may_rest=False)
         assert (idle.drafts, idle.is_checked, idle.may_carry_rows) == (False, True, True)
@@ -230,7 +230,7 @@ def test_where_nobody_waits_there_is_no_rest_and_what_was_looked_up_needs_no_pro
 
 
 def test_a_plain_round_of_a_rest_is_believed_to_be_slow_only_little_by_little() -> None:
-    chosen = Alone(looks_up=False)
+    chosen = RestRule(looks_up=False)
     assert chosen.measure_rest(1.0) == REST_ROUNDS
     chosen.measure_rest(5.0)
     assert chosen.plain_round_s == pytest.approx(PLAIN_RISE)

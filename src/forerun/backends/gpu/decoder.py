@@ -23,8 +23,8 @@ class DeviceDecoder(Decoder):
     """Decodes on the device, without the host between steps as in `decoding.host_loop`.
 
     The text is the same, since a token depends only on the text before it and on the seed. It cannot serve requests
-    for log-probabilities, since no scores are copied to the host, or requests with a prediction, since the device
-    cannot look it up.
+    for log-probabilities, since no scores are copied to the host, requests with a prediction, since the device cannot
+    look it up, or requests with a grammar, since its masks are computed on the host.
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
@@ -38,7 +38,7 @@ class DeviceDecoder(Decoder):
             self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
 
     def can_play(self, request: Request) -> bool:
-        return request.params.logprobs is None and not request.prediction
+        return request.params.logprobs is None and request.params.grammar is None and not request.prediction
 
     def begin(self, request: Request) -> None:
         self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None

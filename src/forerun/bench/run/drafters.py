@@ -11,14 +11,10 @@ from forerun.bench.records.answers import RoundColumns, Turn
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import (
     BUILTIN_DRAFT,
-    Automatic,
+    DRAFTERS,
     DrafterConfig,
     DraftModel,
-    LayerSkip,
-    NoDrafter,
     Parallel,
-    PromptLookup,
-    TokenRecycling,
     paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
@@ -30,10 +26,9 @@ from forerun.engine.placement import CorePlacement
 NONE: Final = "none"
 Settings = Mapping[str, Any]
 Config = TypeVar("Config", bound=DrafterConfig)
-# The first entry is the default. Peers have as many entries.
+# The first entry is the default, the only one of a drafter that is not named here. Peers have as many entries.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
-    NONE: ({},),
-    "auto": ({},),
+    **dict.fromkeys(DRAFTERS, ({},)),
     "draft_model": (
         {},
         {"verify_width": 8},
@@ -171,10 +166,11 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
     """
     draft_model = DraftModel(model=draft or BUILTIN_DRAFT)
     usual: dict[str, DrafterConfig] = {
-        NONE: NoDrafter(), "auto": Automatic(), "draft_model": draft_model, "prompt_lookup": PromptLookup(),
-        "recycling": TokenRecycling(), "layer_skip": LayerSkip(), "layer_skip_paper": paper_layer_skip(),
+        **{name: config() for name, config in DRAFTERS.items()},
+        "draft_model": draft_model,
         "parallel": Parallel(draft=draft_model),
-    }  # fmt: skip
+        "layer_skip_paper": paper_layer_skip(),
+    }
     if name not in usual:
         raise ConfigError(f"there is no drafter {name!r}: choose among {', '.join(GRIDS)}")
     config = usual[name]

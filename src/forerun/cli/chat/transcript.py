@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.grammar import Grammar
 from forerun.core.json_file import short
 from forerun.core.kept_files import KeptFiles
 from forerun.text.conversation import Exchange
@@ -120,8 +121,10 @@ def _params_of(path: Path, settings: object) -> SamplingParams:
         _refuse(path, f"settings holds {short(min(unknown))}, which is not a setting")
     try:
         biases = _object(path, "logit_bias", values.get("logit_bias", {}))
+        if (grammar := values.get("grammar")) is not None:
+            values = {**values, "grammar": Grammar(**_object(path, "grammar", grammar))}
         return SamplingParams(**{**values, "logit_bias": {int(token): bias for token, bias in biases.items()}})
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, TypeError, ValueError) as error:
         _refuse(path, f"settings: {error}")
 
 

@@ -31,8 +31,8 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.alone import Alone
 from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.rests import RestRule
 from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
@@ -66,7 +66,7 @@ class LayerSkipDrafter(Drafter):
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
         self._policy, self._known = policy, list(known)
         self.search = SkipSearch(self._first_strategy(), runner)
-        self._schedule = Alone(tree.looks_up)
+        self._schedule = RestRule(tree.looks_up)
         self._costs: SkipCosts | None = None
         self._began, self._num_rounds = 0.0, 0
 

@@ -12,7 +12,7 @@ from forerun.drafting.layer_skip.search import Strategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.set_pool import FallDetector, HitShare, PooledSet, SetPool
 from forerun.drafting.layer_skip.speed_model import SpeedModel
-from forerun.speculation.economy.alone import is_worth_a_trial, is_worth_beginning
+from forerun.speculation.economy.rests import is_worth_a_trial, is_worth_beginning
 
 ROWS_ALIKE: Final = 48.0  # rows of one set that say as much about other sets as all its later rows
 COMPARABLE_ROWS: Final = 32.0  # rows of a set before it can be compared with another

@@ -10,7 +10,8 @@ from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocol.errors import ApiError, invalid
 from forerun.text.bounded_child import LimitError, Limits
-from forerun.text.chat_template import ChatTemplate, Message
+from forerun.text.chat_template import ChatTemplate
+from forerun.text.message import Message
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
@@ -96,6 +97,7 @@ class PromptReader:
         known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
         variables = {**self._variables, **known}
         parted = await self._apart(lambda: self._tokenizer.parted(messages))
+        variables = self._tokenizer.parted_variables(variables)
         text = await self._apart(lambda: rendered(template, parted, variables, self._limits, continues=continues))
         return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
 

@@ -28,16 +28,9 @@ struct BlockLayout {
     constexpr int record_bytes() const { return header_bytes() + groups() * group_bytes(); }
 };
 
-constexpr BlockLayout BLOCK_LAYOUTS[] = {
-    {64, 32, 4, 8, false, false, 32, 18},   // q4_0
-    {32, 32, 4, 0, true, false, 32, 20},    // q4_1
-    {64, 32, 5, 16, false, false, 32, 22},  // q5_0
-    {32, 32, 5, 0, true, false, 32, 24},    // q5_1
-    {64, 32, 8, 128, false, false, 32, 34},  // q8_0
-    {256, 32, 4, 0, true, true, 256, 144},   // q4_k
-    {256, 32, 5, 0, true, true, 256, 176},   // q5_k
-    {256, 16, 6, 32, false, true, 256, 210},  // q6_k
-};
+#define FORERUN_LAYOUT_OF(name, ...) {__VA_ARGS__},
+constexpr BlockLayout BLOCK_LAYOUTS[] = {FORERUN_BLOCK_FORMATS(FORERUN_LAYOUT_OF)};
+#undef FORERUN_LAYOUT_OF
 
 // Static because each tier compiles these with its own flags.
 static constexpr bool is_blocks(int32_t format) { return format >= static_cast<int32_t>(Format::q4_0); }

@@ -15,6 +15,11 @@
 #endif
 
 namespace forerun {
+
+#define TIER(name) const Kernels* kernels_##name();
+FORERUN_TIERS  // CMakeLists.txt: TIER(...) for every instruction set that was compiled, the best first
+#undef TIER
+
 namespace {
 
 struct Tier {
@@ -74,38 +79,14 @@ bool has_neon() {  // with the dot product, which Apple's processors all have
 }
 #endif
 
-constexpr int MOST_TIERS = 7;
-
-// All compiled tiers, the best first.
-int list_tiers(Tier* tiers) {
-    int n = 0;
-#ifdef FORERUN_HAS_neon
-    tiers[n++] = {kernels_neon(), has_neon()};
-#endif
-#ifdef FORERUN_HAS_avx512_bf16
-    tiers[n++] = {kernels_avx512_bf16(), has_avx512_bf16()};
-#endif
-#ifdef FORERUN_HAS_avx512_vnni
-    tiers[n++] = {kernels_avx512_vnni(), has_avx512_vnni()};
-#endif
-#ifdef FORERUN_HAS_avx512
-    tiers[n++] = {kernels_avx512(), has_avx512()};
-#endif
-#ifdef FORERUN_HAS_avx2_vnni
-    tiers[n++] = {kernels_avx2_vnni(), has_avx2_vnni()};
-#endif
-#ifdef FORERUN_HAS_avx2
-    tiers[n++] = {kernels_avx2(), has_avx2()};
-#endif
-    tiers[n++] = {kernels_portable(), true};
-    return n;
-}
+bool has_portable() { return true; }
 
 const Kernels* find(const char* name) {
-    Tier tiers[MOST_TIERS];
-    const int n = list_tiers(tiers);
-    for (int i = 0; i < n; i++)
-        if (tiers[i].runs_here && (!name || !std::strcmp(name, tiers[i].table->name))) return tiers[i].table;
+#define TIER(name) {kernels_##name(), has_##name()},
+    const Tier tiers[] = {FORERUN_TIERS};
+#undef TIER
+    for (const Tier& tier : tiers)
+        if (tier.runs_here && (!name || !std::strcmp(name, tier.table->name))) return tier.table;
     return nullptr;
 }
 

@@ -12,10 +12,22 @@ namespace forerun {
 
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
+// ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
+#define FORERUN_BLOCK_FORMATS(DO)                \
+    DO(q4_0, 64, 32, 4, 8, false, false, 32, 18)   \
+    DO(q4_1, 32, 32, 4, 0, true, false, 32, 20)    \
+    DO(q5_0, 64, 32, 5, 16, false, false, 32, 22)  \
+    DO(q5_1, 32, 32, 5, 0, true, false, 32, 24)    \
+    DO(q8_0, 64, 32, 8, 128, false, false, 32, 34) \
+    DO(q4_k, 256, 32, 4, 0, true, true, 256, 144)  \
+    DO(q5_k, 256, 32, 5, 0, true, true, 256, 176)  \
+    DO(q6_k, 256, 16, 6, 32, false, true, 256, 210)
+
+#define FORERUN_NAME_OF(name, ...) name,
 enum class Format : int32_t {
-    f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4,
-    q4_0 = 5, q4_1 = 6, q5_0 = 7, q5_1 = 8, q8_0 = 9, q4_k = 10, q5_k = 11, q6_k = 12,  // ggml's, see blocks.h
+    f32 = 0, bf16 = 1, int8 = 2, int4 = 3, int8_wide = 4, FORERUN_BLOCK_FORMATS(FORERUN_NAME_OF)
 };
+#undef FORERUN_NAME_OF
 
 // A packed weight. Panel p has the outputs 16p .. 16p+15; the last panel is padded with zeros. Inputs are padded with
 // zeros to `padded_in`: a multiple of `group` for int8 and int4, of 2 for bf16, of a record's inputs for blocks.
@@ -149,14 +161,5 @@ constexpr int ATTENTION_ROWS = 16;  // largest number of rows in one call of att
 
 // Bytes of scratch memory for one call of attend.
 int64_t attend_scratch_bytes(Heads heads);
-
-// One per instruction set; null if it was not compiled.
-const Kernels* kernels_portable();
-const Kernels* kernels_neon();
-const Kernels* kernels_avx2();
-const Kernels* kernels_avx2_vnni();
-const Kernels* kernels_avx512();
-const Kernels* kernels_avx512_vnni();
-const Kernels* kernels_avx512_bf16();
 
 }  // namespace forerun

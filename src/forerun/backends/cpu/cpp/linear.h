@@ -67,11 +67,10 @@ constexpr Tiles tiles_of() {
 constexpr Tiles PLAIN_TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
                                  tiles_of<Int8Wide, simd::BLOCK_ROWS>()};  // in the order of Format, as those below
 
+#define FORERUN_TILES_OF(name, ...) tiles_of<Format::name, INPUT_BITS>(),
 template <int INPUT_BITS>
-constexpr Tiles BLOCK_TILES[] = {
-    tiles_of<Format::q4_0, INPUT_BITS>(), tiles_of<Format::q4_1, INPUT_BITS>(), tiles_of<Format::q5_0, INPUT_BITS>(),
-    tiles_of<Format::q5_1, INPUT_BITS>(), tiles_of<Format::q8_0, INPUT_BITS>(), tiles_of<Format::q4_k, INPUT_BITS>(),
-    tiles_of<Format::q5_k, INPUT_BITS>(), tiles_of<Format::q6_k, INPUT_BITS>()};
+constexpr Tiles BLOCK_TILES[] = {FORERUN_BLOCK_FORMATS(FORERUN_TILES_OF)};
+#undef FORERUN_TILES_OF
 
 inline const Tiles& tiles_of(const Linear& linear) {
     if (!is_blocks(linear.format)) return PLAIN_TILES[linear.format];

@@ -165,9 +165,9 @@ void pack_panel(uint8_t* panel, int num_blocks, int num_records, const uint8_t* 
 }
 
 using PackPanel = void (*)(uint8_t*, int, int, const uint8_t* const*);
-constexpr PackPanel PACK_PANEL[] = {
-    pack_panel<Format::q4_0>, pack_panel<Format::q4_1>, pack_panel<Format::q5_0>, pack_panel<Format::q5_1>,
-    pack_panel<Format::q8_0>, pack_panel<Format::q4_k>, pack_panel<Format::q5_k>, pack_panel<Format::q6_k>};
+#define FORERUN_PACK_PANEL_OF(name, ...) pack_panel<Format::name>,
+constexpr PackPanel PACK_PANEL[] = {FORERUN_BLOCK_FORMATS(FORERUN_PACK_PANEL_OF)};
+#undef FORERUN_PACK_PANEL_OF
 
 }  // namespace
 

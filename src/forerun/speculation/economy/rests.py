@@ -1,4 +1,4 @@
-"""Decides whether to draft when there is only one drafter, which plays plain rounds itself.
+"""Decides when a drafter that is the only one rests: plain rounds, which it plays itself, while drafting does not pay.
 
 Callers pass in times; no clock is read.
 """
@@ -19,7 +19,7 @@ TRIAL_MARGIN: Final = 0.9  # the same by the mean for a trial; below 1, as draft
 TRIAL_OVERHEAD: Final = 0.1  # limit for a trial on a round's time in addition to its passes, as a share of a pass
 
 
-class Alone:
+class RestRule:
     """Decides for every round whether it drafts.
 
     Plain rounds come in rests of `REST_ROUNDS`. Only one round of a rest is timed, and its time is used for all of

@@ -1,0 +1,143 @@
+"""Verification of a tree by the target: one pass, and a token chosen after every node."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from forerun.core.config import SamplingParams
+from forerun.core.errors import NumericalError
+from forerun.core.steps import TokenLogprob
+from forerun.drafting.drafter import Drafter
+from forerun.model.inputs import ForwardInput, TokenChoice
+from forerun.model.outputs import ForwardOutput
+from forerun.model.runner import Runner
+from forerun.sampling.logprobs import token_logprobs
+from forerun.sampling.noise import MASK_64, KeyedNoise
+from forerun.sampling.sample import Choices, LogitShaper, widened
+from forerun.speculation.tree import TokenTree, ancestry_matrix
+from forerun.speculation.walk import Acceptance
+from forerun.text.constraint import Constraint
+
+
+class Verifier:
+    """Runs the target on trees and chooses a token after each node.
+
+    The chosen token depends only on the text before it, the parameters and the seed; see `sampling.sample`.
+
+    Args:
+        written_ids: tokens of the answer that another decoder wrote.
+        constraint: the grammar of the answer, at its start.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        noise: KeyedNoise | None,
+        written_ids: Sequence[int] = (),
+        constraint: Constraint | None = None,
+    ) -> None:
+        self._runner, self._noise, self._constraint = runner, noise, constraint
+        self._shaper = LogitShaper(
+            params, runner.spec.vocab_size, prompt_ids, device=runner.device, truncate=runner.backend.truncate
+        )
+        self._shaper.commit(written_ids)
+        self.vocab_size, self.root = runner.spec.vocab_size, (written_ids or prompt_ids)[-1]
+        self._num_top, self._choice = params.logprobs, None
+        if self._shaper.is_plain and self._num_top is None and constraint is None:
+            seed = None if noise is None else noise.seed & MASK_64
+            self._choice = TokenChoice(seed=seed, temperature=self._shaper.temperature_left)
+        self._logits: Tensor  # [N, V] of the last tree, only if log-probabilities are requested
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The text so far, the root last."""
+        return [*self._runner.cached_ids, self.root]
+
+    def allowed(self, tree: TokenTree) -> Sequence[int]:
+        """The nodes of a tree that the grammar allows, ascending and with their ancestors."""
+        if self._constraint is None or len(tree) == 1:
+            return range(len(tree))
+        return self._constraint.allowed_nodes(tree.token_ids, tree.parents)
+
+    def choose(self, tree: TokenTree, drafter: Drafter | None = None, *, is_repeated: bool = False) -> Choices:
+        """Run one pass over the tree, one row per node, and over the drafter's rows; choose a token after each node.
+
+        Args:
+            is_repeated: the pass repeats one that failed, so the full logits are needed to find the cause.
+        """
+        needs_logits = is_repeated or (drafter is not None and (drafter.adds_rows or drafter.num_successors > 0))
+        cache = self._runner.cache
+        prefix_len = cache.committed_len
+        positions = [prefix_len + depth for depth in tree.depths]
+        inputs = ForwardInput(
+            token_ids=tree.token_ids,
+            positions=positions,
+            first_slot=cache.end,
+            prefix_len=prefix_len,
+            ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
+            num_logit_rows=len(tree),
+            choice=None if needs_logits else self._choice,
+        )
+        output = self._run(inputs, drafter)
+        if output.best is not None:
+            return Choices.of(output.best)
+        logits = output.logits
+        if self._num_top is not None:
+            self._logits = logits
+        paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
+        # A GPU is still at work on the pass here.
+        masks = None if self._constraint is None else self._constraint.masks(tree.token_ids, tree.parents)
+        scores = self._shaper.shape(logits, paths, masks)
+        noise = self._noise.at([place + 1 for place in positions]) if self._noise else None
+        try:
+            choices = self._runner.backend.sample(scores, noise, temperature=self._shaper.temperature_left)
+        except NumericalError:
+            if fault := self._shaper.fault_of_settings(logits):
+                raise NumericalError(fault) from None
+            raise
+        if drafter is not None and drafter.num_successors:
+            drafter.observe_successors(tree, self._runner.backend.topk(widened(logits), None, drafter.num_successors))
+        return choices
+
+    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
+        """The output of these rows; the logits of rows that the drafter added go only to the drafter."""
+        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
+        output, num_rows = self._runner.forward(extended), len(inputs.token_ids)
+        if drafter is None or extended is inputs:
+            return output
+        drafter.observe(output.logits[num_rows:])
+        return ForwardOutput(logits=output.logits[:num_rows])
+
+    def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
+        """The verified tree and its choices.
+
+        If drafted nodes, or rows that the drafter added, make the target overflow, the root is run alone, as in plain
+        decoding, so that they cannot end the request. If that fails too, the cause may be in the cache or in the
+        owner's saved texts, and these are dropped.
+        """
+        try:
+            return tree, self.choose(tree, drafter)
+        except NumericalError:
+            self._runner.drop_rows()
+        alone = TokenTree(tree.token_ids[0])
+        try:
+            return alone, self.choose(alone, is_repeated=True)
+        except NumericalError:
+            self._runner.forget(self._runner.owner)
+            raise
+
+    def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:
+        """Log-probabilities of the last round's tokens, if requested. The next pass may overwrite the logits."""
+        if self._num_top is None:
+            return ()
+        return token_logprobs(self._logits, [0, *acceptance.path], acceptance.tokens, self._num_top)
+
+    def commit(self, tree: TokenTree, acceptance: Acceptance) -> None:
+        """Commit the rows of the root and of the accepted path."""
+        self._runner.commit([0, *acceptance.path], (tree.token_ids[0], *acceptance.tokens[:-1]))
+        self._shaper.commit(acceptance.tokens)
+        if self._constraint is not None:
+            self._constraint.commit(acceptance.tokens)
+        self.root = acceptance.bonus_token

@@ -1,0 +1,163 @@
+"""Readers of calls in JSON: an object with name and arguments, or a name and then its arguments."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from forerun.text.output.json_text import as_object_text, collect, read_string, read_value
+from forerun.text.output.text_source import NotACallError, Step, TextSource
+from forerun.text.output.traits import CallFormat
+
+MAX_NAME: Final = 256  # letters, with what some models put around a name
+AROUND_NAME: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?(?:\[CALL_ID\].*)?")
+OTHER_KEYS: Final = ("id", "type", "tool_call_id")  # beside name and arguments
+
+
+class CallSink(Protocol):
+    """Takes what a call says."""
+
+    schemas: Mapping[str, Mapping[str, Any]]  # of the arguments of each tool, by its name
+    is_open: bool  # whether a call was begun and not ended
+
+    def start(self, name: str) -> None:
+        """A call begins; from here on it is one, whatever follows."""
+
+    def arguments(self, text: str) -> None:
+        """A piece of its arguments."""
+
+    def end(self) -> None:
+        """It is complete."""
+
+
+def whole_call(sink: CallSink, name: str, arguments: str) -> None:
+    """Say a call at once."""
+    sink.start(name)
+    sink.arguments(arguments)
+    sink.end()
+
+
+def known_name(sink: CallSink, text: str) -> str:
+    """The tool that is meant.
+
+    Raises:
+        NotACallError: there is none.
+    """
+    name = text.strip()
+    if name not in sink.schemas:
+        found = AROUND_NAME.fullmatch(name)
+        name = found.group(1) if found else name
+    if name not in sink.schemas:
+        raise NotACallError
+    return name
+
+
+def read_json_calls(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
+    """Read an object, or several: in a list, or with `;` or `,` between."""
+    is_list = (yield from source.optional("[")) != ""
+    while True:
+        yield from source.space()
+        yield from read_call_object(source, sink, format)
+        if is_list and (yield from source.optional("]")):
+            break
+        if not (yield from source.optional(",", ";")):
+            if is_list:
+                raise NotACallError
+            break
+
+
+def read_call_object(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
+    """Read {"name": "f", "arguments": {..}}; keys in any order, and the arguments perhaps as text."""
+    name, arguments = "", ""
+    yield from source.expect("{")
+    while True:
+        yield from source.space()
+        key = yield from read_text(source)
+        yield from source.expect(":")
+        yield from source.space()
+        if key in (format.name_key, "name") and not name:
+            name = known_name(sink, (yield from read_text(source)))
+        elif key in (format.arguments_key, "arguments", "parameters") and not arguments and not sink.is_open:
+            if name and (yield from source.peek()) == "{":
+                sink.start(name)
+                yield from read_value(source, sink.arguments)
+            else:
+                arguments = as_object_text((yield from collect(source)))
+        elif key in OTHER_KEYS:
+            yield from collect(source)
+        else:
+            raise NotACallError
+        if not (yield from source.optional(",")):
+            break
+    yield from source.expect("}")
+    if sink.is_open:
+        sink.end()
+    elif name:
+        whole_call(sink, name, arguments or "{}")
+    else:
+        raise NotACallError
+
+
+def read_named_call(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
+    """Read a name and then the arguments as JSON."""
+    yield from source.expect(format.name_begin)
+    if not format.begin:
+        yield from _expect_name(source, sink)
+    name = known_name(sink, (yield from source.before([format.name_end.strip() or "\n"], MAX_NAME)))
+    yield from source.expect(format.name_end)
+    yield from source.space()
+    if (yield from source.peek()) != "{":
+        yield from source.expect(format.call_end)
+        whole_call(sink, name, "{}")
+        return
+    sink.start(name)
+    yield from read_value(source, sink.arguments)
+    sink.end()
+
+
+def _expect_name(source: TextSource, sink: CallSink) -> Step[None]:
+    """Find out early whether a tool's name comes, which has no mark before it."""
+    yield from source.space()
+    names = tuple(sink.schemas)
+    while not source.rest.startswith(names):
+        if not any(name.startswith(source.rest) for name in names):
+            raise NotACallError
+        yield from source.more()
+
+
+def read_section(
+    source: TextSource,
+    format: CallFormat,
+    read_call: Callable[[], Step[None]],
+    ends: Sequence[str],
+    *,
+    expects_begin: bool,
+) -> Step[None]:
+    """Read calls with marks around each, and perhaps around all; the first mark was read already.
+
+    Args:
+        ends: what may stand behind a call; nothing may, too.
+        expects_begin: whether the first call's own mark was not read yet.
+    """
+    call_begin, section_end = format.call_begin.strip(), format.section_end.strip()
+    if expects_begin and format.section_begin.strip():
+        yield from source.expect(call_begin)
+    while True:
+        yield from read_call()
+        yield from source.optional(*ends)
+        source.settle()
+        if not (yield from source.optional(*filter(None, (section_end, call_begin)))):
+            break
+        if not call_begin or source.text[source.at - len(call_begin) : source.at] != call_begin:
+            break
+    if source.is_over and any(mark.startswith(source.rest) for mark in (*ends, section_end)):
+        source.take(len(source.rest))  # a mark that was cut
+
+
+def read_text(source: TextSource) -> Step[str]:
+    """Read a JSON string and give the text that it holds."""
+    if (yield from source.peek()) != '"':
+        raise NotACallError
+    pieces: list[str] = []
+    yield from read_string(source, pieces.append)
+    return str(json.loads("".join(pieces)))

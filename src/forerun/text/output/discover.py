@@ -1,0 +1,176 @@
+"""Finds a chat template's traits by rendering conversations made for it; runs in the template's own process."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+from forerun.text.output.call_difference import ARGUMENTS, KEYS, NAMES, VALUES, format_of, same_end, same_start
+from forerun.text.output.known_formats import known_format, known_thought
+from forerun.text.output.traits import HERMES, CallFormat, EmptyContent, TemplateTraits
+
+Said = Mapping[str, Any]
+Render = Callable[[Said], str]
+EMPTY: Final[Mapping[EmptyContent, Said]] = {"text": {"content": ""}, "null": {"content": None}, "absent": {}}
+USER: Final = {"role": "user", "content": "probe question"}
+CONTENT, THOUGHT, RESULT, RULE, LATER = (
+    "probe-answer~",
+    "probe-thought~",
+    "probe-result~",
+    "probe-rule~",
+    "probe-later~",
+)
+SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
+TOOL_NAME: Final = "probe_tool"
+TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "A probe.",
+        "parameters": {
+            "type": "object",
+            "properties": {key: {"type": "string", "description": "A probe."} for key in KEYS},
+            "required": list(KEYS),
+        },
+    },
+}
+TOOLS_VARIABLES: Final = ("tools", "xml_tools")
+
+
+class Probe:
+    """Renders conversations; None where the template refuses."""
+
+    def __init__(self, render: Render, given: Said, tools_variable: str = "") -> None:
+        self._render, self._given = render, dict(given)
+        self._tools = {tools_variable: [TOOL]} if tools_variable else {}
+
+    def text(self, messages: Sequence[Said], **variables: object) -> str | None:
+        """The text of these messages, without the beginning of an answer."""
+        given = {**self._given, **self._tools, "add_generation_prompt": False, **variables, "messages": messages}
+        try:
+            return self._render(given)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever an untrusted program raises, it refuses
+            return None
+
+    def shows(self, word: str, messages: Sequence[Said], **variables: object) -> bool:
+        """Whether it renders these messages with this word in it."""
+        return word in (self.text(messages, **variables) or "")
+
+
+def discover(source: str, variables: Iterable[str], render: Render, given: Said) -> TemplateTraits:
+    """What this template wants and its model writes.
+
+    Args:
+        variables: those that the template uses.
+        render: gives the text for its variables, or raises.
+        given: what every conversation gets, such as bos_token.
+    """
+    names = frozenset(variables)
+    bare = Probe(render, given)
+    wants_list = bare.text([USER]) is None and bare.text([USER], tools=[]) is not None
+    bare = Probe(render, {**given, "tools": []}) if wants_list else bare
+    asked = (name for name in TOOLS_VARIABLES if name in names and bare.shows(TOOL_NAME, [USER], **{name: [TOOL]}))
+    tools_variable = next(asked, "")
+    probe = Probe(render, given, tools_variable)
+    known, is_mapping, empty = _calls(source, probe) if tools_variable else (None, True, _empty(bare))
+    drops = tools_variable != "" and not _shows_calls(probe, is_mapping, empty, NAMES[0])
+    calls = known or (HERMES if tools_variable else None)
+    call = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty)
+    result = {"role": "tool", "tool_call_id": SHORT_ID, "name": NAMES[0], "content": RESULT}
+    has_results = probe.shows(RESULT, [USER, call, result])
+    given_result = {"name": NAMES[0], "response": RESULT}
+    return TemplateTraits(
+        variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
+        tools_variable=tools_variable,
+        wants_tools_list=wants_list,
+        calls=calls,
+        thought=known_thought(source) or _thought(bare),
+        wants_mapping=is_mapping,
+        takes_broken_arguments=probe.text([USER, _with_arguments(call, "no JSON")]) is not None,
+        empty_content=empty,
+        takes_system=bare.shows(RULE, [{"role": "system", "content": RULE}, USER]),
+        takes_later_system=_takes_later_system(bare),
+        takes_developer='developer' in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
+        takes_tool_role=tools_variable != "" and has_results,
+        wants_short_ids=not drops and probe.text([USER, call]) is not None
+        and probe.text([USER, _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)]) is None,
+        wants_single_calls=not drops
+        and probe.text([USER, call]) is not None
+        and probe.text([USER, _call_message(NAMES, is_mapping=is_mapping, empty=empty)]) is None,
+        drops_calls=drops and "<|tool_calls_section_begin|>" not in source,  # Kimi's history has names in ids alone
+        wants_tool_responses="tool_responses" in source
+        and not has_results
+        and probe.shows(RESULT, [USER, {**call, "tool_responses": [given_result]}]),
+    )  # fmt: skip
+
+
+def _calls(source: str, probe: Probe) -> tuple[CallFormat | None, bool, EmptyContent]:
+    """The format of calls, whether arguments are given as a mapping, and what the content beside calls is."""
+    known = known_format(source)
+    ways = list(product((True, False), EMPTY))
+    for is_mapping, empty in ways:
+        if known is not None:
+            if _shows_calls(probe, is_mapping, empty, VALUES[1]):
+                return known, is_mapping, empty
+            continue
+        texts = [_calls_text(probe, names, is_mapping, empty) for names in ((NAMES[0],), NAMES)]
+        if texts[0] is not None and (found := format_of(texts[0], texts[1])) is not None:
+            return found, is_mapping, empty
+    accepted = (way for way in ways if probe.text([USER, _call_message((NAMES[0],), is_mapping=way[0], empty=way[1])]))
+    return known, *next(accepted, ways[0])
+
+
+def _empty(probe: Probe) -> EmptyContent:
+    return next((way for way in EMPTY if probe.text([USER, {"role": "assistant", **EMPTY[way]}, USER])), "text")
+
+
+def _calls_text(probe: Probe, names: Sequence[str], is_mapping: bool, empty: EmptyContent) -> str | None:
+    """What the template writes for these calls alone, without the marks of the message around."""
+    plain = probe.text([USER, {"role": "assistant", "content": CONTENT}])
+    text = probe.text([USER, _call_message(names, is_mapping=is_mapping, empty=empty)])
+    if plain is None or text is None:
+        return None
+    head, _, tail = plain.partition(CONTENT)
+    same = same_start(head, text)
+    num_same = same.rfind("<") if same.rfind("<") > same.rfind(">") else len(same)  # never within a mark
+    text = text[num_same:]
+    return text.removesuffix(same_end(tail, text))
+
+
+def _shows_calls(probe: Probe, is_mapping: bool, empty: EmptyContent, word: str) -> bool:
+    """Whether earlier calls are rendered, with this word, and not as Python writes a mapping or JSON a text."""
+    text = probe.text([USER, _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty)]) or ""
+    return word in text and f"{{'{KEYS[0]}'" not in text and f'{{\\"{KEYS[0]}' not in text
+
+
+def _call_message(names: Sequence[str], *, is_mapping: bool, empty: EmptyContent, id_: str = SHORT_ID) -> Said:
+    arguments = ARGUMENTS if is_mapping else json.dumps(ARGUMENTS)
+    calls = [
+        {"id": f"{id_[:-1]}{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for place, name in enumerate(names, start=1)
+    ]
+    return {"role": "assistant", **EMPTY[empty], "tool_calls": calls}
+
+
+def _with_arguments(message: Said, arguments: str) -> Said:
+    calls = [{**call, "function": {**call["function"], "arguments": arguments}} for call in message["tool_calls"]]
+    return {**message, "tool_calls": calls}
+
+
+def _takes_later_system(probe: Probe) -> bool:
+    rule, later = ({"role": "system", "content": content} for content in (RULE, LATER))
+    text = probe.text([rule, USER, {"role": "assistant", "content": CONTENT}, later, USER]) or ""
+    return RULE in text and text.find(LATER) > text.find(CONTENT) > 0
+
+
+def _thought(probe: Probe) -> tuple[str, str] | None:
+    """The marks around a thought, seen where the template writes the thoughts of an answer."""
+    answer = {"role": "assistant", "content": CONTENT}
+    plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
+    if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):
+        return None
+    begin = text[len(same_start(plain, text)) : text.index(THOUGHT)].strip()
+    end = text[text.index(THOUGHT) + len(THOUGHT) : text.index(CONTENT)].strip()
+    return (begin, end) if begin and end else None

@@ -1,0 +1,196 @@
+"""Turns conversations and tools, as OpenAI's API takes them, into what a chat template takes."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from forerun.text.message import Message, plain_message
+from forerun.text.output.traits import CallFormat, TemplateTraits
+
+SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+OFFER: Final = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""  # Hermes' words, which many models have seen in training
+
+
+def prepared(
+    traits: TemplateTraits, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[list[Message], dict[str, object]]:
+    """The messages for the template, and its variables.
+
+    Args:
+        tools: as OpenAI's API takes them; for a template that knows none they are described in the system message.
+
+    Raises:
+        ConfigError: a message is no message, or its content is no text.
+    """
+    known = [_with_known_role(traits, plain_message(message)) for message in messages]
+    if traits.wants_single_calls:
+        known = _with_single_calls(known)
+    offer = [] if traits.takes_tools or not tools else [OFFER.format(tools="\n".join(map(_to_json, tools)))]
+    variables: dict[str, object] = {}
+    if traits.takes_tools and (tools or traits.wants_tools_list):
+        variables[traits.tools_variable] = [_with_parameters(tool) for tool in tools]
+    num_first = next((num for num, message in enumerate(known) if message.get("role") == "user"), len(known))
+    rules = [message["content"] for message in known[:num_first] if message.get("role") == "system"]
+    rest = [message for place, message in enumerate(known) if place >= num_first or message.get("role") != "system"]
+    return _with_rules(traits, [*filter(None, rules), *offer], _turns(traits, rest)), variables
+
+
+def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
+    is_developer = message.get("role") == "developer" and not traits.takes_developer
+    return {"content": "", **message, **({"role": "system"} if is_developer else {})}
+
+
+def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with each call in an answer of its own, its result behind it."""
+    results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
+    single: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        if len(calls) > 1:
+            for place, call in enumerate(calls):
+                content = {} if place == 0 else {"content": ""}
+                single.append({**message, **content, "tool_calls": [call]})
+                if call.get("id") in results:
+                    single.append(results.pop(call["id"]))
+        elif "tool_call_id" not in message or results.pop(message["tool_call_id"], None) is not None:
+            single.append(message)
+    return single
+
+
+def _with_rules(traits: TemplateTraits, rules: Sequence[str], turns: list[Message]) -> list[Message]:
+    """The conversation behind its system message, which stands in the first user's turn if there may be none."""
+    text = "\n\n".join(rules)
+    if not text:
+        return turns
+    if traits.takes_system:
+        return [{"role": "system", "content": text}, *turns]
+    if turns and turns[0].get("role") == "user":
+        return [{**turns[0], "content": f"{text}\n\n{turns[0]['content']}"}, *turns[1:]]
+    return [{"role": "user", "content": text}, *turns]
+
+
+def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]:
+    names = {
+        call.get("id"): call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()
+    }
+    turns: list[Message] = []
+    was_turned = False  # whether the last turn is a user's only because the template takes nothing else
+    for message in messages:
+        turned = None
+        match message.get("role"):
+            case "system" if not traits.takes_later_system:
+                turned = f"<system-reminder>\n{message['content']}\n</system-reminder>"
+            case "assistant":
+                message = _answer(traits, message)
+            case "tool" | "function":
+                message = _result(traits, message, names)
+                if traits.wants_tool_responses and turns and turns[-1].get("role") == "assistant":
+                    response = {"name": message["name"], "response": message["content"]}
+                    turns[-1] = {**turns[-1], "tool_responses": [*turns[-1].get("tool_responses", ()), response]}
+                    continue
+                if not traits.takes_tool_role:
+                    turned = f"<tool_response>\n{message['content']}\n</tool_response>"
+        if turned is not None:
+            message = {"role": "user", "content": turned}
+        if turns and message.get("role") == turns[-1].get("role") == "user" and (was_turned or turned is not None):
+            joint = "\n" if was_turned and turned is not None else "\n\n"
+            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}{joint}{message['content']}"}
+        else:
+            turns.append(message)
+        was_turned = turned is not None
+    return turns
+
+
+def _answer(traits: TemplateTraits, message: Message) -> Message:
+    answer = {key: said for key, said in message.items() if key not in ("reasoning", "tool_calls", "content")}
+    if "reasoning" in message:
+        answer.setdefault("reasoning_content", message["reasoning"])
+    content, calls = message["content"], message.get("tool_calls") or ()
+    if not calls:
+        return {**answer, "content": content}
+    if not traits.takes_tools or traits.drops_calls:
+        return {**answer, "content": "\n".join(filter(None, (content, written(traits.call_format, calls))))}
+    answer["tool_calls"] = [_call(traits, call) for call in calls]
+    if content or traits.empty_content == "text":
+        answer["content"] = content
+    elif traits.empty_content == "null":
+        answer["content"] = None
+    return answer
+
+
+def _call(traits: TemplateTraits, call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    known = {**call, "type": "function", "function": {**function, "arguments": _arguments(traits, function)}}
+    if "id" in call:
+        known["id"] = _known_id(traits, call["id"])
+    return known
+
+
+def _arguments(traits: TemplateTraits, function: Mapping[str, Any]) -> object:
+    given = function.get("arguments") or {}
+    value = as_object(given)
+    if value is None:
+        return given if traits.takes_broken_arguments else {} if traits.wants_mapping else "{}"
+    if traits.wants_mapping:
+        return value
+    return given if isinstance(given, str) else _to_json(value)
+
+
+def as_object(given: object) -> Mapping[str, Any] | None:
+    """The mapping that is given, perhaps as JSON text; None if it is none."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return None
+    return given if isinstance(given, Mapping) else None
+
+
+def _result(traits: TemplateTraits, message: Message, names: Mapping[object, str]) -> Message:
+    id_ = message.get("tool_call_id")
+    known = {**message, "role": "tool", "name": message.get("name") or names.get(id_, "")}
+    return known if id_ is None else {**known, "tool_call_id": _known_id(traits, id_)}
+
+
+def _known_id(traits: TemplateTraits, id_: str) -> str:
+    """The id, or one of nine letters and digits made of it."""
+    return sha256(id_.encode()).hexdigest()[:9] if traits.wants_short_ids and not SHORT_ID.fullmatch(id_) else id_
+
+
+def written(format: CallFormat, calls: Sequence[Mapping[str, Any]]) -> str:
+    """Calls as a model writes them: in JSON, or in Python's form."""
+    texts = []
+    for call in calls:
+        name, arguments = call["function"]["name"], as_object(call["function"].get("arguments") or {}) or {}
+        if format.kind == "pythonic":
+            text = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        else:
+            text = _to_json({format.name_key: name, format.arguments_key: arguments})
+        texts.append(f"{format.call_begin}{text}{format.call_end}")
+    text = format.separator.join(texts)
+    return f"{format.section_begin}{f'[{text}]' if format.is_list else text}{format.section_end}"
+
+
+def _with_parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool["function"]
+    if function.get("parameters") is not None:
+        return tool
+    return {**tool, "function": {**function, "parameters": {"type": "object", "properties": {}}}}
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=dict)

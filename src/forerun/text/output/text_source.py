@@ -1,0 +1,125 @@
+"""Text that arrives in pieces, for readers written as generators: they yield where they need more of it."""
+
+from collections.abc import Generator, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+Found = TypeVar("Found")
+Step: TypeAlias = Generator[None, None, Found]
+SPACE: Final = " \n\r\t"
+
+
+class NotACallError(Exception):
+    """What was read is no call after all, or the text ends within it."""
+
+
+class TextSource:
+    """The text so far, and how much of it was read.
+
+    A reader decides only by the text behind `at`, never by how much of it is here, so any cut of the text into pieces
+    gives the same result.
+    """
+
+    def __init__(self) -> None:
+        self.text, self.at, self.is_over = "", 0, False
+        self.anchor: int | None = None  # where reading may begin again
+
+    def add(self, text: str) -> None:
+        """Add text, and forget what cannot be read again."""
+        start = self.at if self.anchor is None else self.anchor
+        self.text, self.at = self.text[start:] + text, self.at - start
+        self.anchor = None if self.anchor is None else 0
+
+    def settle(self) -> None:
+        """What was read up to here is not read again; what follows may be."""
+        self.anchor = self.at
+
+    @property
+    def rest(self) -> str:
+        """What was not read yet."""
+        return self.text[self.at :]
+
+    def take(self, num: int) -> str:
+        """Read so many letters, which are here."""
+        self.at += num
+        return self.text[self.at - num : self.at]
+
+    def peek(self) -> Step[str]:
+        """The next letter, without reading it."""
+        while self.at == len(self.text):
+            yield from self.more()
+        return self.text[self.at]
+
+    def more(self) -> Step[None]:
+        """Wait for more text.
+
+        Raises:
+            NotACallError: there is none.
+        """
+        if self.is_over:
+            raise NotACallError
+        yield
+
+    def space(self) -> Step[str]:
+        """Read white space, up to a letter that is none, or the end of the text."""
+        read = ""
+        while True:
+            rest = self.rest
+            read += self.take(len(rest) - len(rest.lstrip(SPACE)))
+            if self.at < len(self.text) or self.is_over:
+                return read
+            yield
+
+    def expect(self, mark: str) -> Step[None]:
+        """Read this text; white space in it and around it may differ.
+
+        Raises:
+            NotACallError: there is other text.
+        """
+        for part in mark.split():
+            if not (yield from self.optional(part)):
+                raise NotACallError
+
+    def optional(self, *marks: str) -> Step[str]:
+        """Read white space and whichever of these texts comes next; "" if it is none of them."""
+        yield from self.space()
+        mark = yield from self.which(marks)
+        self.at += len(mark)
+        return mark
+
+    def which(self, marks: Sequence[str]) -> Step[str]:
+        """Which of these texts comes next, the longest that does; "" if it is none of them."""
+        while True:
+            rest = self.rest
+            longer = [mark for mark in marks if len(mark) > len(rest) and mark.startswith(rest)]
+            if longer and not self.is_over:
+                yield
+                continue
+            return max((mark for mark in marks if mark and rest.startswith(mark)), key=len, default="")
+
+    def before(self, marks: Sequence[str], most: int) -> Step[str]:
+        """Read the text before the first of these marks, at most so many letters.
+
+        Raises:
+            NotACallError: there is no mark so near.
+        """
+        while True:
+            rest = self.rest
+            places = [place for mark in marks if (place := rest.find(mark)) >= 0]
+            longest = max(map(len, marks))
+            if places and (len(rest) >= min(places) + longest or self.is_over or len(marks) == 1):
+                if min(places) > most:
+                    raise NotACallError
+                return self.take(min(places))
+            if len(rest) > most + longest:
+                raise NotACallError
+            yield from self.more()
+
+
+def num_held(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest suffix of the text that is a proper prefix of a mark."""
+    return max((num_of_mark(text, mark) for mark in marks), default=0)
+
+
+def num_of_mark(text: str, mark: str) -> int:
+    """Length of the longest suffix of the text that is a proper prefix of this mark."""
+    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)

@@ -1,0 +1,139 @@
+"""What a chat template wants, and how its model writes thoughts and calls of tools."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+CallKind: TypeAlias = Literal["json", "named", "tagged", "pythonic", "gemma", "harmony"]
+EmptyContent: TypeAlias = Literal["text", "null", "absent"]
+TOKEN_LIKE: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFormat:
+    """How a model writes calls of tools. Marks are written with the white space around them; "" is no mark.
+
+    Args:
+        kind: "json": an object with a name and arguments. "named": the name, then arguments as JSON. "tagged": the
+            name, then each argument between marks of its own. "pythonic": f(a=1). "gemma": call:f{a:1}. "harmony":
+            gpt-oss's messages.
+        section_begin, section_end: around all calls of an answer.
+        call_begin, call_end: around one call. Without either begin, a call is the whole answer.
+        is_list: calls stand in a list, in brackets.
+        separator: between calls.
+        name_key, arguments_key: keys of an object of kind "json".
+        name_begin, name_end: around the name, in the kinds "named" and "tagged".
+        parameter_begin, parameter_name_end, parameter_end: around an argument's name and its value.
+        arguments_end: behind the last argument, before `call_end`.
+        string_mark: what stands around texts in the kind "gemma".
+    """
+
+    kind: CallKind
+    section_begin: str = ""
+    section_end: str = ""
+    call_begin: str = ""
+    call_end: str = ""
+    is_list: bool = False
+    separator: str = ""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    name_begin: str = ""
+    name_end: str = ""
+    parameter_begin: str = ""
+    parameter_name_end: str = ""
+    parameter_end: str = ""
+    arguments_end: str = ""
+    string_mark: str = ""
+
+    @property
+    def begin(self) -> str:
+        """The first mark of calls, without white space around it; "" if they have none."""
+        return self.section_begin.strip() or self.call_begin.strip() or self.name_begin.strip()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks."""
+        found = (
+            self.section_begin, self.section_end, self.call_begin, self.call_end, self.name_begin, self.name_end,
+            self.parameter_begin, self.parameter_name_end, self.parameter_end, self.arguments_end, self.string_mark,
+        )  # fmt: skip
+        others = HARMONY_MARKS if self.kind == "harmony" else () if self.begin else (PYTHON_TAG,)
+        return (*filter(None, found), *others)
+
+
+PYTHON_TAG: Final = "<|python_tag|>"  # Llama 3.1 may write it before a call
+HARMONY_MARKS: Final = (
+    "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>",
+)  # fmt: skip
+HERMES: Final = CallFormat(kind="json", call_begin="<tool_call>\n", call_end="\n</tool_call>", separator="\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateTraits:
+    """What a chat template takes, found by rendering it, and what its model writes.
+
+    Args:
+        variables: names of the template's own variables, such as enable_thinking.
+        tools_variable: the variable that takes the tools; "" if the template knows none.
+        wants_tools_list: whether that variable must be a list where there are no tools.
+        calls: how the model writes calls; None for a template that knows no tools: then calls are asked for in Hermes'
+            words and written in Hermes' form.
+        thought: the marks around a thought; None if the model writes none, or within other marks, as gpt-oss does.
+        wants_mapping: whether arguments of calls are given as a mapping; otherwise as JSON text.
+        takes_broken_arguments: whether arguments that are no JSON object can be given as text.
+        empty_content: what the content of a message is that has only calls.
+        takes_system, takes_later_system, takes_developer, takes_tool_role: which messages it renders.
+        wants_short_ids: whether ids of calls must be 9 letters and digits.
+        wants_single_calls: whether it refuses messages with several calls.
+        drops_calls: whether earlier calls are left out, so that their text must be put into the content.
+        wants_tool_responses: whether results of tools belong into `tool_responses` of the message with the calls.
+    """
+
+    variables: tuple[str, ...] = ()
+    tools_variable: str = ""
+    wants_tools_list: bool = False
+    calls: CallFormat | None = None
+    thought: tuple[str, str] | None = None
+    wants_mapping: bool = True
+    takes_broken_arguments: bool = True
+    empty_content: EmptyContent = "text"
+    takes_system: bool = True
+    takes_later_system: bool = True
+    takes_developer: bool = False
+    takes_tool_role: bool = True
+    wants_short_ids: bool = False
+    wants_single_calls: bool = False
+    drops_calls: bool = False
+    wants_tool_responses: bool = False
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return self.tools_variable != ""
+
+    @property
+    def call_format(self) -> CallFormat:
+        """How calls are written: the model's form, or Hermes' where it has none."""
+        return self.calls or HERMES
+
+    @property
+    def shown_tokens(self) -> frozenset[str]:
+        """Texts that must be decoded even where they are special tokens, so that the parser sees the marks."""
+        marks = " ".join((*self.call_format.marks, *(self.thought or ())))
+        return frozenset(TOKEN_LIKE.findall(marks))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> "TemplateTraits":
+        """What `to_dict` gave, perhaps through JSON."""
+        calls, thought = said["calls"], said["thought"]
+        known = {
+            "calls": calls and CallFormat(**calls),
+            "thought": thought and tuple(thought),
+            "variables": tuple(said["variables"]),
+        }
+        return cls(**{**said, **known})
