@@ -18,7 +18,6 @@ from torch import Tensor
 
 METHODS: Final = ("awq", "gptq", "gptq_v2", "gptq_sym", "compressed", "compressed_sym")
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # AutoAWQ: nibble n of a word holds output AWQ_ORDER[n] of its eight
-SUFFIXES: Final = {"awq": "qweight", "gptq": "qweight", "compressed": "weight_packed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

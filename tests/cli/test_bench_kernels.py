@@ -56,10 +56,6 @@ def test_a_faulty_flag_is_named(run: Run, flags: tuple[str, ...], said: str, cod
     assert said in " ".join(shown.stderr.split())
 
 
-def test_a_model_that_is_not_there_is_named(run: Run) -> None:
-    assert run("bench", "kernels", "/no/such/model").exit_code == 5
-
-
 @needs_native
 def test_a_model_on_other_kernels_cannot_be_measured(run: Run) -> None:
     shown = run(*SHORT, "--dtype", "float64")

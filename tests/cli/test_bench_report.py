@@ -95,19 +95,6 @@ def test_without_matplotlib_everything_but_the_page_works(
     assert "pip install matplotlib" in asked.stderr
 
 
-@pytest.mark.parametrize("arguments", [("nowhere",), ("nowhere.jsonl",)])
-def test_what_is_not_there_is_an_error_of_the_user(bench: Bench, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    shown = bench("report", *(tmp_path / argument for argument in arguments))
-    assert shown.exit_code == 2
-    assert shown.stderr.startswith("forerun: error: ")
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_user(bench: Bench, folder: Path, tmp_path: Path) -> None:
-    shown = bench("report", folder, "--json", tmp_path / "nowhere" / "x.json")
-    assert shown.exit_code == 2
-    assert "cannot be written" in shown.stderr
-
-
 def test_exit_codes_of_compare(bench: Bench, folder: Path, tmp_path: Path) -> None:
     slow = write_sample_run(tmp_path / "b", **SMALL, slowdown=1.5, seed=1)
     assert bench("report", folder, "--json", tmp_path / "a.json").exit_code == 0
@@ -126,10 +113,3 @@ def test_compare_refuses_what_it_cannot_use(bench: Bench, folder: Path, tmp_path
         assert shown.exit_code == 2
         assert shown.stderr.startswith("forerun: error: ")
     assert bench("compare", folder, folder, "--tolerance", "2").exit_code == 2
-
-
-def test_a_run_that_is_not_there_is_told_with_what_to_name(bench: Bench, tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "absent"):
-        shown = bench("report", place)
-        assert shown.exit_code == 2
-        assert "name a folder that forerun bench run wrote to" in shown.stderr

@@ -73,10 +73,6 @@ def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None
         assert process.wait(timeout=30) == 0
 
 
-def test_one_message_in_a_pipe_is_followed_by_no_speed(run: Run, target: str) -> None:
-    assert "tokens/s" not in run("run", target, "Hi", "-n", "8", "--ignore-eos").stderr
-
-
 def test_what_is_typed_while_an_answer_is_written_comes_at_the_next_prompt(target: str) -> None:
     flags = ("--drafter", "none", "--logit-bias", "40=1000", "-n", "40", "--device", "paced:target=20ms")
     with running("chat", target, *flags) as (process, type_in, read_until):
@@ -116,21 +112,6 @@ def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message
     type_in(b"/exit\r")
     assert b"III" not in read_until(b"/exit"), "the other lines are answered too"
     assert process.wait(timeout=30) == 0
-
-
-def test_a_chat_that_is_killed_has_kept_every_turn(target: str, tmp_path: Path) -> None:
-    file = tmp_path / "talk.json"
-    flags = ("chat", target, "--drafter", "none", "-n", "8", "--ignore-eos", "--resume", str(file))
-    with running(*flags) as (process, type_in, read_until):
-        read_until(b"> ")
-        for question in (b"one\r", b"two\r"):
-            type_in(question)
-            read_until(b"cut after 8")
-        type_in(b"/stats\r")
-        read_until(b"prompt of ")
-        process.kill()
-    assert [turn.said for turn in read_transcript(file, KeptFiles(MAX_BYTES)).turns] == ["one", "two"]
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:

@@ -90,18 +90,6 @@ def test_stalls_of_single_slices_decide_nothing() -> None:
     assert found.gains
 
 
-def test_what_scatters_as_much_as_it_gains_is_no_gain() -> None:
-    plain = side(90, [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-    assert not SpeedComparison(plain, side(60, [[0.5, 0.5], [0.9, 0.9], [1.5, 1.5]])).gains
-
-
-def test_no_gain_exceeds_the_tokens_of_a_round() -> None:
-    plain = side(90, [[2.0, 2.0]] * 3)
-    found = SpeedComparison(plain, side(89, [[1.0, 1.0]] * 3))
-    assert found.ratio == 90 / 89
-    assert not found.gains
-
-
 def test_the_built_in_pair_shows_it_where_smollm2_is_not_here_and_it_says_so(run: Run) -> None:
     finished = run("demo", "-n", "12")
     assert finished.exit_code == 0, finished.stderr

@@ -45,12 +45,6 @@ def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
     assert [line.split()[0] for line in shown.splitlines()[1:27]] == [model.name for model in listed_models()]
 
 
-def test_an_unknown_name_is_told_where_they_are_listed(run: Run) -> None:
-    finished = run("models", "llama9")
-    assert finished.exit_code == 5
-    assert "no model has the short name 'llama9': `forerun models` lists them" in finished.stderr
-
-
 def test_draft_auto_takes_the_draft_that_the_catalogue_names(run: Run) -> None:
     assert DrafterOptions(draft="auto").config("qwen2.5-coder:7b") == DraftModel(model="qwen2.5-coder:0.5b")
     assert DrafterOptions(draft="auto").config("builtin") == DraftModel(model="builtin-draft")
@@ -75,14 +69,6 @@ def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: st
     assert sheet["bytes"] == sum((folder / name).stat().st_size for name in MODEL.origins[0].files)  # type: ignore[union-attr]
     shown = run_process("models", SMOLLM2, HF_HUB_CACHE=str(tmp_path)).stdout
     assert f"bfloat16 safetensors, {sheet['bytes'] / 1e6:.0f} MB" in shown
-
-
-def test_pull_says_what_is_here_already(run_process: RunProcess, target: str, tmp_path: Path) -> None:
-    folder = in_hub_cache(tmp_path, target)
-    finished = run_process("pull", SMOLLM2, HF_HUB_CACHE=str(tmp_path))
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert str(folder) in finished.stdout
-    assert "Apache-2.0" in finished.stdout
 
 
 def test_a_pull_without_network_says_in_one_line_what_to_place_where(run_process: RunProcess, tmp_path: Path) -> None:

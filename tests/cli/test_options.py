@@ -3,12 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import typer
 
-from forerun.cli.drafter_options import NAMES, DrafterName, DrafterOptions, read_cores
+from forerun.cli.drafter_options import DrafterOptions, read_cores
 from forerun.cli.options import OWN_TO_MODELS, EngineOptions, SamplingOptions, settle
 from forerun.cli.values import read_size, reader_of
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
@@ -20,7 +19,6 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
-    paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
 
@@ -115,14 +113,6 @@ def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
     assert options.config("m") == Parallel(draft=shape)
 
 
-def test_a_parallel_drafter_goes_where_its_flags_say() -> None:
-    text = ",".join(map(str, CORES))
-    here = DrafterOptions(drafter=PARALLEL, drafter_cores=text, draft_device="cuda:1", draft_ranks=2)
-    assert here.config(BUILTIN_TARGET) == Parallel(cores=tuple(CORES), device="cuda:1", ranks=2)
-    elsewhere = DrafterOptions(drafter=PARALLEL, drafter_address=WORKER, key_file="k", verify_width=4)
-    assert elsewhere.config("m") == Parallel(address=WORKER, key_file="k", draft=DraftModel(verify_width=4))
-
-
 def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None:
     options = DrafterOptions(
         drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search="off", skip_sets="sets.json",
@@ -132,12 +122,6 @@ def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None
         verify_width=9, depth=5, adaptive=False, search="off", sets="sets.json", weights="int4"
     )  # fmt: skip
     assert options.config("m") == expected
-
-
-def test_the_papers_search_brings_the_papers_settings() -> None:
-    options = DrafterOptions(drafter=LAYER_SKIP, search="paper")
-    assert options.config("m") == paper_layer_skip()
-    assert replace(options, depth=8).config("m") == replace(paper_layer_skip(), depth=8)
 
 
 def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
@@ -173,12 +157,6 @@ def test_values_out_of_range_are_refused_by_name(options: DrafterOptions, messag
 def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(options: DrafterOptions) -> None:
     with pytest.raises(ConfigError, match="has no effect"):
         replace(options, drafter=PARALLEL).config("m")
-
-
-@pytest.mark.parametrize("drafter", ["draft_model", PARALLEL])
-def test_a_drafter_that_needs_a_draft_says_so(drafter: str) -> None:
-    with pytest.raises(ConfigError, match=f"--drafter {drafter} needs a draft for m: .* --draft"):
-        DrafterOptions(drafter=drafter).config("m")
 
 
 @pytest.mark.parametrize(
@@ -241,10 +219,6 @@ def test_cores_must_be_those_of_this_process() -> None:
     if hasattr(os, "sched_getaffinity"):
         with pytest.raises(ConfigError, match=f"--cores 9999: .* core 9999: .*{CORES[0]}"):
             read_cores("9999", flag="--cores")
-
-
-def test_every_drafter_has_a_name() -> None:
-    assert set(NAMES.values()) == set(get_args(DrafterName)) - {"ngram"}
 
 
 @pytest.mark.parametrize(

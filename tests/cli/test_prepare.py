@@ -107,21 +107,6 @@ def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: P
     assert shown.stderr.endswith("is not a folder): name another file\n")
 
 
-def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
-    few = ("--num-prompts", "1", "--max-new-tokens", "32", "--threads", "1")
-    assert written(run("prepare", "--layer-skip", "--draft-weights", "int4", "--temperature", "1", *few)).exists()
-
-
-def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
-    shown = run("prepare", "no/such/model")
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert shown.stderr == (
-        "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq "
-        "packs weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined\n"
-    )
-    assert not cache.exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -143,9 +128,3 @@ def test_what_cannot_be_prepared_is_told_in_one_message(
     assert shown.exit_code == code
     assert message in shown.stderr
     assert not cache.exists()
-
-
-def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
-    shown = run("prepare", draft, "--layer-skip")
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has 1 layers, but skipping needs at least 3" in shown.stderr

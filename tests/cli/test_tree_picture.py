@@ -32,16 +32,6 @@ def test_the_accepted_path_is_the_first_line_and_the_others_hang_where_they_bran
     assert "\n".join(drawn(TREE)) == PICTURE
 
 
-def test_a_round_that_accepts_nothing_begins_with_the_target_s_own_token() -> None:
-    tree = DraftedTree(token_ids=(0, 1), parents=(-1, 0), path=())
-    assert drawn(tree) == ["┬→ fox", "└ quick"]
-
-
-def test_a_tree_that_is_accepted_whole_is_one_line() -> None:
-    tree = DraftedTree(token_ids=(0, 1, 2), parents=(-1, 0, 1), path=(1, 2))
-    assert drawn(tree) == ["─[ quick]─[ brown]─→ fox"]
-
-
 def test_what_is_too_wide_or_too_high_is_cut_with_a_mark() -> None:
     assert drawn(TREE, 14)[0] == "┬[ quick]─[ b…"
     wide = DraftedTree(token_ids=tuple(range(20)), parents=(-1, *[0] * 19), path=())

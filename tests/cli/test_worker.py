@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from forerun import Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams, VocabularyError
+from forerun import Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from tests.cli.conftest import Run, command, environment
 from tests.marks import rest_slow
 from tests.varied import NO_FILLING
@@ -164,13 +164,6 @@ def test_the_command_line_finds_the_worker_and_draws_when_it_was_at_work(
     assert len(drafted) > 0
 
 
-def test_a_key_is_shared_by_both_sides(keyed_worker: Worker, plain_engine: Engine, key_files: tuple[str, str]) -> None:
-    with engine_at(keyed_worker.address, key_files[0]) as engine:
-        ours = engine.generate(PROMPT, SAMPLED)
-    assert_same(ours, plain_engine.generate(PROMPT, SAMPLED))
-    assert ours.stats.num_accepted > 0
-
-
 def test_with_another_key_the_engine_decodes_plainly_and_says_so(
     keyed_worker: Worker, plain_engine: Engine, key_files: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,16 +174,6 @@ def test_with_another_key_the_engine_decodes_plainly_and_says_so(
     assert "do both have the same key" in caplog.text
     assert keyed_worker.process.stderr is not None
     assert "turned away a connection" in keyed_worker.process.stderr.readline()
-
-
-def test_a_worker_with_other_tokens_is_refused(draft: str) -> None:
-    with worker_of(draft) as worker, pytest.raises(VocabularyError, match="do not share their tokens"):
-        engine_at(worker.address)
-
-
-def test_a_worker_with_too_little_room_is_refused() -> None:
-    with worker_of("--max-length", "64") as worker, pytest.raises(VocabularyError, match="--max-length 2048"):
-        engine_at(worker.address)
 
 
 @pytest.mark.parametrize("number", rest_slow([signal.SIGTERM, signal.SIGINT], 1))

@@ -1,6 +1,5 @@
 """What a draft learns from: the loss, its vocabulary, its sizes, its first weights, and the state of its training."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from forerun.checkpoints.open import open_source
-from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.errors import CheckpointError
 from forerun.distill.draft_shape import (
     candidate_drafts,
     choose_sizes,
@@ -17,11 +16,10 @@ from forerun.distill.draft_shape import (
     draft_spec,
     enough_tokens,
     initial_weights,
-    require_sizes,
 )
 from forerun.distill.network import Network, read_network
 from forerun.distill.run_place import RunLog, SavedDraft
-from forerun.distill.trainer import Lesson, Trainer, batches, cross_entropy, is_among, objective, overlap
+from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, objective, overlap
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.golden.families import FAMILIES
@@ -99,12 +97,6 @@ def test_the_largest_draft_that_is_cheap_enough_is_taken() -> None:
     assert choose_sizes(target, 10, lambda draft: 1.0, 1.0).hidden_size < 256
 
 
-@pytest.mark.parametrize("hidden_size", [101, 0, 512])
-def test_a_width_that_no_draft_has_is_refused(hidden_size: int) -> None:
-    with pytest.raises(ConfigError, match="must be a multiple of 32"):
-        require_sizes(plain_spec(hidden_size=256, head_dim=32), hidden_size)
-
-
 def test_a_draft_of_its_targets_width_begins_as_its_first_layers(tmp_path: Path) -> None:
     source = open_source(str(FAMILIES["llama_biased"].save(tmp_path).folder))
     target = read_network(source.spec(), source.weights(dtype=torch.float32)).requires_grad_(False)
@@ -157,9 +149,3 @@ def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tm
     log.forget_after(2.0)
     log.add(kind="step", trained_s=2.5, loss=1.0)
     assert [line["trained_s"] for line in log.read()] == [1.0, 2.0, 2.5]
-
-
-def test_every_text_is_in_one_batch() -> None:
-    texts = [text_of([1] * length, [[1]] * length, [[1.0]] * length) for length in range(1, 400, 7)]
-    found = [id(text) for batch in batches(texts, random.Random(1)) for text in batch]
-    assert sorted(found) == sorted(map(id, texts))

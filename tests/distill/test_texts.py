@@ -15,7 +15,7 @@ from forerun.core.errors import CheckpointError
 from forerun.distill.network import Network, TextCache, read_network
 from forerun.distill.reader import read_texts
 from forerun.distill.text_store import TextStore
-from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText, top_scores
+from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES
 
@@ -65,15 +65,6 @@ def test_scores_of_texts_of_several_lengths_are_those_of_the_engine(name: str, t
         runner.sync(text[:length])
         expected = runner.extend(text[length : length + 3], num_logit_rows=3)
         assert (scores - expected).abs().max() <= MAX_ERROR
-
-
-@pytest.mark.parametrize(("num_scores", "num_kept"), [(100, 32), (131, 4), (4099, 32), (49_152, 32), (5, 8)])
-def test_the_top_scores_are_those_of_topk(num_scores: int, num_kept: int) -> None:
-    scores = torch.randn(7, num_scores, generator=torch.Generator().manual_seed(num_scores))
-    values, places = top_scores(scores, num_kept)
-    expected = scores.topk(min(num_kept, num_scores))
-    assert torch.equal(values, expected.values)
-    assert torch.equal(scores.gather(1, places), expected.values)
 
 
 def greedy(folder: Path, ids: list[int], length: int) -> list[int]:

@@ -6,20 +6,17 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, PromptLookup
+from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Round
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.policies import LookupPolicy
-from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from tests.marks import rest_slow
 from tests.tiny import (
     Weights,
     decode_ids,
     decode_rounds,
-    negated,
     plain_spec,
     poison_freed_slots,
     random_weights,
@@ -78,15 +75,6 @@ def test_a_draft_equal_to_the_target_has_every_chain_accepted(params: SamplingPa
     assert ids_of(rounds) == plain_ids(params)
 
 
-@PARAMS
-@pytest.mark.parametrize("lookup", [False, True])
-def test_a_draft_equal_to_the_target_is_worth_several_tokens_a_round(params: SamplingParams, lookup: bool) -> None:
-    rounds = rounds_of(drafter_of(WEIGHTS, draft_model(looks_up=lookup)), params)
-    assert ids_of(rounds) == plain_ids(params)
-    assert len(rounds) < NUM_TOKENS / 2
-    assert sum(step.stats.num_accepted for step in rounds) > NUM_TOKENS / 2
-
-
 def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
     accepted = {}
     for noise_aware in (True, False):
@@ -94,15 +82,6 @@ def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
         steps = [step.stats for seed in range(5) for step in rounds_of(drafter, SAMPLED, seed=seed)]
         accepted[noise_aware] = sum(item.num_accepted for item in steps) / len(steps)
     assert accepted[True] > 1.5 * accepted[False] > 0
-
-
-@PARAMS
-def test_a_draft_that_is_always_wrong_costs_no_token(params: SamplingParams) -> None:
-    rounds = rounds_of(drafter_of(negated(WEIGHTS), draft_model(num_children=1, looks_up=False)), params)
-    assert sum(step.stats.num_drafted for step in rounds) > 0
-    assert ids_of(rounds) == plain_ids(params)
-    if params.is_greedy:
-        assert all(step.stats.num_accepted == 0 for step in rounds)
 
 
 @PARAMS
@@ -219,15 +198,6 @@ def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: 
     first = decode_ids(target, drafter, PROMPT, params, seed=7, num_tokens=cut)
     rest = decode_ids(target, drafter, [*PROMPT, *first], params, seed=7, num_tokens=NUM_TOKENS - cut)
     assert [*first, *rest] == whole
-
-
-@PARAMS
-def test_prompt_lookup_finds_what_a_text_repeats(params: SamplingParams) -> None:
-    params = SamplingParams(temperature=params.temperature, logit_bias=dict.fromkeys(range(4), 30.0))
-    rounds = rounds_of(PromptLookupDrafter(PromptLookup(), LookupPolicy(min_match=1)), params)
-    assert sum(step.stats.num_drafted for step in rounds) > 0
-    assert sum(step.stats.num_accepted for step in rounds) > 0
-    assert ids_of(rounds) == plain_ids(params)
 
 
 def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() -> None:

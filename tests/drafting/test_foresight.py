@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.foresight import LONGEST, MOST_CONTEXTS, MOST_KEPT, Foresight, remember
-from forerun.drafting.guessed_tree import MOST_KINDS, GuessedTree
+from forerun.drafting.foresight import Foresight
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
@@ -48,21 +48,6 @@ def test_what_was_said_before_gives_several_levels_a_pass() -> None:
     assert plain_depths == [1, 2, 3, 4, 5, 6]
     assert depths[:4] == plain_depths[:4], "nothing was said before"
     assert depths[5] >= depths[4] + 3, "a row for every foreseen level"
-
-
-def test_each_kind_of_request_is_known_for_itself() -> None:
-    tree = guessed()
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    for _ in range(6):
-        play_pass(tree)
-    tree.begin(CYCLE[:1], kind=("b", 0.0))
-    assert [play_pass(tree) for _ in range(3)] == [1, 2, 3]
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    assert play_pass(tree) > 2
-    for number in range(MOST_KINDS):
-        tree.begin(CYCLE[:1], kind=number)
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    assert play_pass(tree) == 1, "the oldest kind is forgotten"
 
 
 def test_what_is_not_said_is_in_no_proposal() -> None:
@@ -109,18 +94,6 @@ def test_what_cannot_be_is_not_foreseen(noise: KeyedNoise | None) -> None:
         assert guess[0] == 4
         assert guess[1] <= 0.0
         foresight.learn(tree, [0], [[4, 5, 6]], [[math.nan, math.nan, math.nan]])
-
-
-def test_memory_is_bounded() -> None:
-    rng, contexts = random.Random(0), {}
-    for number in range(MOST_CONTEXTS + 100):
-        remember(contexts, (number,), {rng.randrange(99): 0.0 for _ in range(4)})
-    assert len(contexts) == MOST_CONTEXTS
-    assert (99,) not in contexts
-    for number in range(50):
-        remember(contexts, (500,), {number: 0.0, number + 1: 0.0})
-    assert len(contexts[500,]) <= MOST_KEPT
-    assert len(Foresight()._said) == LONGEST
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forerun.drafting.lookup_chain import LookupRecord, PromptIndex, stretch_of
+from forerun.drafting.lookup_chain import LookupRecord, PromptIndex
 
 
 def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | None:
@@ -44,12 +44,6 @@ def test_the_index_finds_what_a_scan_finds(seed: int) -> None:
     assert num_found > 0
 
 
-def test_nothing_is_found_in_a_text_without_repetition() -> None:
-    index = PromptIndex(min_match=1, max_match=3)
-    index.extend(range(20))
-    assert index.continuation(5).token_ids == []
-
-
 def test_the_latest_occurrence_and_the_longest_match_win() -> None:
     index = PromptIndex(min_match=1, max_match=2)
     index.extend([1, 2, 7, 1, 2, 8, 5, 2, 9, 1, 2])
@@ -58,15 +52,6 @@ def test_the_latest_occurrence_and_the_longest_match_win() -> None:
 
 def chances(record: LookupRecord, match_length: int, num_tokens: int = 16) -> list[float]:
     return [math.exp(value) for value in record.log_probs(match_length, num_tokens)]
-
-
-def test_places_belong_to_stretches_each_twice_as_long_as_the_one_before() -> None:
-    assert [stretch_of(place) for place in range(16)] == [0, 1, 1, 2, 2, 2, 2, *[3] * 8, 4]
-
-
-def test_a_record_starts_from_an_even_guess() -> None:
-    assert chances(LookupRecord(), 3) == pytest.approx([0.5] * 16)
-    assert LookupRecord().log_probs(3, 0) == []
 
 
 def test_what_came_true_counts_for_its_stretch_and_match_length_alone() -> None:

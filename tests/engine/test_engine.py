@@ -144,26 +144,9 @@ def test_what_does_not_fit_is_refused_with_numbers(plain_engine: Engine, num_pro
         plain_engine.generate([5] * num_prompt, SamplingParams(max_new_tokens=max_new))
 
 
-@pytest.mark.parametrize("prompt", ["", []])
-def test_an_empty_prompt_is_refused(plain_engine: Engine, prompt: object) -> None:
-    with pytest.raises(ConfigError, match="the prompt is empty"):
-        plain_engine.generate(prompt)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("token", [-1, 320, 10**9])
-def test_an_unknown_id_is_refused(plain_engine: Engine, token: int) -> None:
-    with pytest.raises(ConfigError, match=f"token id {token}"):
-        plain_engine.generate([1, token, 2])
-
-
 def test_a_draft_with_other_tokens_is_refused(target: str, plain: str) -> None:
     with pytest.raises(VocabularyError, match="do not share their tokens"):
         Engine(EngineConfig(target=target, drafter=DraftModel(model=plain)))
-
-
-def test_a_context_longer_than_the_models_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match="max_length 513 exceeds the 512 positions"):
-        Engine(EngineConfig(target=target, drafter=NoDrafter(), max_length=513))
 
 
 def test_a_target_that_produces_nan_ends_the_request_with_an_error(target: str) -> None:
@@ -230,13 +213,6 @@ def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain
     assert stream.result().token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
 
 
-def test_a_closed_engine_says_so(target: str) -> None:
-    engine = Engine(EngineConfig(target=target, drafter=NoDrafter()))
-    engine.close()
-    with pytest.raises(EngineBusyError, match="closed"):
-        engine.generate(PROMPT)
-
-
 def test_an_engine_that_is_closed_while_another_thread_is_in_a_round_ends_its_text_behind_it(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,14 +258,6 @@ def test_after_forgetting_no_cache_holds_anything(engine: Engine, plain_engine: 
     again = engine.generate(PROMPT, SAMPLED)
     assert again.stats.num_reused_tokens == 0
     assert again.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
-
-
-def test_forgetting_ends_what_is_running_and_changes_no_text(engine: Engine, plain_engine: Engine) -> None:
-    stream = engine.stream(PROMPT, SAMPLED)
-    next(stream)
-    engine.forget()
-    assert stream.result().finish_reason == FinishReason.CANCELLED
-    assert engine.generate(PROMPT, SAMPLED).token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from forerun import (
-    ConfigError,
     DraftModel,
     Engine,
     EngineConfig,
@@ -62,12 +61,6 @@ def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, w
         assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
 
 
-def test_four_bits_write_another_text_than_the_weights_as_stored(target: str) -> None:
-    plain, _ = texts(target, "stored", NoDrafter())
-    rounded, _ = texts(target, "int4", NoDrafter())
-    assert plain != rounded
-
-
 def test_load_takes_a_format() -> None:
     with load(weights="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
         assert engine.generate("def f(x):", SamplingParams(max_new_tokens=4)).token_ids
@@ -119,8 +112,3 @@ def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     expected = "bfloat16" if is_native or is_fast else "float32"
     assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cpu") == expected
     assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cuda:0") == "float16"
-
-
-def test_other_formats_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"weights .int3. must be one of .*int8, int4"):
-        EngineConfig(weights="int3")  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -139,13 +138,6 @@ def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: 
 
 
 @needs_native
-def test_the_context_can_be_filled_to_its_last_place(engine: Engine, plain: PlainTexts) -> None:
-    prompt_ids = engine.encode(PROMPT * 40)[: engine.max_length - 21]
-    params = replace(GREEDY, max_new_tokens=21)
-    assert_same(engine.generate(prompt_ids, params), plain.generate(prompt_ids, params))
-
-
-@needs_native
 def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> None:
     for name in ("gated search", "the paper's search", "an int8 copy"):
         with engine_of(DRAFTERS[name]) as engine:
@@ -157,31 +149,6 @@ def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> 
                     assert strategy.num_evaluations > 0, name
                 case SwiftStrategy():
                     assert strategy.num_steps > 0, name
-
-
-@cache
-def with_torchs_kernels(temperature: float) -> tuple[Generation, Generation, int | None, float, float]:
-    """Ours and the plain text by torch's kernels in bfloat16, the place where they part, and how near the tie was."""
-    params = SamplingParams(temperature=temperature, seed=3, max_new_tokens=40, ignore_eos=True)
-    settings = {"exactness": "fast", "kernels": "torch"}
-    with engine_of(NoDrafter(), **settings) as judge, engine_of(TREE, **settings) as engine:
-        ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
-        pairs = zip(ours.token_ids, plain.token_ids, strict=True)
-        place = next((place for place, (left, right) in enumerate(pairs) if left != right), None)
-        if place is None:
-            return ours, plain, None, 0.0, judge.near_tie(params)
-        margin = judge.margin_after([*judge.encode(PROMPT), *plain.token_ids[:place]], params)
-        return ours, plain, place, margin, judge.near_tie(params)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_with_torchs_kernels_the_text_parts_only_at_a_near_tie_and_those_are_counted(temperature: float) -> None:
-    ours, _, place, margin, bound = with_torchs_kernels(temperature)
-    assert ours.stats.num_accepted > 0
-    assert bound > 0.0
-    if place is not None:
-        assert margin < bound, f"parted at token {place}, where the lead was {margin}"
-        assert ours.stats.num_near_ties > 0
 
 
 @pytest.mark.parametrize("weights", ["plain", pytest.param("int4", marks=pytest.mark.slow)])

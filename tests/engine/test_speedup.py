@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from forerun import (
     ContextOverflowError,
@@ -19,7 +18,6 @@ from forerun import (
     PromptLookup,
     SamplingParams,
 )
-from forerun.runtime.affinity import own_cores
 from forerun.speculation.economy import plain_times
 from tests.marks import rest_slow
 
@@ -98,26 +96,6 @@ def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
         assert len(stream.result().token_ids) == num_tokens == 60
 
 
-def test_plain_rounds_behind_a_text_are_forgotten(engine: Engine, plain_engine: Engine) -> None:
-    for params in MIXED:
-        first = engine.generate(PROMPT, params)
-        text = [*engine.encode(PROMPT), *first.token_ids]
-        again = engine.generate(text, params)
-        assert again.stats.num_reused_tokens == len(text) - 1
-        assert again.token_ids == plain_engine.generate(text, params).token_ids
-
-
-def test_they_are_timed_until_enough_are_known(engine: Engine) -> None:
-    before = torch.get_num_threads(), own_cores()
-    assert engine._baseline is not None
-    results = [engine.generate(PROMPT, params) for params in MIXED]
-    if any(result.stats.num_drafted for result in results):  # a draft may be late, or not pay, on a busy machine
-        assert len(engine._baseline.times.since(0.0, 0)) >= plain_times.ENOUGH
-    else:
-        assert isinstance(engine.config.drafter, Parallel | DraftModel)
-    assert (torch.get_num_threads(), own_cores()) == before
-
-
 def test_the_end_of_the_context_leaves_no_room_for_them(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_times, "SHARE", 0.0)
     config = EngineConfig(target=target, drafter=PromptLookup(), dtype="float32", max_length=64, measures_speedup=True)
@@ -148,9 +126,3 @@ def test_nothing_is_compared_unless_asked_for_or_where_nothing_is_drafted(target
     with Engine(EngineConfig(target=target, drafter=PromptLookup(), dtype="float32")) as engine:
         assert engine.generate(PROMPT, MIXED[0]).stats.speedup is None
     assert plain_engine.generate(PROMPT, MIXED[0]).stats.speedup is None
-
-
-def test_a_text_that_was_cancelled_is_not_compared(engine: Engine) -> None:
-    with engine.stream(PROMPT, MIXED[0]) as stream:
-        next(stream)
-    assert stream.result().stats.speedup is None

@@ -274,21 +274,6 @@ def test_a_draft_stays_warm_beside_its_target() -> None:
         assert draft.cached_ids == []
 
 
-def test_forgetting_drops_every_conversation(engine: Engine) -> None:
-    for prompt in PROMPTS:
-        engine.generate(prompt, GREEDY)
-    assert engine.generate(PROMPTS[0], GREEDY).stats.num_reused_tokens == len(engine.encode(PROMPTS[0])) - 1
-    engine.forget()
-    assert [engine.generate(prompt, GREEDY).stats.num_reused_tokens for prompt in PROMPTS] == [0, 0]
-
-
-def test_a_request_that_is_never_read_leaves_the_text_before_it_warm(engine: Engine) -> None:
-    engine.forget()
-    engine.generate(PROMPTS[0], GREEDY)
-    engine.stream("x", GREEDY).cancel()
-    assert engine.generate(PROMPTS[0], GREEDY).stats.num_reused_tokens == len(engine.encode(PROMPTS[0])) - 1
-
-
 def test_a_size_below_0_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cache_bytes -1 must lie in \[0, 2\*\*60\]"):
         EngineConfig(cache_bytes=-1)

@@ -19,7 +19,7 @@ from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits, normalise, rope_angles, turn
 from tests.marks import rest_slow
-from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS, NATIVE_SETS
+from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS
 from tests.tiny import plain_spec, random_weights, tiny_runner, tiny_spec
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -252,20 +252,6 @@ def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
     check_candidates(case, case.runner(kernels))
 
 
-@pytest.mark.parametrize("kernels", NATIVE_SETS)
-@DTYPES
-@pytest.mark.parametrize("num_candidates", [4, 90])
-def test_candidates_on_both_sides_of_a_chunks_end_few_or_too_many_for_one_thread_to_prepare(
-    dtype: torch.dtype, num_threads: int, num_candidates: int, kernels: ModelBackend
-) -> None:
-    spec = plain_spec(num_kv_heads=1, num_heads=3, intermediate_size=600, max_positions=900)
-    case = Case(1, dtype, spec=spec, num_text=520, num_candidates=num_candidates)
-    assert {branch.start < 512 for branch in case.candidates} == {True, False}
-    runner = case.runner(kernels)
-    check_tree(case, runner)
-    check_candidates(case, runner)
-
-
 @EXACT_KERNELS
 @pytest.mark.parametrize("seed", range(8))
 def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: ModelBackend) -> None:
@@ -276,17 +262,6 @@ def test_what_the_pass_skips_and_what_the_row_skips_add_up(seed: int, kernels: M
     both, _, _ = run(runner, replace(inputs, skipped=skipped))
     by_rows, _, _ = run(runner, replace(inputs, row_skips=inputs.row_skips | gates))
     assert torch.equal(both, by_rows)
-
-
-@KERNELS
-def test_gates_end_with_their_pass(kernels: ModelBackend) -> None:
-    case = Case(3, torch.float32, spec=plain_spec())
-    runner, inputs = case.runner(kernels), case.tree_alone()
-    before, _, _ = run(runner, inputs)
-    gated, _, _ = run(runner, replace(inputs, row_skips=np.ones((len(inputs.token_ids), 4), np.bool_)))
-    after, _, _ = run(runner, inputs)
-    assert torch.equal(before, after)
-    assert (gated - before).abs().max() > 0.1
 
 
 @KERNELS

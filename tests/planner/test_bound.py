@@ -60,17 +60,6 @@ def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(
     assert decode_s == pytest.approx(1e-3 * round_ms * rounds)
 
 
-@pytest.mark.parametrize(("draft_ms", "num_tokens"), [(1.9, 5), (4.4, 2)])
-def test_a_drafter_that_rests_loses_what_is_left_of_the_targets_pass(draft_ms: float, num_tokens: int) -> None:
-    """It begins no pass that would end long after the verdict: floor(T / D) levels in T."""
-    times = free(10.0, draft_ms)
-    answers = [simulate([known_answer(length)], DRAFTER, times, RESTING).answers[0] for length in (241, 121)]
-    tokens, rounds, decode_s = gained(answers)
-    assert (tokens, rounds) == (120, 120 / num_tokens)
-    assert decode_s == pytest.approx(10e-3 * rounds)
-    assert bound_of([known_answer(241)], DRAFTER, times, RESTING).lost_to["timing"] > 15.0
-
-
 def test_a_miss_costs_one_draft_pass_at_the_bound() -> None:
     """The target waits for it after the verdict; the worker had come to rest before."""
     right = known_answer(121)
@@ -96,13 +85,6 @@ def test_a_rounds_time_is_the_pass_the_waits_and_the_stated_overhead() -> None:
     assert 0 < outcome.per_round("num_late") < 1
 
 
-def test_passes_that_add_nothing_are_those_of_a_draft_that_is_wrong() -> None:
-    for is_right in (True, False):
-        outcome = simulate([known_answer(60, is_right=is_right)], DRAFTER, costs(10.0, 3.0), POLICIES)
-        share = outcome.useless_expansions
-        assert share < 0.1 if is_right else share == 1.0  # beyond the end of the answer nothing can be right
-
-
 @pytest.mark.slow
 def test_the_bound_is_above_every_projection_of_synthetic_pairs() -> None:
     """But for 2 %, which is what a bound of so few tokens is uncertain by."""
@@ -124,11 +106,6 @@ def test_the_bound_is_above_the_projection_of_recorded_answers_and_says_what_is_
     bound, projected = bound_of(traces, DRAFTER, times), simulate(traces, DRAFTER, times)
     assert projected.tokens_per_s < 0.98 * bound.outcome.tokens_per_s
     assert bound.outcome.tokens_per_s - sum(bound.lost_to.values()) == pytest.approx(projected.tokens_per_s)
-
-
-def test_what_takes_no_time_loses_nothing() -> None:
-    lost_to = bound_of([known_answer(60)], DRAFTER, free(10.0, 1.0), POLICIES).lost_to
-    assert lost_to == {"rounds": 0.0, "draft passes": 0.0, "wire": 0.0, "timing": 0.0}
 
 
 def test_the_fastest_parallel_plan_has_its_bound() -> None:

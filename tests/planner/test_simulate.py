@@ -39,23 +39,11 @@ def test_a_serial_draft_that_is_right_costs_its_depth_and_yields_it() -> None:
     assert outcome.expansions_per_round == 6.0
 
 
-def test_a_serial_draft_that_is_wrong_costs_its_depth_and_yields_the_bonus_token() -> None:
-    outcome = simulate([known_answer(9, is_right=False)], ALWAYS_DEEP, costs(10.0, 1.0), TWO_CHILDREN)
-    assert (outcome.tokens_per_round, outcome.round_s) == (1.0, pytest.approx(16e-3))
-
-
 def test_a_parallel_draft_that_is_right_costs_nothing_and_fills_the_cut() -> None:
     config = Parallel(draft=FIXED_PAIR)
     outcome = simulate([known_answer(400)], config, costs(10.0, 1.0), TWO_CHILDREN)
     assert outcome.tokens_per_round > 7.5  # rounds of 8, but for the first ones
     assert outcome.round_s == pytest.approx(10e-3, rel=0.1)  # the wire, and now and then the end of an expansion
-
-
-def test_a_parallel_draft_that_is_wrong_is_not_waited_for_in_the_long_run() -> None:
-    config = Parallel(draft=FIXED_PAIR)
-    outcome = simulate([known_answer(400, is_right=False)], config, costs(10.0, 8.0), TWO_CHILDREN)
-    assert (outcome.tokens_per_round, outcome.miss_rate) == (1.0, pytest.approx(399 / 400))
-    assert outcome.round_s < 12e-3  # a wait for every miss would make it 18
 
 
 def test_a_text_that_repeats_itself_is_looked_up() -> None:
@@ -106,14 +94,6 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
     (answer,) = simulate([trace], config, costs(10.0, 1.0), policies).answers
     assert answer.num_rounds == len(rounds) > 1
     assert answer.num_accepted == sum(step.stats.num_accepted for step in rounds) > 20
-
-
-def test_a_simulation_gives_the_same_outcome_twice() -> None:
-    traces = [known_answer(50), known_answer(30, is_right=False)]
-    for config in (DraftModel(), FIXED_PAIR, Parallel(), Parallel(draft=DraftModel())):
-        assert simulate(traces, config, costs(10.0, 3.0, overhead_ms=0.4)) == simulate(
-            traces, config, costs(10.0, 3.0, overhead_ms=0.4)
-        )
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -178,19 +178,3 @@ def test_every_drafter_gives_the_text_of_a_full_recomputation(chunk: int) -> Non
     found, totals = check_chunk(chunk)
     assert found == []
     assert_all_drafted(totals)
-
-
-def test_the_cases_cover_what_they_are_for() -> None:
-    cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
-    assert {case.draft_kind for case in cases} == {"equal", "other", "adversarial", "mapped"}
-    assert {case.params.temperature for case in cases} >= {0.0, 0.7, 1.0, 1.5}
-    assert {case.spec.rope.kind for case in cases} == {"default", "linear", "llama3"}
-    assert len({(case.drafter.policies.tree.knows_noise, case.drafter.policies.tree.looks_up) for case in cases}) == 4
-    assert {(case.spec.qkv_bias, case.spec.qk_norm, case.spec.tied_embeddings) for case in cases} >= {
-        (left, middle, right) for left in (True, False) for middle in (True, False) for right in (True, False)
-    }
-    sizes = {
-        (case.draft_spec.vocab_size > case.spec.vocab_size) - (case.draft_spec.vocab_size < case.spec.vocab_size)
-        for case in cases
-    }
-    assert sizes == {-1, 0, 1}

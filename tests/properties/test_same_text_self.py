@@ -131,14 +131,3 @@ def test_a_target_that_drafts_for_itself_writes_the_text_of_a_full_recomputation
     found, totals = check_chunk(chunk)
     assert found == []
     assert_all_drafted(totals)
-
-
-def test_the_cases_cover_what_they_are_for() -> None:
-    cases = [random_case(number) for number in range(NUM_DEFAULT_CHUNKS * CASES_PER_CHUNK)]
-    assert {case.drafter.config.search for case in cases} == {"off", "gated", "paper"}
-    assert {case.copy for case in cases} == {"plain", "int8", "int4"}
-    assert {len(case.skipped) / max(1, len(skippable(case.spec.num_layers))) for case in cases} >= {0.0, 1.0}
-    kinds = [{kind for _, kind in case.skipped} for case in cases]
-    assert {"attention"} in kinds, "sets of attention alone"
-    assert {"mlp"} in kinds, "sets of MLPs alone"
-    assert {case.drafter.config.adaptive for case in cases} == {True, False}

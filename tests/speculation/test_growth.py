@@ -108,19 +108,6 @@ def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> No
     assert growth.next_batch() == []
 
 
-def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None:
-    growth, batches = grow(lambda path: [math.log(0.97), math.log(0.03)], verify_width=4, draft_width=4, depth=100)
-    assert [len(growth.tree.path_tokens(node)) for node in growth.tree.best(4)] == [0, 1, 2, 3]
-    assert batches[0] == [0]
-    assert len(batches) == 3
-
-
-def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
-    growth = BestFirstGrowth(7, horizon=1, draft_width=4)
-    assert growth.next_batch() == []
-    assert growth.tree.best(1) == [0]
-
-
 @pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
 def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
     growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
@@ -157,17 +144,6 @@ def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
         assert all(after.parents[child] in expanded for child in range(1, len(after)))
 
 
-def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
-    growth = BestFirstGrowth(0, horizon=16, draft_width=2)
-    growth.add_children(growth.next_batch()[0], [5, 6], [math.log(0.6), math.log(0.3)])
-    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
-    tree = growth.tree
-    assert [tree.path_tokens(node) for node in range(1, len(tree))] == [[5], [6], [6, 7], [6, 7, 8]]
-    assert tree.log_probs[4] == pytest.approx(math.log(0.3 * 0.25))
-    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
-    assert len(tree) == 5
-
-
 @pytest.mark.parametrize("seed", range(15))
 def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_is_kept(seed: int) -> None:
     rng = random.Random(seed)
@@ -193,14 +169,6 @@ def test_a_guess_at_the_confidence_is_expanded_and_one_below_is_not() -> None:
         growth.add_children(growth.next_batch()[0], [3, 4], [math.log(chance), math.log(0.25)])
         assert growth.tree.token_ids == [0, 3, 4]
         assert growth.next_batch() == ([1] if is_expanded else [])
-
-
-def test_the_confidence_is_asked_of_each_guess_and_not_of_the_path_to_it() -> None:
-    """Four guesses of 0.9 are together less likely than any one of them may be."""
-    sure = [math.log(0.9), math.log(0.1)]
-    growth, batches = grow(lambda path: sure, verify_width=6, draft_width=1, depth=5, min_confidence=0.8)
-    assert len(batches) == 5
-    assert max(growth.tree.depths) == 5
 
 
 @pytest.mark.parametrize("num_sure", [0, 1, 4, 24, 30])

@@ -69,10 +69,6 @@ def test_torch_without_a_device_is_named(
     assert ask() == "there is no CUDA device"
 
 
-def test_another_kind_of_device_is_named() -> None:
-    assert ask("mps") == "the Triton kernels do not run on mps"
-
-
 def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch, (7, 5))
@@ -128,17 +124,6 @@ def test_gpus_of_a_shared_model_have_to_reach_each_other(monkeypatch: pytest.Mon
     assert ask("cuda:1") is None
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: True)
     assert fault("cuda:1", dtype=torch.bfloat16, head_dim=128, is_shared=True) is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
-def test_a_dtype_that_they_do_not_compute_in_is_named(dtype: torch.dtype) -> None:
-    assert ask(dtype=dtype) == f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
-
-
-@pytest.mark.parametrize("head_dim", [1, 8, 24, 80, 96, 512])
-def test_a_head_size_that_they_do_not_take_is_named(head_dim: int) -> None:
-    answer = ask(head_dim=head_dim)
-    assert answer == f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
 
 
 def test_triton_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

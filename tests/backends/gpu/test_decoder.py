@@ -156,37 +156,6 @@ def test_the_text_is_that_of_the_hosts_loop(config: Varied | None, params: Sampl
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
 
 
-def random_request(rng: random.Random) -> tuple[SamplingParams, list[int]]:
-    """Parameters that shape scores in any way, and a prompt."""
-    is_greedy = rng.random() < 0.2
-    params = SamplingParams(
-        temperature=0.0 if is_greedy else rng.choice([0.5, 1.0, 1.3]),
-        top_k=rng.choice([0, 0, 1, 5, 20, 100]),
-        top_p=rng.choice([1.0, 0.95, 0.7, 0.2]),
-        min_p=rng.choice([0.0, 0.0, 0.03, 0.3]),
-        repetition_penalty=rng.choice([1.0, 1.0, 0.8, 1.5]),
-        presence_penalty=rng.choice([0.0, 0.0, -0.6, 1.7]),
-        frequency_penalty=rng.choice([0.0, 0.0, -0.3, 0.9]),
-        logit_bias={rng.randrange(60): rng.choice([-torch.inf, -3.0, 0.7, 4.0]) for _ in range(rng.choice([0, 0, 3]))},
-    )
-    return params, [rng.randrange(40) for _ in range(rng.randint(1, 12))]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(4000)
-@pytest.mark.parametrize("part", range(20))
-def test_two_thousand_shaped_requests_have_the_text_of_the_hosts_loop(part: int, device: str) -> None:
-    rng, texts = random.Random(part), set[tuple[int, ...]]()
-    pair = Pair(device, known=None if part % 3 else range(0, 40, 3))
-    decoder = pair.decoder([PLAIN, tree(), tree(looks_up=True), tree(depth=1, knows_noise=False)][part % 4])
-    for number in range(100):
-        params, prompt = random_request(rng)
-        text = pair.write(decoder, prompt, params, number, 4)
-        assert text == pair.plain(prompt, params, number, 4), (prompt, params, number)
-        texts.add(tuple(text))
-    assert len(texts) > 60, "most texts differ"
-
-
 @pytest.mark.parametrize(("draft_width", "children"), [(1, 9), (17, 8), (32, 1)])
 def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
     draft_width: int, children: int, device: str, monkeypatch: pytest.MonkeyPatch
@@ -232,15 +201,6 @@ def test_a_draft_of_those_tokens_that_the_text_has_guesses_as_well_as_one_of_all
     rounds = pair.rounds(pair.decoder(tree()), PROMPT, params, 7, 12)
     assert [token for done in rounds for token in done.token_ids][:12] == text
     assert all(done.stats.num_accepted == 2 for done in rounds[:-1]), "the last may go beyond the known text"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", [range(30), [*range(40), 3, 5]], ids=["fewer", "more"])
-def test_a_draft_may_lack_the_last_ids_or_have_some_beyond_them(known: Sequence[int], device: str) -> None:
-    pair = Pair(device, known=known)
-    pair.vocabulary = None
-    config = tree(looks_up=True)
-    assert pair.write(pair.decoder(config), PROMPT, SAMPLED, 7, 12) == pair.plain(PROMPT, SAMPLED, 7, 12)
 
 
 @pytest.mark.parametrize("known", rest_slow([range(1, 40, 3), None], 1), ids=["part", "whole"])

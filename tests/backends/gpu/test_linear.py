@@ -14,7 +14,7 @@ from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise
-from forerun.model.weights import DenseWeight, Int4Weight
+from forerun.model.weights import Int4Weight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
@@ -152,15 +152,6 @@ def test_gates_and_ups_are_multiplied(weight_format: WeightFormat, dtype: torch.
     )
 
 
-def test_gated_rows_have_the_same_bits_in_any_company() -> None:
-    weight = random_weight(72, 64, "plain", torch.bfloat16)
-    packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=2, paired=True, block_in=32)
-    h_TI = random_rows(64, torch.bfloat16)
-    whole = gated_of(packed, h_TI, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        assert torch.equal(gated_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
-
-
 class Sum:
     """What one `linear_add` wrote: x, the input of the next norm, and squares summed over tiles."""
 
@@ -203,24 +194,6 @@ def test_a_skipped_row_keeps_its_x_and_is_prepared_all_the_same() -> None:
     assert torch.equal(skipped.x[1], plain.x[1])
     torch.testing.assert_close(skipped.squares[:, 0].sum(), skipped.before[0].square().sum())
     torch.testing.assert_close(skipped.h[0].float(), skipped.before[0] * skipped.norm_weight * 0.25, rtol=2**-7, atol=0)
-
-
-def test_sums_have_the_same_bits_in_any_company() -> None:
-    weight = random_weight(72, 96, "plain", torch.bfloat16)
-    packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=3, block_in=32)
-    inputs = random_rows(96, torch.bfloat16)
-    whole = Sum(packed, inputs, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        part = Sum(packed, inputs, num_rows)
-        assert torch.equal(part.x[:num_rows], whole.x[:num_rows]), num_rows
-        assert torch.equal(part.h[:num_rows], whole.h[:num_rows]), num_rows
-        assert torch.equal(part.squares[:, :num_rows], whole.squares[:, :num_rows]), num_rows
-
-
-def test_plain_weights_are_not_copied() -> None:
-    weight_OI = random_rows(64, torch.bfloat16, num_rows=32)
-    packed = pack(DenseWeight(values_OI=weight_OI), None, compute=torch.bfloat16)
-    assert packed.weight.matrix.data_ptr() == weight_OI.data_ptr()
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)

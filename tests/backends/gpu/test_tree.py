@@ -201,10 +201,6 @@ def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
         assert request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5).num_behind <= 1
 
 
-def test_a_text_of_one_token_can_begin() -> None:
-    Request(1, Shape(), num_tokens=1).play(2)
-
-
 def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
     request = Request(3, Shape(verify_width=1), num_tokens=4)
     for number in range(3):
@@ -222,11 +218,6 @@ def test_nothing_is_drafted_while_more_than_one_token_is_missing() -> None:
         grow(request.tree, request.draft_rows, children, spare_slot=SPARE)
     outcome = request.verify(TokenTree(request.text[-1]), children)
     assert (outcome.num_draft_rows, outcome.num_behind) == (0, 3)
-
-
-def test_the_count_of_draft_rows_is_of_those_that_somebody_needed() -> None:
-    request = Request(5, Shape(verify_width=16), num_tokens=6, num_missing=1)
-    assert request.play(2).num_draft_rows == 1 + 1 + 2, "the missing token, the root, and its two children"
 
 
 def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forerun.bench.data.datasets import NAMES, load_dataset
+from forerun.bench.data.datasets import load_dataset
 from forerun.bench.data.download import fetch
 from forerun.bench.data.sources import SOURCES
 from forerun.core.errors import ConfigError
@@ -104,15 +104,6 @@ def test_the_built_in_set_needs_no_file_and_no_network(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_published_sets_are_known_by_name() -> None:
-    assert set(NAMES) == {"builtin", *EAGLE_SETS, "spec_bench", *SWIFT_SETS}
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no data set 'mtbench': choose from builtin, mt_bench, .*\.jsonl"):
-        load_dataset("mtbench", cache=tmp_path, base_url=NOWHERE)
-
-
 def test_a_file_of_the_users_is_a_data_set_of_its_name(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "mine.jsonl", [{"prompt": "Who?"}])
     found = load_dataset(str(path), cache=tmp_path)
@@ -171,29 +162,6 @@ def test_a_file_with_too_few_rows_is_refused_where_its_sum_is_not_known(tmp_path
     assert list((tmp_path / "spec_bench").iterdir()) == []
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-def test_a_connection_that_breaks_leaves_nothing(tmp_path: Path, server: Server, share: float) -> None:
-    data = rows(50)
-    server.send("/cut", data[: int(share * len(data))], promised=len(data))
-    with pytest.raises(ConfigError, match="broke off after"):
-        fetch(f"{server.url}/cut", tmp_path / "a" / "question.jsonl", num_rows=50)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_chunks_that_break_off_leave_nothing(tmp_path: Path, server: Server) -> None:
-    server.send("/chunks", b"100\r\n" + b"x" * 10, headers={"Transfer-Encoding": "chunked"})
-    with pytest.raises(ConfigError, match="IncompleteRead"):
-        fetch(f"{server.url}/chunks", tmp_path / "question.jsonl", num_rows=1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_length_nobody_promised_is_checked_by_its_rows(tmp_path: Path, server: Server) -> None:
-    server.send("/open", rows(9)[:-5], headers={"Connection": "close"})
-    with pytest.raises(ConfigError, match="not valid JSON"):
-        fetch(f"{server.url}/open", tmp_path / "question.jsonl", num_rows=9)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_broken_fetch_leaves_the_file_that_was_there(tmp_path: Path, server: Server) -> None:
     path = write_rows(tmp_path / "question.jsonl", [{"turns": ["old"]}])
     before = path.read_bytes()
@@ -226,13 +194,6 @@ def test_a_redirection_is_not_followed(tmp_path: Path, server: Server) -> None:
 def test_only_https_is_fetched(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match="https://"):
         fetch(url, tmp_path / "question.jsonl", num_rows=1)
-
-
-def test_a_cache_that_cannot_be_written_is_an_error_of_the_users(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "file").write_text("")
-    server.send("/x", rows(1))
-    with pytest.raises(ConfigError, match="cannot be written"):
-        fetch(f"{server.url}/x", tmp_path / "file" / "question.jsonl", num_rows=1)
 
 
 def test_summaries_are_asked_for_as_swift_words_them(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from forerun import SamplingParams
 from forerun.bench.peers.catalogue import open_peer
 from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
-from forerun.bench.peers.server_peer import ServerWriter, command_of, started
+from forerun.bench.peers.server_peer import ServerWriter, command_of
 from tests.bench.peers.pairs import Pair, check_end_of_text, check_greedy, check_sampling, opened
 from tests.bench.peers.test_process import wait_until_gone
 
@@ -206,13 +206,6 @@ def test_a_cache_is_emptied_where_the_server_offers_it(server: Server) -> None:
         peer_of(server).forget()
 
 
-def test_a_server_that_is_not_there_is_an_error() -> None:
-    with Server() as server:
-        url = server.url
-    with pytest.raises(PeerError, match=r"vllm: .* is the server up"):
-        open_peer("vllm", replace(PLAN, urls={"vllm": url}), {})
-
-
 def command(kind: str, **changes: Any) -> str:
     return shlex.join(command_of(replace(PLAN, name=kind, **changes), kind))
 
@@ -249,14 +242,6 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(packed_pair:
     plan = replace(packed_pair.plan, commands={"llama_server": str(program)})
     with pytest.raises(PeerError, match="ended with status 7; its last words:\nno such luck"):
         open_peer("llama_server", plan, {})
-
-
-def test_any_server_can_be_started_and_is_ended() -> None:
-    with started([sys.executable, "-m", "tests.bench.peers.test_server_peer", "{port}"]) as url:
-        peer = ServerWriter(replace(PLAN, name="openai_server", urls={"openai_server": url}), "openai_server")
-        check_turn(peer)
-    with pytest.raises(PeerError, match="is the server up"):
-        peer.write(REQUEST)
 
 
 def test_a_server_ends_with_the_process_that_measures() -> None:

@@ -72,14 +72,6 @@ def test_ratios_refer_to_the_baseline_on_the_same_prompts(summary: Summary) -> N
     assert drafter.ratio.value == pytest.approx(drafter.speed.value / none.speed.value)
 
 
-def test_another_baseline_can_be_named(folder: Path) -> None:
-    found = summarise(folder, baseline="llama.cpp")
-    assert row(found, None, "llama.cpp").ratio is None
-    assert row(found, None, "none").ratio is not None
-    with pytest.raises(ConfigError, match="neither a contestant"):
-        summarise(folder, baseline="nobody")
-
-
 def test_the_floor_is_what_run_json_measured(summary: Summary) -> None:
     floor_s = 15_200_000_000 / 1.75e12
     drafter = row(summary, None, "draft_model")
@@ -170,10 +162,6 @@ def answers(contestant: str, question_id: int, *, seconds_per_token: float) -> l
         turn, num_new_tokens=65, emitted=(1,) * 65, emitted_at_s=tuple(0.1 + seconds_per_token * n for n in range(65))
     )
     return [replace(record, contestant=contestant, question_id=question_id, turns=(turn,))]
-
-
-def test_no_answers_give_no_rows() -> None:
-    assert summarise_run(RecordedRun(records=()), baseline=None).rows == ()
 
 
 def test_a_drafted_text_is_compared_with_that_of_the_same_engine_without_drafts() -> None:

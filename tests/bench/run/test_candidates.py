@@ -62,13 +62,6 @@ def opened_width(field: Candidates, temperature: float = 0.0) -> int:
     return width
 
 
-def test_without_tuning_everybody_has_the_defaults(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "tune", must_not)
-    assert opened_width(make(tune=False)) == 8
-    entry = read_run(tmp_path / "run" / "run.json")["contestants"][NAME]
-    assert (entry["settings"], entry["tried"]) == ({"0": {}}, {"0": []})
-
-
 def must_not(*arguments: object) -> None:
     raise AssertionError("tuned where nothing was to be tuned")
 
@@ -102,14 +95,6 @@ def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypat
     assert tunes == [0.0, 1.0]
     monkeypatch.setattr(module, "tune", must_not)
     assert opened_width(make()) == 2, "a run that is continued goes on with them"
-
-
-def test_who_has_no_choice_is_not_tuned(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "tune", must_not)
-    field = make()
-    field.open("none", 0.0).close()
-    with pytest.raises(ConfigError, match="llama_server cannot take part: it reads GGUF files only"):
-        field.open("llama_server", 0.0)
 
 
 def test_without_a_prompt_to_tune_on_the_way_out_is_told(make: Make) -> None:

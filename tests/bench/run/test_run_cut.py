@@ -170,28 +170,6 @@ def test_a_run_cut_while_it_writes_goes_on_where_it_was(
     assert all(after[name][: len(records)] == records for name, records in cut.items()), "what was there is still there"
 
 
-@pytest.mark.parametrize("num_answers", [1, 4, 11])
-def test_a_run_cut_while_somebody_answers_goes_on_where_it_was(
-    none: PlainContestant, tmp_path: Path, whole: Path, num_answers: int
-) -> None:
-    num_left = num_answers
-
-    def answer_some(turn: Turn) -> Turn:
-        nonlocal num_left
-        num_left -= 1
-        if num_left < 0:
-            raise Cut
-        return turn
-
-    stage = stage_of(none, script={"a": answer_some, "b": answer_some}, changes=CHANGES)
-    with pytest.raises(Cut):
-        stage.play(tmp_path / "run")
-    assert all(contestant.is_closed for contestant in stage.opened)
-    assert len(keys_in(tmp_path / "run")) < NUM_ANSWERS
-    stage_of(none, changes=CHANGES).play(tmp_path / "run")
-    check_same(tmp_path / "run", whole)
-
-
 def check_same(path: Path, whole: Path) -> None:
     assert keys_in(path) == keys_in(whole)
     written, expected = records_in(path), records_in(whole)

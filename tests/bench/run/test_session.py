@@ -1,7 +1,7 @@
 """What a user asks for, made into a run: real drafters on the built-in pair, records on disk."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -188,14 +188,6 @@ def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
         assert min(gaps) >= 8, "files are sorted by category"
 
 
-def test_a_file_of_ones_own_with_several_turns_and_one_too_long(ask: Ask, tmp_path: Path) -> None:
-    own = questions_file(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 200], ["a = "]])
-    data, _ = played(ask(data=(own,), drafters=("prompt_lookup",), num_prompts=9))
-    assert data == [("mine", 1)]
-    plain = records_in(tmp_path / "run")["mine/none-temperature-0.jsonl"]
-    assert [(record.question_id, len(record.turns)) for record in plain] == [(0, 2), (2, 1)]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -241,13 +233,6 @@ def test_questions_that_cannot_be_had_leave_no_folder_behind(
     assert not (tmp_path / "run").exists()
 
 
-def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    both = tuple(questions_file(folder / "a.jsonl", [["x = "]]) for folder in (tmp_path, tmp_path / "other"))
-    with pytest.raises(ConfigError, match="two data sets are called 'a'"):
-        played(ask(data=both))
-
-
 def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None:
     request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
     checkpoint = session.Checkpoint.open(open_source("builtin"), request.config)
@@ -263,16 +248,3 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None
     assert session.peer_plan(named, checkpoint, 1, 99).draft == str(open_source("builtin").folder)
     without = replace(request, config=replace(request.config, target="builtin-draft"))
     assert session.peer_plan(without, checkpoint, 1, 99).draft is None
-
-
-def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
-    """A field of an engine's config that a run could differ in must be in its plan."""
-    planned = {field.name for field in fields(session.RunPlan)}
-    # Each contestant has its own drafter; plain decoding is a contestant; the questions are put in the model's own
-    # template; no text is saved that a later answer could begin with, since a contestant forgets before each; no flag
-    # of a run shares the target; where packed weights lie changes no time but that of the start.
-    left_open = {
-        "drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes", "target_ranks",
-        "remote_ranks", "rank_address", "rank_key_file", "pack_in_memory",
-    }  # fmt: skip
-    assert {field.name for field in fields(EngineConfig)} - left_open <= planned

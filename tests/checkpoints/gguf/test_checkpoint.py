@@ -29,11 +29,6 @@ def test_a_model_is_described_by_its_keys(architecture: str, tmp_path: Path) -> 
     assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
 
 
-def test_a_window_bounds_the_text_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
-    spec = opened(tmp_path, ARCH__attention__sliding_window=96, ARCH__expert_count=0, ARCH__vocab_size=32).spec()
-    assert (spec.window, spec.max_positions) == (96, 96)
-
-
 def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
     linear = opened(tmp_path, ARCH__rope__scale_linear=4.0).spec().rope
     assert (linear.kind, linear.factor) == ("linear", 4.0)
@@ -175,12 +170,6 @@ def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf is missing: fetch every part"):
         GgufCheckpoint(name="x", path=first).spec()
-
-
-def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
-    write_parts(tmp_path, ["blk.0.ffn_up.weight"])
-    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be 10, the number in its parts"):
-        GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
 
 
 def test_what_runs_is_called_by_its_stored_types_and_the_dtype_it_is_computed_in(tmp_path: Path) -> None:

@@ -118,9 +118,3 @@ def test_tensors_that_do_not_fit_are_refused_by_name(
         weights_of(path)
     assert seen in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_a_vector_of_codes_is_refused_by_name(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "x.gguf", types={"blk.0.ffn_norm.weight": "Q8_0"})
-    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_norm\.weight' is a vector of Q8_0"):
-        weights_of(path)

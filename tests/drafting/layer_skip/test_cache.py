@@ -13,7 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -46,8 +45,6 @@ CONFIGS = {
     "int8 copy": layer_skip(**TREE, weights="int8"),
     "int4 copy": layer_skip(**TREE, search="off", weights="int4"),
 }
-NAMES = pytest.mark.parametrize("name", CONFIGS)
-PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
@@ -92,12 +89,6 @@ def test_after_every_round_the_cache_has_the_bits_of_a_fresh_pass_over_the_text(
     name: str, params: SamplingParams, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     check_every_round(name, kernels, dtype, params, tolerance=0.0)
-
-
-@NAMES
-@PARAMS
-def test_with_fused_kernels_it_has_them_but_for_rounding(name: str, params: SamplingParams) -> None:
-    check_every_round(name, FUSED, torch.float64, params, tolerance=1e-9)
 
 
 class Allocations(TorchDispatchMode):
@@ -174,18 +165,3 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
     if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search.strategy, GatedStrategy):
         assert drafter.search.strategy.num_evaluations > 0, "nothing rode along"
     assert long <= short + SLACK, f"{long} bytes at {LONG} tokens, {short} at {SHORT}"
-
-
-@pytest.mark.parametrize("kernels", NATIVE_SETS)
-def test_a_copy_of_the_cache_would_be_seen(kernels: ModelBackend) -> None:
-    target = tiny_runner(
-        LONG_SPEC, weights_of(spec=LONG_SPEC, dtype=torch.float32), backend=kernels, capacity=NUM_SLOTS
-    )
-
-    class Copying(NoneDrafter):
-        def propose(self) -> Any:
-            self.kept = target.cache.keys_LSKD[:, : target.cache.committed_len].clone()
-            return super().propose()
-
-    short, long = (bytes_of_a_round(target, Copying(), length) for length in (SHORT, LONG))
-    assert long > 10 * short

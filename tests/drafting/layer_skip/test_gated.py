@@ -130,28 +130,6 @@ def test_the_start_set_is_scored_before_anything_replaces_it() -> None:
     assert every_other_layer(NUM_LAYERS) in seen, "SWIFT's start set is one like all others"
 
 
-def test_the_set_in_use_is_scored_again_and_again() -> None:
-    emulator, rng = cnn_dm(1), np.random.default_rng(1)
-    search = GatedStrategy(NUM_LAYERS, speed_model(), seed=1)
-    score(search, emulator, rng, 100)
-    since = 0
-    for _ in range(100):
-        candidates = search.propose(4, CONTEXT)
-        assert len(set(candidates)) == 4
-        since = 0 if search.skipped in candidates else since + 1
-        assert since <= 3
-        for skipped in candidates:
-            search.observe(skipped, emulator.score(skipped, 4, rng), 4)
-
-
-def test_the_number_of_skips_varies() -> None:
-    """Or the model could not tell what one more costs."""
-    search = GatedStrategy(NUM_LAYERS, speed_model())
-    score(search, cnn_dm(2), np.random.default_rng(2), 50)
-    numbers = {len(skipped) for _ in range(50) for skipped in search.propose(4, CONTEXT)}
-    assert max(numbers) - min(numbers) > 15
-
-
 # Whether to draft at all.
 
 
@@ -160,14 +138,6 @@ def test_drafting_begins_only_where_it_surely_pays() -> None:
     assert not search.is_worth_it(CONTEXT), "nothing is sure as yet"
     search.observe(search.skipped, 95, 100)
     assert search.is_worth_it(CONTEXT)
-
-
-@pytest.mark.parametrize("num_hits", [0, 30, 60])
-def test_drafting_does_not_begin_where_guesses_are_wrong(num_hits: int) -> None:
-    search = GatedStrategy(NUM_LAYERS, speed_model())
-    for _ in range(5):
-        search.observe(search.skipped, num_hits / 5, 20)
-        assert not search.is_worth_it(CONTEXT)
 
 
 def test_drafting_does_not_begin_where_a_draft_costs_nearly_a_pass() -> None:
@@ -202,13 +172,3 @@ def test_drafting_goes_on_while_it_is_expected_to_pay_and_then_ends() -> None:
 
 def pays_by(search: GatedStrategy, chance: float) -> float:
     return speed_model().speed(chance, search.skipped, CONTEXT) / speed_model().plain_speed()
-
-
-def test_measured_overheads_are_reckoned_with() -> None:
-    search = GatedStrategy(NUM_LAYERS, speed_model())
-    search.observe(search.skipped, 97, 100)
-    speed = search.speed(CONTEXT)
-    assert search.is_worth_it(CONTEXT)
-    search.take_overheads(round_s=0.02, expansion_s=0.01)
-    assert search.speed(CONTEXT) < 0.7 * speed
-    assert not search.is_worth_it(CONTEXT)

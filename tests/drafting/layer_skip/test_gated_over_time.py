@@ -6,18 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import ATTENTION, MLP, skippable
 from forerun.drafting.layer_skip import gated
 from forerun.drafting.layer_skip.gated import STABLE, GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
-from forerun.drafting.layer_skip.set_pool import POOL_SIZE
 from tests.drafting.layer_skip.skip_emulator import (
     CONTEXT,
     NUM_LAYERS,
     Emulator,
-    best_speed,
     cnn_dm,
-    random_set,
     score,
     speed_model,
 )
@@ -137,41 +134,7 @@ def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> 
     assert 1.5 * sum(back) < sum(forth)
 
 
-def test_a_request_begins_with_the_best_of_the_pool() -> None:
-    search, emulator = searched(1, 400)
-    settle(search, emulator, np.random.default_rng(1))
-    settled = search.share
-    search.begin()
-    assert (settled, search.share) == (0.15, 1.0)
-    first = search.propose(4, CONTEXT)
-    assert first[0] == search.skipped
-    assert set(first) <= {named.skipped for named in search.known()}
-    rng = np.random.default_rng(0)
-    for _ in range(4):
-        for skipped in search.propose(2, CONTEXT):
-            search.observe(skipped, emulator.score(skipped, 4, rng), 4)
-    assert search.share == settled
-
-
 # What it hands on.
-
-
-def test_a_later_search_begins_where_an_earlier_one_ended() -> None:
-    earlier, emulator = searched(5, 200)
-    known = earlier.known()
-    assert known[0].skipped == earlier.skipped
-    assert len(known) <= POOL_SIZE
-    later = GatedStrategy(NUM_LAYERS, speed_model(), known=known)
-    assert speed_model().speed(emulator.chance(later.skipped), later.skipped, CONTEXT) > 0.9 * best_speed(
-        emulator, speed_model()
-    )
-    assert later.is_worth_it(CONTEXT)
-    assert later.num_evaluations == 0
-
-
-def test_a_set_of_which_nothing_but_its_name_is_known_may_begin() -> None:
-    given = NamedSet(name="given", skipped=random_set(np.random.default_rng(0), 20))
-    assert GatedStrategy(NUM_LAYERS, speed_model(), known=[given]).skipped == given.skipped
 
 
 # How it does it.
@@ -189,16 +152,6 @@ def test_it_neither_reads_nor_moves_any_other_generator() -> None:
     assert runs[0] == runs[1]
 
 
-def test_another_seed_tries_other_sets() -> None:
-    tried: list[list[SkipSet]] = []
-    for seed in (1, 2):
-        search = GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
-        search.observe(search.skipped, 32, 32)
-        search.observe(every_other_layer(NUM_LAYERS), 10, 32)
-        tried.append(search.propose(8, CONTEXT))
-    assert tried[0] != tried[1]
-
-
 @pytest.mark.parametrize("num_layers", [3, 4, 6])
 def test_small_models_are_searched_too(num_layers: int) -> None:
     search, rng = GatedStrategy(num_layers, speed_model(num_layers)), np.random.default_rng(0)
@@ -209,11 +162,3 @@ def test_small_models_are_searched_too(num_layers: int) -> None:
             search.observe(skipped, int(rng.binomial(4, 0.9 ** len(skipped))), 4)
     assert set(search.skipped) <= set(skippable(num_layers))
     assert search.chance() == pytest.approx(0.9 ** len(search.skipped), abs=0.1)
-
-
-def test_nothing_asked_and_nothing_told_changes_nothing() -> None:
-    search, _ = searched(8, 20)
-    before = (search.chance(), search.known())
-    assert search.propose(0, CONTEXT) == []
-    search.observe(search.skipped, 0, 0)
-    assert (search.chance(), search.known()) == before

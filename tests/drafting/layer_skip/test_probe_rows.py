@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -43,7 +43,6 @@ from tests.varied import layer_skip
 
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 LAYOUT = ProbeLayout(SPEC.num_layers)
 CONFIG = layer_skip(draft_width=2, depth=3, num_children=3, verify_width=8, search_share=1.0, adaptive=False)
 
@@ -104,11 +103,6 @@ def test_a_verification_has_the_same_bits_with_and_without_riders(
     seed: int, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     assert differences_of_the_host(seed, kernels, dtype) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_with_fused_kernels_it_has_them_but_for_rounding(seed: int) -> None:
-    assert max(differences_of_the_host(seed, FUSED, torch.float64)) < 1e-9
 
 
 def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipped: SkipSet) -> Tensor:

@@ -33,7 +33,6 @@ from forerun.speculation.walk import Acceptance, walk
 from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
-from tests.drafting.remote.samples import MESSAGES
 from tests.marks import rest_soak
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SESSIONS_PER_CHUNK, MUTANTS_PER_SESSION = 1, 500, 200, 100
@@ -271,24 +270,3 @@ def test_a_hostile_drafter_changes_no_text(looks_up: bool) -> None:
             drafter.accept(session.verify(tree))
         session.assert_text_is_the_targets()
     assert num_drafted > NUM_HOSTILE_DRAFTERS
-
-
-class EarlyWire(HostileWire):
-    """Brings every kind of message before a request has begun."""
-
-    def receive(self) -> bytes:
-        data, self._greeting = self._greeting + b"".join(map(KINDS.to_frame, MESSAGES)), b""
-        return data
-
-    def take(self) -> "EarlyWire":
-        return EarlyWire(self._session)
-
-
-def test_messages_before_the_first_request_end_nothing() -> None:
-    session = Session(1)
-    drafter = ParallelDrafter(
-        EarlyWire(session), DraftModel(), RemotePolicy(), target_vocab_size=9, check=lambda _: None, clock=session.clock
-    )
-    drafter._poll()
-    drafter.begin(session.text, GREEDY, None)
-    assert drafter.propose().token_ids[0] == session.text[-1]

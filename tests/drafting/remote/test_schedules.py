@@ -225,11 +225,3 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_whatever_befalls_wires_and_drafters_the_text_is_the_targets(chunk: int) -> None:
     check_chunk(chunk)
-
-
-def test_a_schedule_is_the_same_every_time() -> None:
-    first, second = Counter[str](), Counter[str]()
-    for number in range(20):
-        play(number, first)
-        play(number, second)
-    assert first == second

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, DraftRecord, class_of
+from forerun.speculation.economy.chances import FEWEST, DraftRecord
 from forerun.speculation.economy.choice import PLAIN_EVERY, Chooser, DraftTurn
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.rests import ALONE, PLAIN_RISE, REST_ROUNDS, RestRule
@@ -147,20 +147,6 @@ def test_a_watched_tree_is_worth_what_came_of_it() -> None:
         assert record.speed == expected / 2.0
 
 
-def test_a_watched_tree_is_forgotten_when_the_text_ends() -> None:
-    record = DraftRecord()
-    record.watch(chain(3), 2.0)
-    record.watch(None)
-    record.follow([1])
-    assert record.speed == 0.0
-
-
-def test_every_temperature_has_its_class() -> None:
-    assert [class_of(temperature) for temperature in (0.0, 0.3, 0.99, 1.0, 1.7)] == [
-        TEMPERATURE_CLASSES[place] for place in (0, 1, 1, 2, 2)
-    ]
-
-
 def drafted(alone: RestRule, num_rounds: int, drafted_s: float, plain_s: float = 1.0) -> list[bool]:
     """Whether each round was drafted, where drafted ones bring three tokens."""
     kinds = []
@@ -181,22 +167,12 @@ def alone() -> RestRule:
     return chosen
 
 
-def test_a_drafter_alone_that_pays_drafts_nearly_always() -> None:
-    assert drafted(alone(), 1000, 0.5).count(False) <= 1000 / PLAIN_EVERY
-
-
 def test_a_drafter_alone_that_does_not_pay_rests_and_is_tried_for_a_hundredth_of_the_time() -> None:
     chosen = alone()
     drafted(chosen, 100, 1.5)
     chosen.begin(0.0)
     kinds = drafted(chosen, 4000, 1.5)
     assert 0 < kinds.count(True) * 1.5 <= 0.011 * 4000
-
-
-def test_a_drafter_alone_that_comes_to_pay_is_taken_up_again() -> None:
-    chosen = alone()
-    drafted(chosen, 600, 1.5)
-    assert drafted(chosen, 4000, 0.5)[-100:].count(True) > 90
 
 
 def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
