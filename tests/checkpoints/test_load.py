@@ -13,9 +13,7 @@ from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.folders import (
-    FIRST_SHARD,
     INDEX,
-    SECOND_SHARD,
     SINGLE,
     edit_weight_map,
     random_tensors,
@@ -104,18 +102,6 @@ def test_a_tied_model_has_no_head_whether_or_not_it_is_stored(tmp_path: Path, ha
     assert "head.weight" not in load(write_single(tmp_path, tensors, tie_word_embeddings=True))
 
 
-def test_progress_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.checkpoints.safetensors.reader.CHUNK_BYTES", 64)
-    tensors = random_tensors()
-    calls: list[tuple[int, int]] = []
-    weights = load(write_shards(tmp_path, tensors), on_progress=lambda done, total: calls.append((done, total)))
-    num_bytes = sum(tensor.nbytes for tensor in tensors.values())
-    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
-    assert calls[-1] == (num_bytes, num_bytes)
-    assert {total for _, total in calls} == {num_bytes}
-    assert_same(weights, expected(tensors))
-
-
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     tensors = random_tensors()
     del tensors[Q_NAME]
@@ -136,30 +122,6 @@ def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / SINGLE) in message
     assert f"{Q_NAME!r} has shape [8, 4]" in message
     assert "[8, 8]" in message
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.float8_e4m3fn])
-def test_a_quantized_tensor_is_named(tmp_path: Path, dtype: torch.dtype) -> None:
-    message = refusal(write_single(tmp_path, random_tensors() | {Q_NAME: torch.ones(8, 8).to(dtype)}))
-    assert str(tmp_path / SINGLE) in message
-    assert repr(Q_NAME) in message
-
-
-def test_a_tensor_in_two_shards_is_named(tmp_path: Path) -> None:
-    write_shards(tmp_path, random_tensors())
-    (tmp_path / SECOND_SHARD).write_bytes((tmp_path / FIRST_SHARD).read_bytes())
-    message = refusal(tmp_path)
-    assert SECOND_SHARD in message
-    assert FIRST_SHARD in message
-    assert "holds tensor 'lm_head.weight'" in message
-
-
-def test_an_absent_shard_is_named(tmp_path: Path) -> None:
-    write_shards(tmp_path, random_tensors())
-    (tmp_path / SECOND_SHARD).unlink()
-    message = refusal(tmp_path)
-    assert SECOND_SHARD in message
-    assert INDEX in message
 
 
 @pytest.mark.parametrize(

@@ -103,17 +103,6 @@ def test_a_gguf_file_or_a_folder_with_one_is_opened(tmp_path: Path) -> None:
     assert isinstance(open_source(str(tmp_path / "blob")), GgufCheckpoint)
 
 
-def test_of_several_gguf_files_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
-    for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf"):
-        (tmp_path / name).touch()
-    assert open_source(str(tmp_path)).folder == tmp_path
-    (tmp_path / "b.gguf").touch()
-    with pytest.raises(CheckpointError, match=r"several GGUF files, a-00001-of-00002\.gguf, b\.gguf: give the one"):
-        open_source(str(tmp_path))
-    write_config(tmp_path)
-    assert not isinstance(open_source(str(tmp_path)), GgufCheckpoint), "a whole checkpoint goes before"
-
-
 @pytest.mark.parametrize(
     ("tag", "chosen"),
     [
@@ -149,12 +138,6 @@ def test_what_lies_beside_a_model_to_draft_for_it_is_not_the_model(draft: str, t
         assert open_source(str(tmp_path)).path == tmp_path / "z.gguf"
 
 
-def test_a_type_that_a_repository_lacks_is_refused_with_those_that_it_has() -> None:
-    assert choose_file("org/m", ["m-Q8_0.gguf", "m-Q6_K.gguf"], None) == "m-Q6_K.gguf"
-    with pytest.raises(CheckpointError, match=r"no GGUF file with Q4_K in its name: choose .*Q8_0/m\.gguf"):
-        choose_file("org/m", GGUF_NAMES, "Q4_K")
-
-
 def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r'not a full hub name.*with its owner, of the form "org/model"'):
@@ -167,15 +150,6 @@ def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, mo
 def test_a_path_to_nothing_is_told_as_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=f"^there is no such file or folder: {re.escape(name)}; check the path"):
-        open_source(name)
-
-
-@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("SmoLM2", "smollm2"), ("buildin", "builtin")])
-def test_a_mistyped_short_name_is_told_the_right_one(
-    name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=f"^there is no model, file or folder '{name}': is {meant} meant\\?$"):
         open_source(name)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.config import MAP_NAME, read_model_spec
+from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.vocabulary_map import read_vocabulary_map
 from forerun.core.errors import CheckpointError
@@ -67,12 +67,3 @@ def test_a_forged_map_is_refused(tmp_path: Path, tensors: dict[str, Tensor], why
     write_map(tmp_path, **{**good, **tensors})
     with pytest.raises(CheckpointError, match=why):
         read(tmp_path)
-
-
-def test_a_map_cut_short_is_refused(tmp_path: Path) -> None:
-    write_map(tmp_path, target_ids=ids(TARGET_IDS), draft_ids=ids(DRAFT_IDS))
-    whole = (tmp_path / MAP_NAME).read_bytes()
-    for length in range(len(whole)):
-        (tmp_path / MAP_NAME).write_bytes(whole[:length])
-        with pytest.raises(CheckpointError):
-            read(tmp_path)

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from forerun.bench.records.run_folder import read_run
 from forerun.bench.run import interleaved as bench_run
 from forerun.bench.run import session
 from forerun.bench.run.ceilings import measure_ceilings
-from forerun.cli import bench_run as module
-from forerun.cli.bench_run import lines_of_progress, progress_bar, read_url
+from forerun.cli.bench_run import read_url
 from tests.bench.players import keys_in, questions_file, records_in
 from tests.cli.conftest import Run
 
@@ -142,28 +140,6 @@ def test_a_folder_that_cannot_be_used_is_told(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must have the form PEER=URL"):
         read_url(text)
-
-
-def test_without_a_terminal_progress_is_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
-    show = lines_of_progress(200)
-    for done in range(201):
-        show(done, "somebody")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"forerun: {done} of 200 answers" for done in range(0, 201, 20)]
-
-
-def test_on_a_terminal_progress_is_drawn_between_answers_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A thread that draws on its own would take time from who is being measured."""
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    before = threading.active_count()
-    with progress_bar() as start:
-        show = start(4)
-        show(1, "draft_model, builtin 7")
-        assert threading.active_count() == before
-    assert "draft_model, builtin 7" in capsys.readouterr().err
 
 
 def test_the_command_is_written_down_so_that_it_can_be_typed_again(

@@ -73,20 +73,6 @@ def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None
         assert process.wait(timeout=30) == 0
 
 
-def test_what_is_typed_while_an_answer_is_written_comes_at_the_next_prompt(target: str) -> None:
-    flags = ("--drafter", "none", "--logit-bias", "40=1000", "-n", "40", "--device", "paced:target=20ms")
-    with running("chat", target, *flags) as (process, type_in, read_until):
-        read_until(b"> ")
-        type_in(b"Hi\r")
-        read_until(b"III")  # the answer has begun, and takes most of a second
-        type_in(b"/help")
-        assert b"help" not in read_until(b"cut after 40").partition(b"cut after")[0]
-        type_in(b"\r")
-        read_until(b"/regenerate")
-        type_in(b"/exit\r")
-        assert process.wait(timeout=30) == 0
-
-
 def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message(chatting: OnTerminal) -> None:
     process, type_in, read_until = chatting
     read_until(b"> ")

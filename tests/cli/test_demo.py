@@ -68,14 +68,6 @@ def test_where_nothing_gains_it_says_so_and_why(
     assert said in shown.stdout
 
 
-def test_where_it_gains_the_drafter_that_won_is_named(
-    run: Run, target: str, monkeypatch: pytest.MonkeyPatch, random_turns: None
-) -> None:
-    monkeypatch.setattr(SpeedComparison, "gains", True)
-    shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
-    assert re.search(r"^--- with the drafter auto: (recycling|prompt_lookup) ---$", shown.stdout, re.M)
-
-
 def side(num_rounds: int, slices_s: list[list[float]]) -> Written:
     """Answers of 90 tokens that took so many rounds."""
     stats = Mock(tokens_per_round=90 / num_rounds)

@@ -63,14 +63,6 @@ def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
     assert all((part in numbers[0]) == ("--stats" in flags) for part in ("drafted tokens accepted", "seed 1"))
 
 
-def test_show_tree_writes_no_marks_into_a_pipe_and_says_why(run: Run, target: str) -> None:
-    shown = run("generate", target, "--show-tree", *SAMPLED)
-    assert "warning: --show-tree needs a terminal, which stdout is not: only the text is printed" in shown.stderr
-    assert shown.stdout == run("generate", target, *SAMPLED).stdout
-    assert "drafted and accepted" not in shown.stderr
-    assert "\x1b" not in shown.output
-
-
 def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
     forced = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--logit-bias", "41=-5")
     assert json.loads(forced.stdout)["token_ids"] == [40] * 5
@@ -128,14 +120,6 @@ def test_a_wrong_flag_is_told_in_one_message(
     assert len(told) == 1
 
 
-def test_an_answer_may_come_as_a_line_of_json_a_step(run: Run, target: str) -> None:
-    shown = run("generate", target, "--json-lines", *SAMPLED)
-    *steps, last = map(json.loads, shown.stdout.splitlines())
-    assert [step["done"] for step in (*steps, last)] == [False] * len(steps) + [True]
-    assert "".join(step["text"] for step in steps) == last["text"]
-    assert [token for step in steps for token in step["token_ids"]] == last["token_ids"]
-
-
 @pytest.mark.parametrize(
     ("flags", "num_lines"), [((), 2), (("--quiet",), 0), (("--log-level", "error"), 0), (("-v",), 4)]
 )
@@ -158,22 +142,6 @@ def test_the_names_that_other_programs_have_for_flags_mean_the_same(run: Run, ta
         *("--repeat-penalty", "1.1"),
     )
     assert json.loads(theirs.stdout)["token_ids"] == json.loads(ours.stdout)["token_ids"]
-
-
-def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:
-    shown = run("generate", target)
-    assert shown.exit_code == 2
-    assert "--prompt" in shown.stderr
-
-
-def test_a_pair_with_other_tokens_is_refused_without_a_traceback(
-    run_process: RunProcess, target: str, plain: str
-) -> None:
-    finished = run_process("generate", target, "--draft", plain, "-p", "x")
-    assert finished.returncode == 3
-    assert finished.stderr.startswith("forerun: error: ")
-    assert "id 0 is" in finished.stderr
-    assert "Traceback" not in finished.stderr
 
 
 def test_ctrl_c_stops_with_the_text_so_far(target: str) -> None:

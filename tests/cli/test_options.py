@@ -9,7 +9,7 @@ import typer
 
 from forerun.cli.drafter_options import DrafterOptions, read_cores
 from forerun.cli.options import OWN_TO_MODELS, EngineOptions, SamplingOptions, settle
-from forerun.cli.values import read_size, reader_of
+from forerun.cli.values import reader_of
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
@@ -45,20 +45,6 @@ def test_variables_of_the_chat_template_are_one_json_object() -> None:
     for text in ("enable_thinking=false", "[1]", 5000 * "["):
         with pytest.raises(ConfigError, match=r"--chat-template-kwargs '.*(not valid JSON|JSON object, such as)"):
             EngineOptions(chat_template_kwargs=text).config("m", NoDrafter())
-
-
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [("0", 0), ("4096", 4096), ("512MB", 512_000_000), ("1.5 gib", 3 * 2**29), ("2G", 2_000_000_000), ("7KiB", 7168)],
-)
-def test_a_size_is_read_as_people_write_it(text: str, num_bytes: int) -> None:
-    assert read_size(text) == num_bytes
-
-
-@pytest.mark.parametrize("text", ["", "-1", "MB", "1.MB", "1e9", "2 TB", "512 M B", "nan", "9" * 40, "٣MB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="must be a size, such as 512MB"):
-        read_size(text)
 
 
 def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -107,12 +93,6 @@ def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> Non
     assert options.config(model) == drafter
 
 
-def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
-    options = DrafterOptions(drafter=PARALLEL, draft="d", verify_width=16, draft_width=6)
-    shape = DraftModel(model="d", verify_width=16, draft_width=6)
-    assert options.config("m") == Parallel(draft=shape)
-
-
 def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None:
     options = DrafterOptions(
         drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search="off", skip_sets="sets.json",
@@ -122,15 +102,6 @@ def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None
         verify_width=9, depth=5, adaptive=False, search="off", sets="sets.json", weights="int4"
     )  # fmt: skip
     assert options.config("m") == expected
-
-
-def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
-    options = DrafterOptions(
-        drafter=PARALLEL, draft="self", skip_sets="sets.json", draft_weights="int8", verify_width=8,
-        adaptive=False, draft_device="cuda:1",
-    )  # fmt: skip
-    draft = LayerSkip(sets="sets.json", weights="int8", verify_width=8, adaptive=False)
-    assert options.config("m") == Parallel(draft=draft, device="cuda:1")
 
 
 @pytest.mark.parametrize(

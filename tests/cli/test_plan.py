@@ -14,7 +14,7 @@ from forerun.cli.plain import PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.engine import calibrate
 from forerun.engine.profile import Profile
-from forerun.engine.trace import read_traces, write_traces
+from forerun.engine.trace import write_traces
 from forerun.planner.synthetic import SyntheticPair
 from tests.cli.conftest import Run
 
@@ -142,15 +142,3 @@ def test_what_is_missing_or_wrong_is_said(run_command: RunPlan, arguments: tuple
     shown = run_command("plan", *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr
-
-
-def test_a_trace_of_the_built_in_pair_is_recorded(run_command: RunPlan, tmp_path: Path) -> None:
-    out = tmp_path / "trace.jsonl"
-    shown = run_command(
-        "trace", "--out", str(out), "--num-prompts", "2", "--max-new-tokens", "8", "--temperature", "0.5",
-        "--threads", "1",
-    )  # fmt: skip
-    assert shown.exit_code == 0, shown.output
-    recorded = read_traces(out)
-    assert [item.temperature for item in recorded] == [0.5, 0.5]
-    assert f"--trace {out}" in shown.stderr

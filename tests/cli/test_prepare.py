@@ -1,6 +1,5 @@
 """forerun prepare, run as a user runs it."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -72,16 +71,6 @@ def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cach
     assert again[0].num_rows > 0.0
 
 
-def test_questions_of_ones_own_are_answered(run: Run, cache: Path, tmp_path: Path) -> None:
-    data, out = tmp_path / "mine.jsonl", tmp_path / "new" / "sets.json"
-    questions = ({"question_id": "a", "turns": ["def f(x):\n", "never read"]}, {"prompt": "x = [1, 2, 3]\n"})
-    data.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    shown = run("prepare", "builtin", "--layer-skip", "--data", str(data), "--out", str(out), *FEW)
-    assert written(shown) == out
-    assert_table(shown, read_sets(out, 12, open_source("builtin").identity()))
-    assert not cache.exists(), "a file that is named is the only one"
-
-
 def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
     run: Run, cache: Path, target: str, tmp_path: Path
 ) -> None:
@@ -96,15 +85,6 @@ def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
     assert refused.exit_code == 2
     assert f"{sets_beside(folder)} holds no skip sets" in refused.stderr
     assert not cache.exists()
-
-
-def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    few = ("--num-prompts", "1", "--max-new-tokens", "16", "--threads", "1")
-    shown = run("prepare", "--layer-skip", "--out", str(tmp_path / "file" / "sets.json"), *few)
-    assert shown.exit_code == 2
-    assert shown.stdout == ""
-    assert shown.stderr.endswith("is not a folder): name another file\n")
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,3 @@ def test_a_full_stdout_is_one_line() -> None:
         finished = subprocess.run(models, env=environment(), stdout=full, stderr=subprocess.PIPE, timeout=120)
     assert finished.returncode == 1
     assert finished.stderr == b"forerun: error: the output cannot be written: No space left on device\n"
-
-
-def test_closed_streams_are_no_error(target: str) -> None:
-    line = " ".join(command("generate", target, "-p", "x", *SHORT))
-    finished = subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], env=environment(), timeout=120)
-    assert finished.returncode == 0

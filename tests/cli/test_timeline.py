@@ -60,14 +60,6 @@ def test_a_short_run_is_shown_whole_with_a_box_for_every_span() -> None:
     assert all(share in texts(svg) for share in ("90.0% target busy", "2.5% waiting", "20.0% draft busy", "100.0% of"))
 
 
-def test_of_a_long_run_twelve_rounds_from_the_middle_are_shown_and_the_shares_are_of_all() -> None:
-    spans = [*rounds(100), span("draft", 1000, 2000)]
-    svg = draw_svg(spans, title="run")
-    assert len(elements(svg, "rect", "span")) == 24
-    assert "440 to 560 of 2000 ms" in texts(svg)
-    assert "60.0% draft busy" in texts(svg)
-
-
 @pytest.mark.parametrize("title", ["a < b & \"c\" 'd' ]]>", "</title><script/>", "bell \x07 half \ud800", "long " * 99])
 def test_any_title_gives_a_well_formed_picture(title: str, tmp_path: Path) -> None:
     path = tmp_path / "run.svg"

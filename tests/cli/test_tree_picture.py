@@ -39,14 +39,6 @@ def test_what_is_too_wide_or_too_high_is_cut_with_a_mark() -> None:
     assert drawn(wide)[-1] == "… 13 more"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("\n\n  ", "⏎⏎  "), ("  ", "··"), (" a", " a"), ("\t", "⇥"), ("a" * 30, "a" * 19 + "…"), ("\x1b[2J", "·[2J")],
-)
-def test_a_token_stays_in_its_line_and_can_be_seen(text: str, shown: str) -> None:
-    assert shown_token(text) == shown
-
-
 @st.composite
 def trees(draw: st.DrawFn) -> DraftedTree:
     num_nodes = draw(st.integers(2, 24))

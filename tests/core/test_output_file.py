@@ -20,15 +20,6 @@ def test_a_place_that_takes_a_file_is_left_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "old").read_text() == "old"
 
 
-def test_a_full_disk_is_seen_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, data: bytes) -> int:
-        raise FULL
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(ConfigError, match=r"^.*new cannot be written \(No space left on device\): name another file$"):
-        require_writable(tmp_path / "new")
-
-
 @pytest.mark.parametrize(
     ("name", "obstacle"),
     [

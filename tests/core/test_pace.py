@@ -39,13 +39,6 @@ def test_sides_and_entries_come_in_any_order_and_may_be_left_out(text: str, expe
     assert expected.is_paced
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("1.5ms", 0.0015), ("250us", 0.00025), ("1e3us", 0.001)])
-def test_every_unit_counts_in_seconds(text: str, seconds: float) -> None:
-    pace = read_device(f"paced:target={text}").target
-    assert pace is not None
-    assert pace.step_s(1) == pytest.approx(seconds)
-
-
 @pytest.mark.parametrize(
     ("num_rows", "seconds"), [(1, 1.0), (8, 1.0), (9, 1.5), (16, 1.5), (17, 3.0), (32, 3.0), (33, 4.5), (256, 24.0)]
 )

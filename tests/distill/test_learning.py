@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from forerun.checkpoints.open import open_source
-from forerun.core.errors import CheckpointError
 from forerun.distill.draft_shape import (
     candidate_drafts,
     choose_sizes,
@@ -19,7 +18,7 @@ from forerun.distill.draft_shape import (
 )
 from forerun.distill.network import Network, read_network
 from forerun.distill.run_place import RunLog, SavedDraft
-from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, objective, overlap
+from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, overlap
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.golden.families import FAMILIES
@@ -48,17 +47,6 @@ def test_the_loss_is_that_computed_by_hand() -> None:
     torch.testing.assert_close(overlap(log_probs, lesson), torch.tensor([0.5, 0.25 + 0.125]))
     assert is_among(log_probs, lesson, 1).tolist() == [True, False]
     assert is_among(log_probs, lesson, 3).tolist() == [True, True]
-
-
-def test_rejections_count_once_the_draft_is_mature() -> None:
-    surprise, accepted = torch.tensor([2.0, 4.0]), torch.tensor([0.5, 0.25])
-    assert objective(surprise, accepted, 0.1).item() == 3.0
-    assert objective(surprise, accepted, 0.9).item() == pytest.approx(0.3 * 3.0 + 0.625)
-
-
-def test_a_token_that_the_draft_lacks_is_never_a_hit() -> None:
-    lesson = Lesson.of(torch.tensor([[3, 2]]), torch.tensor([[0.6, 0.3]]).log(), EVEN)
-    assert is_among(torch.tensor([[0.1, 0.8, 0.1]]).log(), lesson, 3).tolist() == [False]
 
 
 def test_tokens_are_counted_after_the_given_ones_only() -> None:
@@ -129,15 +117,6 @@ def test_a_draft_learns_and_goes_on_after_it_was_saved_as_if_it_had_not_been(tmp
     assert (trained_s, again.num_tokens) == (12.5, 20 * 12)
     assert again.step(TEXTS, 0.4) == trainer.step(TEXTS, 0.4)
     assert again.step(TEXTS, 0.4) == trainer.step(TEXTS, 0.4)
-
-
-def test_a_damaged_training_is_named(tmp_path: Path) -> None:
-    saved = SavedDraft(tmp_path / "training.safetensors")
-    saved.keep(some_trainer(), 1.0)
-    path = tmp_path / "training.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match="a draft is trained anew on the texts beside it"):
-        saved.open("cpu")
 
 
 def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tmp_path: Path) -> None:

@@ -67,14 +67,3 @@ def test_a_broken_chain_counts_against_the_place_where_it_broke() -> None:
     assert chances(record, 2, 8) == pytest.approx([3 / 5, 4 / 6, 4 / 6, *[2 / 5] * 4, 0.5])
     record.count(2, range(7, 7), is_broken=True)  # its very first token of this round was wrong
     assert chances(record, 2, 8)[7] == pytest.approx(2 / 5)
-
-
-def test_a_record_forgets_what_is_long_past() -> None:
-    record = LookupRecord()
-    for _ in range(500):
-        record.count(2, range(1), is_broken=False)
-    sure = chances(record, 2, 1)[0]
-    assert 0.9 < sure < 1.0
-    for _ in range(100):
-        record.count(2, range(0), is_broken=True)
-    assert chances(record, 2, 1)[0] < 0.25

@@ -14,7 +14,6 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.sampling.noise import KeyedNoise, gumbel_rows
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -83,28 +82,11 @@ def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingPara
     assert not restarted.restore(NoneDrafter().state())
 
 
-def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
-    accepted = {}
-    for knows_noise in (True, False):
-        drafter = drafter_of(policy=TreePolicy(looks_up=False, knows_noise=knows_noise))
-        rounds = [done for seed in range(6) for done in rounds_of(drafter, SAMPLED, seed=seed)]
-        accepted[knows_noise] = sum(done.stats.num_accepted for done in rounds) / len(rounds)
-    assert accepted[True] > 1.2 * accepted[False] > 0
-
-
 def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
     drafter = drafter_of(policy=NO_CHAIN)
     drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
     num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
     assert sum(num_drafted[-60:]) <= 0.1 * 60
-
-
-def test_the_noise_of_a_few_tokens_is_that_of_all() -> None:
-    positions, tokens = [3, 900, 41], np.array([[0, 5, 90], [7, 7, 60], [1, 2, 3]], np.int32)
-    for seed in (0, 1, 2**63 - 1):
-        whole = gumbel_rows(seed, positions, SPEC.vocab_size, device="cpu").numpy()
-        found = KeyedNoise(seed, SPEC.vocab_size).of(positions, tokens % SPEC.vocab_size)
-        np.testing.assert_allclose(found, np.take_along_axis(whole, tokens % SPEC.vocab_size, -1), rtol=1e-6)
 
 
 def filled_table(vocab_size: int = 500) -> SuccessorTable:

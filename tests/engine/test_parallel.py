@@ -77,14 +77,6 @@ def test_requests_follow_each_other_and_the_process_drafts_for_them(engine: Engi
     assert all(0 <= result.stats.wait_s <= result.stats.draft_s for result in results)
 
 
-def test_a_prompt_of_several_prefill_passes_is_drafted_for(engine: Engine, plain_engine: Engine) -> None:
-    prompt_ids = engine.encode("".join(f"x{number} = f({number}, {number % 7})\n" for number in range(120)))[:600]
-    assert len(prompt_ids) == 600
-    ours = engine.generate(prompt_ids, GREEDY)
-    assert_same(ours, plain_engine.generate(prompt_ids, GREEDY))
-    assert ours.stats.num_accepted > 0
-
-
 def children_of(parent: int) -> set[int]:
     """The processes below this one, of any generation."""
     found, parents = set(), {}

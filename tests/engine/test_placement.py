@@ -1,15 +1,11 @@
 """Who works on which cores."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 
-from forerun import ConfigError, Engine, EngineConfig, NoDrafter, Parallel
-from forerun.backends.cpu.backend import CpuBackend
-from forerun.backends.cpu.binding import fault
+from forerun import ConfigError, EngineConfig, NoDrafter, Parallel
 from forerun.core.pace import Pace
-from forerun.engine import opening, placement
+from forerun.engine import placement
 from forerun.engine.drafters import draft_device
 from forerun.engine.placement import CorePlacement
 
@@ -105,15 +101,6 @@ def test_by_default_there_are_as_many_threads_as_the_quota_pays_for(
     assert caplog.records == []
 
 
-def test_more_threads_than_cores_are_not_had_and_both_numbers_are_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cores(monkeypatch, usable=2, of=64)
-    assert CorePlacement.of(EngineConfig(drafter=NoDrafter(), num_threads=1000)).num_threads == 2
-    (record,) = caplog.records
-    assert "1000 threads were requested, but only 2 run" in record.getMessage()
-
-
 @pytest.mark.parametrize(
     ("usable", "of", "threads", "told"),
     [
@@ -158,16 +145,3 @@ def test_torchs_threads_are_an_engines_own_while_it_works_and_the_hosts_again_af
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.skipif(fault() is not None, reason="the C library is not built")
-def test_the_kernels_threads_are_where_they_belong_before_any_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-
-    def note(_: CpuBackend, cores: Sequence[int]) -> None:
-        told.append(tuple(cores))
-
-    monkeypatch.setattr(CpuBackend, "place_threads", note)
-    monkeypatch.setattr(opening, "warm_up", lambda *_: told.append("warm-up"))
-    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)):
-        assert told == [(), "warm-up"], "another engine may have kept them on a few cores"

@@ -67,18 +67,6 @@ def test_plain_decoding_can_be_asked_for_in_between(engine: Engine, plain: Gener
     assert first.stats.num_drafted > 0 < last.stats.num_drafted
 
 
-@pytest.mark.usefixtures("random_turns")
-def test_auto_can_be_told_which_of_its_drafters_drafts(plain: Generation) -> None:
-    with Engine(EngineConfig(drafter=Automatic(), **SETTINGS)) as engine:  # type: ignore[arg-type]
-        for name in ("recycling", "draft_model", "prompt_lookup"):
-            result = engine.generate(PROMPT, PARAMS, drafter=name, owner="me")
-            assert result.token_ids == plain.token_ids
-            assert result.stats.num_drafted > 0
-            assert result.stats.rounds_by == {}, "the other one had no turn"
-        with pytest.raises(ConfigError, match=r"'layer_skip'.*name none or draft_model or recycling or prompt_lookup"):
-            engine.stream(PROMPT, PARAMS, drafter="layer_skip")
-
-
 def test_a_drafter_or_a_prediction_that_cannot_be_is_refused() -> None:
     with engine_with(DRAFTERS["prompt_lookup"], **SETTINGS) as engine:
         with pytest.raises(

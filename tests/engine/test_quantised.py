@@ -13,7 +13,6 @@ from forerun import (
     Parallel,
     PromptLookup,
     SamplingParams,
-    load,
 )
 from forerun.backends import dtypes
 from forerun.backends.torch.backend import REFERENCE
@@ -61,11 +60,6 @@ def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, w
         assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
 
 
-def test_load_takes_a_format() -> None:
-    with load(weights="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
-        assert engine.generate("def f(x):", SamplingParams(max_new_tokens=4)).token_ids
-
-
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_format: WeightFormat) -> None:
@@ -81,17 +75,6 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
     expected = Runner(replace(spec, tied_embeddings=False), LoadedWeights(by_hand), **settings)  # type: ignore[arg-type]
     rows = [3, 1, 4, 1, 5]
     assert torch.equal(rounded.extend(rows, num_logit_rows=5), expected.extend(rows, num_logit_rows=5))
-
-
-@pytest.mark.parametrize("weights", FORMATS)
-def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: WeightsName) -> None:
-    checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights))
-    assert checkpoint.weight_format == checkpoint.dtype_name == weights
-    assert checkpoint.dtype in (torch.bfloat16, torch.float32)
-    asked = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights, dtype="float16"))
-    assert (asked.weight_format, asked.dtype) == (weights, torch.float16)
-    plain = Checkpoint.open(open_source("builtin"), EngineConfig(dtype="float64"))
-    assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
 
 
 def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_asked_for() -> None:

@@ -18,8 +18,6 @@ from forerun import (
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.swift import SwiftStrategy
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
@@ -135,20 +133,6 @@ def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: 
         assert result.token_ids == whole[: whole.index(stop) + 1]
         assert result.finish_reason == FinishReason.STOP
         assert_same(result, plain.generate(PROMPT, params))
-
-
-@needs_native
-def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> None:
-    for name in ("gated search", "the paper's search", "an int8 copy"):
-        with engine_of(DRAFTERS[name]) as engine:
-            params = replace(GREEDY, max_new_tokens=100)
-            assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
-            strategy = self_drafter_of(engine).search.strategy
-            match strategy:
-                case GatedStrategy():
-                    assert strategy.num_evaluations > 0, name
-                case SwiftStrategy():
-                    assert strategy.num_steps > 0, name
 
 
 @pytest.mark.parametrize("weights", ["plain", pytest.param("int4", marks=pytest.mark.slow)])

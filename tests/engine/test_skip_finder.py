@@ -1,6 +1,5 @@
 """Skip sets found offline, kept for a model, and found again by its engines."""
 
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
-from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from forerun.engine import skip_finder
-from forerun.engine.model_loading import Checkpoint
-from forerun.engine.self_drafter import byte_share
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 from tests.checkpoints.folders import model_identity
 
@@ -148,38 +144,8 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
     assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no file, no sets"
 
 
-def test_a_file_that_is_named_goes_before_the_one_that_lies_there(folder: Path, tmp_path: Path) -> None:
-    kept(folder, [BEST])
-    other = kept(folder, [WORSE], out=tmp_path / "other.json")
-    assert first_skipped(config_for(folder, replace(FIXED, sets=str(other)))) == WORSE.skipped
-
-
-def test_swifts_own_file_serves_a_model_that_its_layers_fit(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "skip_layers.json"
-    sets = {
-        "llama-2-13b_cnndm": {"attention": [3, 5], "mlp": [2]},
-        "tiny_cnndm": {"attention": [1], "mlp": []},
-        "deep_cnndm": {"attention": [1], "mlp": [2]},
-    }
-    path.write_text(json.dumps(sets))
-    assert first_skipped(config_for(folder, replace(FIXED, sets=str(path)))) == {(1, ATTENTION)}
-    path.write_text(json.dumps({"llama-2-13b_cnndm": sets["llama-2-13b_cnndm"]}))
-    with pytest.raises(ConfigError, match="the model has 3 layers, the sets are 'llama-2-13b_cnndm' up to layer 5"):
-        Engine(config_for(folder, replace(FIXED, sets=str(path))))
-
-
 def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) -> None:
     for drafter in (NoDrafter(), PromptLookup(), DraftModel(model=draft)):
         with Engine(EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=64)) as engine:
             assert search_of(engine.drafter) is None
             assert engine.generate("the cat", SamplingParams(max_new_tokens=2)).token_ids
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_the_share_of_a_copy_is_that_of_its_bytes(dtype: str) -> None:
-    """A weight of 256 inputs: two or four bytes each, or one and a scale a row, or half a one and two groups of 128."""
-    numbers = {"weights" if dtype == "int8" else "dtype": dtype}
-    checkpoint = Checkpoint.open(open_source(BUILTIN_TARGET), EngineConfig(**numbers))  # type: ignore[arg-type]
-    own = {"float32": 4 * 256, "bfloat16": 2 * 256, "int8": 256 + 4}[dtype]
-    assert byte_share(checkpoint.spec, "int8", checkpoint) == pytest.approx((256 + 4) / own)
-    assert byte_share(checkpoint.spec, "int4", checkpoint) == pytest.approx((128 + 2 * 5) / own)

@@ -1,7 +1,6 @@
 """Plain rounds that are timed change no text, leave the caches as they were, and stand for plain decoding."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,18 +69,6 @@ def test_stretches_after_nearly_every_round_change_no_text(
     assert "dropped" not in caplog.text, "the drafter was not told of the text that it paused in"
 
 
-@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
-def test_a_drafter_that_counts_the_answers_tokens_is_not_made_to_begin_anew(
-    penalty: str, target: str, draft: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain_times, "SHARE", 1000.0)
-    params = replace(MIXED[0], **{penalty: 0.5})
-    config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", measures_speedup=True)
-    with Engine(config) as engine:
-        states = [step.stats.drafter for step in engine.stream(PROMPT, params)]
-    assert DrafterState.PAUSED not in states
-
-
 def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,17 +81,6 @@ def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
         num_tokens = sum(len(step.token_ids) for step in stream)
         monkeypatch.setattr(engine._target, "forward", refuse)
         assert len(stream.result().token_ids) == num_tokens == 60
-
-
-def test_the_end_of_the_context_leaves_no_room_for_them(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_times, "SHARE", 0.0)
-    config = EngineConfig(target=target, drafter=PromptLookup(), dtype="float32", max_length=64, measures_speedup=True)
-    with Engine(config) as engine:
-        ids = engine.encode(PROMPT)
-        result = engine.generate(ids, SamplingParams(max_new_tokens=64 - len(ids), ignore_eos=True))
-        assert len(ids) + len(result.token_ids) == 64
-        assert engine._baseline is not None
-        assert engine._baseline.times.since(0.0, 0) == []
 
 
 def test_a_result_that_is_asked_for_late_does_not_touch_the_text_that_runs_now(

@@ -228,10 +228,6 @@ def test_where_room_is_short_texts_stay_right_and_every_drafter_reuses_the_same(
     assert sum(one.num_reused for one in found[0]) < sum(one.num_reused for one in ample)
 
 
-PROMPTS = (
-    "def read_lines(path):\n    with open(path) as file:\n" * 3,
-    "import os\n\nfor name in os.listdir('.'):\n" * 4,
-)
 GREEDY = SamplingParams(max_new_tokens=16, ignore_eos=True)
 
 
@@ -256,22 +252,6 @@ def test_no_tree_shows_what_another_owner_wrote() -> None:
             engine.generate(secret, GREEDY, owner=owner)
             trees = [step.stats.tree for step in engine.stream(asked, GREEDY, owner="bob")]
             assert ("hunter2" in shown(trees, engine.tokenizer)) == expected
-
-
-def test_a_draft_stays_warm_beside_its_target() -> None:
-    with engine_with(DraftModel(), **SETTINGS) as engine:
-        assert engine.drafter.round_plan is not None
-        draft = engine.drafter.round_plan.draft
-        assert draft is not None
-        assert abs(draft._warm._num_blocks - engine._target._warm._num_blocks) <= 1, "room for as many tokens"
-        for prompt in PROMPTS:
-            engine.generate(prompt, GREEDY)
-        first = engine.encode(PROMPTS[0])
-        engine.drafter.begin(first, GREEDY, None)
-        assert draft.cached_ids == first[:-1]
-        engine.drafter.change_owner("another")
-        engine.drafter.begin(first, GREEDY, None)
-        assert draft.cached_ids == []
 
 
 def test_a_size_below_0_is_refused() -> None:

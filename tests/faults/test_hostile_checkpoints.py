@@ -14,8 +14,8 @@ from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParam
 from forerun.text import encoder
 from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import NO_VARIABLES, ChatTemplate
+from tests.cli.command_lines import Line, fault_of, limited, run_here
 from tests.cli.conftest import command, environment
-from tests.cli.random_command_lines import Line, fault_of, limited, run_here
 from tests.faults.hostile_checkpoints import KINDS, HostileFolders
 from tests.server.strain.process import read_apart, wait_until_ready
 

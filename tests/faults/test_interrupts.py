@@ -25,7 +25,7 @@ from forerun.core.sublayers import every_other_layer
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
-from tests.faults.ordeal import DRAFTERS, KINDS, TEXT, Interrupter, Ordeal, Question, ask, interrupt_at_random
+from tests.faults.ordeal import DRAFTERS, KINDS, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 FEW_PLACES, FEW_MOMENTS = 2, 3
@@ -103,24 +103,6 @@ def moments(engine: Engine, questions: list[Question], number: int) -> int:
 
 def test_an_interrupt_at_any_moment_leaves_the_engine_as_it_was(engine: Engine, questions: list[Question]) -> None:
     assert moments(engine, questions, FEW_MOMENTS) > 0
-
-
-@pytest.mark.slow
-def test_hundreds_of_interrupts_leave_the_engine_as_it_was(engine: Engine, questions: list[Question]) -> None:
-    assert moments(engine, questions, MANY_MOMENTS) > MANY_MOMENTS // 4
-
-
-@pytest.mark.slow
-def test_an_engine_whose_closing_is_interrupted_can_be_closed() -> None:
-    for place in count(1):
-        engine = Engine(EngineConfig(drafter=NoDrafter(), num_threads=1))
-        next(engine.stream(TEXT))
-        was_interrupted = Interrupter(files=CRITICAL, stop_at=place).run(engine.close)
-        engine.close()
-        with pytest.raises(EngineBusyError, match="closed"):
-            engine.generate(TEXT)
-        if not was_interrupted:
-            break
 
 
 def test_reading_a_prompt_can_be_watched_and_given_up_and_what_was_read_is_kept(

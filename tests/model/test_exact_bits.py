@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.backends.torch.backend import REFERENCE
 from forerun.backends.torch.ops import TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
@@ -129,13 +129,6 @@ def test_a_prefill_has_the_bits_of_single_steps(
         alone = one_by_one(runner, token_ids)
         runner.sync(())
         assert torch.equal(runner.extend(token_ids, num_logit_rows=50), alone)
-
-
-def test_the_fast_kernels_do_show_differences_in_float32() -> None:
-    num_different = sum(
-        num_different_rows(build(shape, torch.float32, FUSED), seed) for shape in SHAPES for seed in range(3)
-    )
-    assert num_different > 10, "the tests of exactness are blind: nothing differs without it either"
 
 
 ROW_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -65,17 +65,6 @@ def test_every_width_gets_its_undisturbed_time(monkeypatch: pytest.MonkeyPatch) 
     assert passes.contexts == {20}
 
 
-def test_a_slow_model_is_measured_only_as_often_as_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    for budget_s in (0.0, 1e9):
-        runner = runner_of()
-        passes = Passes(runner, monkeypatch, {1: 1000.0, 4: 1000.0})
-        measure_pace(runner, (1, 4), budget_s=budget_s)
-        counts.append(len(passes.rows) - 1)
-    few, many = measure.LEAST_REPEATS, measure.MOST_REPEATS
-    assert counts == [2 * repeats for repeats in (few, many)]
-
-
 @pytest.mark.parametrize("capacity", [8, 40, 128])
 def test_the_cache_is_empty_afterwards_and_its_room_is_enough(capacity: int) -> None:
     runner = runner_of(capacity)
@@ -136,24 +125,6 @@ def test_what_sublayers_take_is_found_and_how_it_grows_with_the_text(
     assert passes.contexts == contexts
     assert costs.whole == whole
     assert_recovered(costs, passes, min(contexts))
-
-
-def test_parts_are_scaled_to_the_pace_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That was measured with more care."""
-    runner = runner_of(400)
-    passes = SkippingPasses(runner, monkeypatch)
-    whole_s = 3.0 * passes.seconds(64, SPEC.num_layers, SPEC.num_layers)
-    costs = measure_skip_costs(runner, Pace(steps=((1, whole_s),)), budget_s=1e9)
-    assert costs.mlp_s == pytest.approx(3.0 * passes.mlp_s)
-    assert costs.attention_s == pytest.approx(3.0 * (passes.attention_s + 64 * passes.slope_s))
-    assert costs.attention_slope_s == pytest.approx(3.0 * passes.slope_s)
-
-
-def test_attention_that_seems_to_get_faster_is_taken_not_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = runner_of(400)
-    monkeypatch.setattr(SkippingPasses, "slope_s", -1e-4)
-    SkippingPasses(runner, monkeypatch)
-    assert measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=1e9).attention_slope_s == 0.0
 
 
 def test_a_stand_in_fills_the_cache_whatever_was_in_it() -> None:

@@ -17,7 +17,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
-from tests.dense_reference import dense_logits, normalise, rope_angles, turn
+from tests.dense_reference import normalise, rope_angles, turn
 from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS, KERNEL_SETS
 from tests.tiny import plain_spec, random_weights, tiny_runner, tiny_spec
@@ -200,21 +200,6 @@ def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, 
     inputs, _ = case.together()
     logits, _, _ = run(case.runner(kernels), inputs)
     torch.testing.assert_close(logits.double(), gated_logits(case, inputs), atol=max_error, rtol=0)
-
-
-@KERNELS
-@pytest.mark.parametrize("seed", range(8))
-def test_whole_texts_as_rows_give_the_logits_of_models_without_those_sublayers(
-    kernels: ModelBackend, seed: int
-) -> None:
-    dtype, max_error = precision(kernels)
-    case = Case(seed, dtype, num_text=0)
-    inputs, rows = case.together()
-    logits, _, _ = run(case.runner(kernels), inputs)
-    wide = {name: weight.double() for name, weight in case.weights.items()}
-    for branch, places in zip(case.candidates, rows[1:], strict=True):
-        expected = dense_logits(case.spec, wide, branch.token_ids, skipped=branch.skipped)
-        torch.testing.assert_close(logits[places].double(), expected, atol=max_error, rtol=0)
 
 
 def check_tree(case: Case, runner: Runner) -> None:

@@ -99,16 +99,6 @@ def test_it_shows_the_owners_text_and_follows_it() -> None:
         assert shared.cached_ids == text
 
 
-def test_a_copy_drafts_with_its_own_weights_behind_the_owners_text() -> None:
-    owner, other = owner_of(), owner_of(seed=9)
-    shared = SharedCacheRunner(owner, copy_for(owner, 9))
-    assert shared.has_copy
-    drafted = draft_rows(shared, TEXT)
-    assert torch.equal(drafted, other.extend(TEXT, num_logit_rows=5))
-    shared.drop_rows()
-    assert not torch.equal(drafted, owner.extend(TEXT, num_logit_rows=5))
-
-
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(weight_format: str) -> None:
     """Against a pass of the rounded weights, written out plainly, over the same keys and values."""

@@ -97,16 +97,6 @@ def test_where_room_is_short_what_is_found_is_still_right(seed: int) -> None:
     assert len(shelf.warm._by_age) <= rng_blocks
 
 
-def test_a_beginning_that_many_texts_share_is_held_once() -> None:
-    start = list(range(2 * BLOCK))
-    texts = [[*start, 1000 + number, *range(number)] for number in range(BLOCK - 1)]
-    shelf = Shelf(2 + len(texts))
-    for text in texts:
-        shelf.warm.find([], "")
-        shelf.save(text)
-    assert [shelf.find(text) for text in texts] == list(map(len, texts))
-
-
 def test_the_text_used_least_recently_goes_first_and_its_end_before_its_beginning() -> None:
     first, second = (list(range(start, start + 2 * BLOCK)) for start in (0, 1000))
     shelf = Shelf(4)
@@ -211,19 +201,6 @@ def test_a_text_that_is_recalled_has_the_rows_of_a_fresh_prefill(num_blocks: int
         if num_blocks == AMPLE:
             assert num_known >= max(shares, default=0) - LEAST_ROWS
         texts.append((text, owner))
-
-
-def test_a_short_text_is_not_worth_saving_and_a_longer_one_is() -> None:
-    runner = warm_runner()
-    for length, num_known in ((LEAST_ROWS, 0), (LEAST_ROWS + 1, LEAST_ROWS + 1)):
-        text = [length % 2] * length
-        runner.forget()
-        runner.recall(text)
-        runner.sync(text)
-        runner.recall([5, 6])
-        runner.sync([5, 6])
-        runner.recall(text)
-        assert runner.sync(text) == num_known
 
 
 @pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])

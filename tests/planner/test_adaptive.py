@@ -124,18 +124,6 @@ def test_the_built_in_pairs_rounds_are_foretold(monkeypatch: pytest.MonkeyPatch,
         assert foretold.tokens_per_s == pytest.approx(num_tokens / real_s, rel=0.03)
 
 
-def test_adaptive_widths_follow_what_rows_and_expansions_cost() -> None:
-    sure = [known_answer(60)]
-    dear_rows = Costs(target=Pace(steps=((1, 10e-3), (16, 400e-3))), draft=flat(1.0))
-    dear_draft = Costs(target=flat(10.0), draft=flat(200.0))
-    shape = DraftModel()
-    assert simulate(sure, shape, dear_rows, NO_LOOKUP).tokens_per_round == 1.0
-    assert simulate(sure, shape, costs(10.0, 1.0), NO_LOOKUP).tokens_per_round > 6.0
-    assert simulate(sure, shape, dear_draft, NO_LOOKUP).expansions_per_round < 0.5, (
-        "drafting stops where it does not pay"
-    )
-
-
 def test_a_parallel_drafter_may_choose_how_many_rows_to_verify() -> None:
     fixed, adaptive = (Parallel(draft=DraftModel(adaptive=choice)) for choice in (False, True))
     steep = Costs(target=Pace(steps=tuple((rows, 5e-3 + 5e-3 * rows) for rows in range(1, 17))), draft=flat(2.0))

@@ -10,14 +10,12 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
 from forerun.planner.bound import bound_of
 from forerun.planner.outcome import AnswerOutcome
-from forerun.planner.plan import search
 from forerun.planner.simulate import Costs, simulate
 from forerun.planner.synthetic import SyntheticPair
-from tests.planner.paces import costs, flat, known_answer
+from tests.planner.paces import costs, known_answer
 from tests.varied import NO_LOOKUP
 
 DRAFTER = Parallel(draft=DraftModel(verify_width=8, draft_width=8, adaptive=False))
@@ -106,14 +104,3 @@ def test_the_bound_is_above_the_projection_of_recorded_answers_and_says_what_is_
     bound, projected = bound_of(traces, DRAFTER, times), simulate(traces, DRAFTER, times)
     assert projected.tokens_per_s < 0.98 * bound.outcome.tokens_per_s
     assert bound.outcome.tokens_per_s - sum(bound.lost_to.values()) == pytest.approx(projected.tokens_per_s)
-
-
-def test_the_fastest_parallel_plan_has_its_bound() -> None:
-    times = dict.fromkeys((1, 2), flat(10.0)), dict.fromkeys((1, 2, 3), flat(3.0))
-    profile = Profile(source="stated", unit="GPU", target=times[0], draft=times[1], parallel_overhead_s=0.5e-3)
-    plans = search(profile, SyntheticPair(num_answers=2, num_tokens=40).traces(), units=3)
-    parallel = [plan for plan in plans if plan.kind == "parallel"]
-    assert [plan.bound is not None for plan in parallel] == [True, False]
-    assert parallel[0].bound is not None
-    assert parallel[0].bound.outcome.tokens_per_s > parallel[0].outcome.tokens_per_s
-    assert all(plan.bound is None for plan in plans if plan.kind != "parallel")

@@ -1,6 +1,5 @@
 """Times of machines that are not here."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from forerun.planner.roofline import (
     known_models,
     machine_named,
     pace_of,
-    pass_s,
     roofline_profile,
 )
 
@@ -67,17 +65,6 @@ def test_published_sums_over_units_come_out(
 
     assert product_us(hidden_size) == pytest.approx(attention_us, rel=0.09)
     assert mlp_us is None or product_us(mlp_size) == pytest.approx(mlp_us, rel=0.04)
-
-
-def test_sums_over_units_take_longer_with_more_of_them_and_longer_messages() -> None:
-    assert H800.all_reduce_s(1, 2**17) == 0.0
-    assert replace(H800, all_reduce_us={}).all_reduce_s(8, 2**17) == 0.0
-    for places in ([(2, 2**17), (3, 2**17), (4, 2**17), (8, 2**17)], [(4, 2**14), (4, 2**17), (4, 2**18)]):
-        times = [H800.all_reduce_s(units, num_bytes) for units, num_bytes in places]
-        assert times == sorted(set(times))
-    llama = sized("Llama-3-70B")
-    without = pass_s(replace(H800, all_reduce_us={}), llama, 4, 8, 512)
-    assert pass_s(H800, llama, 4, 8, 512) - without == pytest.approx(160 * H800.all_reduce_s(4, 8 * 8192 * 2))
 
 
 def test_splits_on_which_a_model_does_not_fit_are_left_out() -> None:

@@ -51,12 +51,6 @@ def test_version_two_grants_the_least_of_a_group_and_its_parents(
     assert cpu_quota(machine(tmp_path, groups="0::/docker/abc\n", mount=V2_MOUNT, files=files)) == expected
 
 
-def test_a_mount_with_a_blank_in_its_name_is_found(tmp_path: Path) -> None:
-    files = {"my groups/cpu.max": "300000 100000"}
-    root = machine(tmp_path, groups="0::/\n", mount=V2_MOUNT, files=files, point="/my\\040groups")
-    assert cpu_quota(root) == 3.0
-
-
 def test_a_system_without_such_files_has_no_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) == inf
 

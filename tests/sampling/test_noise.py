@@ -58,46 +58,6 @@ def test_noise_is_finite_and_differs_between_seeds_positions_and_tokens() -> Non
         assert (base != other[0]).all()
 
 
-def uniforms(seeds: list[int], positions: list[int], vocab_size: int) -> torch.Tensor:
-    """The uniform numbers behind the noise, [seeds, positions, vocabulary]."""
-    rows = torch.stack([gumbel_rows(seed, positions, vocab_size, device="cpu") for seed in seeds])
-    return (-(-rows.double()).exp()).exp()
-
-
-def correlation_z(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Standard deviations by which the correlation of two samples is away from none."""
-    pairs = torch.stack([left.flatten(), right.flatten()])
-    return float(torch.corrcoef(pairs)[0, 1]) * pairs.shape[1] ** 0.5
-
-
-NEIGHBOURS = [1, 2, 64, 1024]
-
-
-def neighbour_pairs(axis: str, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Uniforms of places `distance` apart along an axis: 2 * 10^5 pairs or more."""
-    match axis:
-        case "seeds":
-            left = uniforms(list(range(200)), [1], 1000)
-            right = uniforms([seed + distance for seed in range(200)], [1], 1000)
-        case "positions":
-            left = uniforms([11], list(range(2000)), 100)
-            right = uniforms([11], [place + distance for place in range(2000)], 100)
-        case _:
-            values = uniforms([11], list(range(100)), 3072)
-            left, right = values[..., : 3072 - distance], values[..., distance:]
-    return left, right
-
-
-@pytest.mark.parametrize("axis", ["seeds", "positions", "tokens"])
-@pytest.mark.parametrize("distance", NEIGHBOURS)
-def test_neighbours_are_independent(axis: str, distance: int) -> None:
-    left, right = neighbour_pairs(axis, distance)
-    assert abs(correlation_z(left, right)) < 5.5
-    cells = (left.flatten() * 10).long() * 10 + (right.flatten() * 10).long()
-    counts = torch.bincount(cells, minlength=100).tolist()
-    assert chi_square_p_value(counts, [cells.numel() / 100] * 100) > ALPHA
-
-
 def test_a_seed_and_a_position_cannot_be_traded_for_each_other() -> None:
     """A key made of seed + position or seed ^ position would share rows between requests."""
     rows = {(seed, place): gumbel_rows(seed, [place], 8, device="cpu")[0] for seed in range(8) for place in range(8)}

@@ -95,26 +95,6 @@ def test_growth_keeps_its_books(seed: int) -> None:
     assert growth.chances() == sorted((math.exp(tree.log_probs[node]) for node in cut), reverse=True)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> None:
-    rng = random.Random(seed)
-    verify_width = rng.randint(2, 8)
-    law = random_law(seed, 4)
-    growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=100)
-    expanded = {node for batch in batches for node in batch}
-    worst_kept = min(growth.tree.log_probs[node] for node in growth.tree.best(verify_width))
-    waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]
-    assert max(waiting, default=-math.inf) <= worst_kept, "an unexpanded node could still lead into the cut"
-    assert growth.next_batch() == []
-
-
-@pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
-def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
-    growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
-    chosen = growth.tree.select(growth.tree.best(6))
-    assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
     """Grow, re-root anywhere, grow on: the subtree is what it was, and the frontier is exactly what is unexpanded."""

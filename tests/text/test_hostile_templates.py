@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -63,16 +61,6 @@ def test_a_hostile_template_is_ended_and_the_next_question_begins_anew(
 def test_any_character_comes_back_as_it_was() -> None:
     strange = [{"role": "user", "content": 'ü\n"\\ \u2028\x00\U0001f600\ud800'}]
     assert template_of(GOOD).render(strange) == 'user: ü\n"\\ \u2028\x00\U0001f600\ud800<s>'
-
-
-def test_what_is_no_json_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"must be JSON, and is not \(there is a object\)"):
-        template_of(GOOD).render(MESSAGES, {"tools": [object()]})
-    deep: list[object] = []
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(ConfigError, match="must be JSON"):
-        template_of(GOOD).render(MESSAGES, {"tools": deep})
 
 
 def test_threads_get_their_own_answers() -> None:
@@ -140,13 +128,3 @@ def test_the_child_gets_nothing_of_this_process(monkeypatch: pytest.MonkeyPatch)
     template.render(MESSAGES)
     (child,) = set(processes_of(os.getpid())) - before
     assert b"sesame" not in Path(f"/proc/{child}/environ").read_bytes()
-
-
-def test_the_time_of_day_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = template_of("{{ strftime_now('%Y-%m-%d %H') }}")
-    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):
-        monkeypatch.setenv("TZ", zone)
-        time.tzset()
-        assert template.render(MESSAGES) == datetime.now().strftime("%Y-%m-%d %H")
-    monkeypatch.undo()
-    time.tzset()

@@ -1,6 +1,5 @@
 """The tokenizer gives what transformers gives, without transformers."""
 
-import json
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -148,16 +147,6 @@ def test_variables_of_a_template_render_as_in_transformers(tmp_path: Path) -> No
     assert read_tokenizer(folder).apply_chat_template(CHATS[1], variables) == expected
 
 
-def test_a_template_file_goes_before_the_config_and_named_templates_give_the_default(tmp_path: Path) -> None:
-    folder = write_byte_level(tmp_path, chat_template=None)
-    assert not read_tokenizer(folder).has_chat_template
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    assert _render(folder) == "yes"
-    (folder / "chat_template.jinja").write_text("file")
-    assert _render(folder) == "file"
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -173,14 +162,6 @@ def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path
     tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=template))
     with pytest.raises(ConfigError, match=r"chat template (refused|.* is not a valid Jinja template)"):
         tokenizer.apply_chat_template(CHATS[0])
-
-
-def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(write_byte_level(tmp_path))
-    parts = [{"type": "text", "text": "a fox"}, {"type": "text", "text": "ran"}]
-    assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == tokenizer.apply_chat_template(
-        [{"role": "user", "content": "a fox\nran"}]
-    )
 
 
 @pytest.mark.parametrize(
@@ -212,8 +193,3 @@ def test_ids_of_control_tokens_are_known_and_ids_without_a_token_decode_to_nothi
     tokenizer = read_tokenizer(write_llama(tmp_path))
     assert tokenizer.decode([1, *tokenizer.encode("the fox"), 2, 100_000]) == "the fox"
     assert tokenizer.vocabulary()["</s>"] == 2
-
-
-def _render(folder: Path) -> str:
-    tokenizer = read_tokenizer(folder)
-    return tokenizer.decode(tokenizer.apply_chat_template(CHATS[0]))

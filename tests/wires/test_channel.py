@@ -84,13 +84,6 @@ def clog(channel: Channel) -> bytes:
     return taken
 
 
-def read_exactly(sock: socket.socket, num_bytes: int) -> bytes:
-    data = b""
-    while len(data) < num_bytes and (chunk := sock.recv(num_bytes - len(data))):
-        data += chunk
-    return data
-
-
 def receive_until_closed(channel: Channel) -> bytes:
     data = b""
     while channel.is_open:
@@ -150,24 +143,6 @@ def test_a_refused_message_leaves_no_trace(pair: Pair) -> None:
         arrived.append(data[LENGTH.size : LENGTH.size + length])
         data = data[LENGTH.size + length :]
     assert arrived == taken
-
-
-def test_wait_writes_the_rest_although_nothing_can_be_read(pair: Pair) -> None:
-    channel, other = pair
-    data = random.Random(5).randbytes(20_000_000)
-    assert channel.send(data)
-    heard: list[bytes] = []
-
-    def read_then_answer() -> None:
-        heard.append(read_exactly(other, len(data)))
-        other.sendall(b"done")
-
-    reader = threading.Thread(target=read_then_answer)
-    reader.start()
-    assert channel.wait(HANG_S)
-    assert channel.receive() == b"done"
-    reader.join(HANG_S)
-    assert heard == [data]
 
 
 def test_nothing_there_is_no_bytes_and_no_end(pair: Pair) -> None:
@@ -267,11 +242,3 @@ def test_a_closed_channel_says_so_and_does_nothing(pair: Pair) -> None:
     assert channel.receive() == b""
     channel.flush()
     channel.close()
-
-
-def test_tcp_sends_small_messages_at_once() -> None:
-    left, right = tcp_pair()
-    channel = Channel(left)
-    assert left.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-    channel.close()
-    right.close()

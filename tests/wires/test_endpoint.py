@@ -194,17 +194,6 @@ def test_two_that_agree_can_talk(key: bytes | None, open_door: OpenDoor) -> None
         assert (read_exactly(right, 5), read_exactly(left, 5)) == (b"hello", b"world")
 
 
-def test_a_name_is_tried_at_each_of_its_addresses(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = open_door(KEY)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        nobody = closed.getsockname()
-    somebody = (door.address.server, door.address.port)
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", where) for where in (nobody, somebody)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    connect(door.address, KEY, timeout_s=HANG_S).close()
-    assert door.wait() != [None]
-
-
 @pytest.mark.parametrize(
     ("listener_key", "client_key", "said", "logged"),
     [
@@ -364,31 +353,6 @@ def test_a_slow_drip_does_not_hold_the_listener(open_door: OpenDoor) -> None:
             num_sent += 1
             time.sleep(0.1)
     assert door.wait() == [None]
-    assert num_sent < HELLO_BYTES
-
-
-@pytest.mark.parametrize("is_dripping", [False, True])
-def test_a_listener_that_does_not_answer_does_not_hold_who_connects(is_dripping: bool) -> None:
-    is_over = threading.Event()
-    num_sent = 0
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def drip() -> None:
-            nonlocal num_sent
-            with server.accept()[0] as sock, suppress(ConnectionError):
-                for byte in handshake.GREETING + handshake.HELLO.pack(True, bytes(32)):
-                    if is_over.wait(0.1):
-                        return
-                    if is_dripping:
-                        sock.sendall(bytes([byte]))
-                        num_sent += 1
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        with pytest.raises(DrafterUnreachableError, match="timed out"):
-            connect(address_of(server), KEY, timeout_s=0.3)
-        is_over.set()
-        thread.join(HANG_S)
     assert num_sent < HELLO_BYTES
 
 

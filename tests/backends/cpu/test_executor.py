@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -207,16 +206,3 @@ def test_other_dtypes_are_left_to_torch() -> None:
     assert runs_native("float32", "cpu")
     assert not runs_native("float64", "cpu")
     assert not runs_native("float32", "cuda:0")
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_embedding_that_is_the_head_is_there_once(tied: bool) -> None:
-    spec = tiny_spec(random.Random(1), tied_embeddings=tied)
-    weights = random_weights(spec, torch.Generator().manual_seed(1), dtype=torch.bfloat16)
-    table = weakref.ref(weights["embedding.weight"])
-    executor = NATIVE.executor(
-        spec, LoadedWeights(weights), TreeCache(spec, CAPACITY, dtype=torch.bfloat16, device="cpu")
-    )
-    weights.clear()
-    assert executor is not None
-    assert (table() is None) == tied, "packed, and then gone"

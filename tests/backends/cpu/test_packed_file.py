@@ -131,18 +131,6 @@ def test_a_damaged_file_is_left_aside_and_made_anew(
     assert path.read_bytes() == whole
 
 
-def test_a_linear_that_would_reach_into_the_index_is_packed(model: Path, tmp_path: Path) -> None:
-    expected = pack_all(model, open_packed(kept_in(tmp_path)))
-    (path,) = files_in(tmp_path)
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
-    places = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES])["places"]
-    last = max(places.values())
-    path.write_bytes(forge_index(raw, {"places": dict.fromkeys(places, last)}))
-    packed = pack_all(model, open_packed(kept_in(tmp_path)))
-    assert [len(part) for part in packed] == [len(part) for part in expected]
-
-
 @pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
 def test_a_place_that_takes_no_file_is_said_once(
     place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -191,18 +179,6 @@ def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path)
     out, said = start_writer(model, tmp_path / "full", num_bytes // 2).communicate(timeout=120)
     assert "same" in out, said
     assert not list((tmp_path / "full").glob("*.packed"))
-
-
-def test_a_disk_that_fails_is_said_and_costs_no_bit(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    assert pack_all(model, open_packed(kept_in(tmp_path))) == pack_all(model, None)
-    assert not files_in(tmp_path)
-    assert "Input/output error" in caplog.text
 
 
 def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from forerun.decoding.decoder import NothingToChooseError, Request, Round, Round
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
-from forerun.model.runner import LEAST_ROWS, Runner
+from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.mapped import mapped_model
@@ -175,13 +175,6 @@ def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
     assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
 
 
-def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) -> None:
-    pair = Pair(device, spread=0.0)
-    rounds = pair.rounds(pair.decoder(tree()), PROMPT, SAMPLED, 7, 12)
-    assert all(done.stats.num_accepted == 2 for done in rounds)
-    assert all(done.stats.num_verified == 6 for done in rounds)
-
-
 @pytest.mark.parametrize("params", [FILTERED, pytest.param(PENALISED, marks=pytest.mark.slow)], ids=["f", "p"])
 def test_a_drafts_scores_are_shaped_as_the_targets(params: SamplingParams, device: str) -> None:
     pair = Pair(device, spread=0.0)
@@ -235,21 +228,6 @@ def test_one_request_after_another_and_one_cut_short(device: str) -> None:
     assert pair.write(decoder, first, SAMPLED, 3, 12) == pair.plain(first, SAMPLED, 3, 12)
 
 
-def test_a_text_that_left_the_caches_comes_back_to_both(device: str) -> None:
-    pair = Pair(device)
-    decoder = pair.decoder(tree())
-    prompts = [[(start + place) % pair.spec.vocab_size for place in range(LEAST_ROWS + 4)] for start in (0, 7)]
-    for prompt in (*prompts, prompts[0]):
-        assert pair.write(decoder, prompt, SAMPLED, 7, 4) == pair.plain(prompt, SAMPLED, 7, 4)
-    for runner in (pair.target, pair.draft):
-        runner.recall(prompts[1][:-1])
-        assert runner.cached_ids == prompts[1][:-1]
-        fresh = runner_of(pair.spec, pair.weights if runner is pair.target else pair.draft_weights, device)
-        fresh.sync(prompts[1][:-1])
-        ours, theirs = (one.cache.storage_2LSKD[:, :, : LEAST_ROWS + 3] for one in (runner, fresh))
-        assert torch.equal(ours, theirs)
-
-
 @pytest.mark.slow
 def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
     pair = Pair(device)
@@ -291,27 +269,3 @@ def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str)
     with pytest.raises(NumericalError):
         pair.write(pair.decoder(PLAIN), PROMPT, GREEDY, 0, 6)
     assert pair.target.cached_ids == []
-
-
-def test_rounds_in_whose_time_something_was_compiled_teach_nothing(device: str) -> None:
-    pair = Pair(device)
-    decoder = pair.decoder(PLAIN)
-    launch, measured, num_launched = decoder._rounds.launch, [], 0
-
-    def slow_at_third(depth: int, longest: int) -> bool:
-        nonlocal num_launched
-        num_launched += 1
-        launch(depth, longest)
-        return num_launched != 3
-
-    class Depths:
-        def depth(self) -> int:
-            return 0
-
-        def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
-            measured.append(seconds)
-
-    decoder._rule, decoder._rounds.launch = Depths(), slow_at_third  # type: ignore[assignment, method-assign]
-    rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 5)
-    assert len(rounds) == 5
-    assert len(measured) == 3  # neither the third nor the one that was under way meanwhile

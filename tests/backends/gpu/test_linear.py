@@ -111,14 +111,6 @@ def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFor
         assert torch.equal(product(count), whole[:count]), count
 
 
-def test_logits_of_the_last_rows_are_those_of_the_whole_pass() -> None:
-    weight = random_weight(40, 64, "plain", torch.bfloat16)
-    packed, h_TI = pack(weight, None, compute=torch.bfloat16), random_rows(64, torch.bfloat16)
-    norm, _ = norm_of(scale=1.0, size=64)
-    whole = logits_of(packed, h_TI, 20, norm=norm)
-    assert torch.equal(logits_of(packed, h_TI, 20, first_row=18, norm=norm), whole[18:])
-
-
 @pytest.mark.parametrize("scale", [1.0, 1 / 64])
 def test_a_norm_left_out_before_is_made_up_for_after(scale: float) -> None:
     weight, bias_O = random_weight(32, 64, "plain", torch.float32), random_rows(32, torch.float32, num_rows=1)[0]
@@ -223,16 +215,6 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
         h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
         for num_rows in (3, MOST_ROWS):
             assert torch.equal(logits_of(packed, h_TI, num_rows), expected[inputs[:num_rows]])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_int4_rows_have_the_same_bits_in_steps_of_any_size(dtype: torch.dtype) -> None:
-    """One tile of rows takes 256 inputs at a time, more tiles take 128."""
-    weight = random_weight(40, 1024, "int4", dtype)
-    packed, h_TI = pack_split(weight, None, compute=dtype, num_splits=2), random_rows(1024, dtype)
-    whole = logits_of(packed, h_TI, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        assert torch.equal(logits_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (57344, 8192)], ids=str)

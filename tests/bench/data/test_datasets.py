@@ -155,13 +155,6 @@ def test_another_file_under_a_pinned_address_is_refused(tmp_path: Path, server: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_with_too_few_rows_is_refused_where_its_sum_is_not_known(tmp_path: Path, server: Server) -> None:
-    server.send(SPEC_BENCH, rows(479))
-    with pytest.raises(ConfigError, match="it has 479 rows, not 480"):
-        load_dataset("spec_bench", cache=tmp_path, base_url=server.url)
-    assert list((tmp_path / "spec_bench").iterdir()) == []
-
-
 def test_a_broken_fetch_leaves_the_file_that_was_there(tmp_path: Path, server: Server) -> None:
     path = write_rows(tmp_path / "question.jsonl", [{"turns": ["old"]}])
     before = path.read_bytes()
@@ -221,26 +214,6 @@ def test_five_problems_are_shown_solved_and_shots_of_their_own_leave_every_row_t
     assert "s5" not in questions[0].turns[0]
 
 
-def test_a_story_is_begun_and_a_function_header_has_tabs(tmp_path: Path) -> None:
-    story = " ".join(f"w{number}" for number in range(40))
-    write_rows(tmp_path / "swift_tinystories" / "raw.jsonl", [{"text": "Once.\n"}, {"text": story}])
-    (question,) = load_dataset("swift_tinystories", folder=tmp_path, cache=tmp_path).questions
-    assert question.turns[0] == "Story: Once.\n\nStory: " + " ".join(f"w{number}" for number in range(16))
-    write_rows(tmp_path / "swift_humaneval" / "raw.jsonl", [{"prompt": "def f():\n    "}, {"prompt": "def g():"}])
-    questions = load_dataset("swift_humaneval", folder=tmp_path, cache=tmp_path).questions
-    assert [question.turns[0] for question in questions] == ["def f():\n\t", "def g():"]
-
-
-def test_a_large_set_is_drawn_from_the_same_way_every_time(tmp_path: Path) -> None:
-    write_rows(tmp_path / "swift_tinystories" / "raw.jsonl", [{"text": f"t{number}"} for number in range(1500)])
-    first, again = (load_dataset("swift_tinystories", folder=tmp_path, cache=tmp_path).questions for _ in range(2))
-    assert first == again
-    ids = [question.question_id for question in first]
-    assert len(ids) == len(set(ids)) == 1000
-    assert ids != sorted(ids, key=str)
-    assert max(map(int, ids)) > 1400
-
-
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
@@ -252,14 +225,3 @@ def test_raw_rows_that_do_not_do_are_named(tmp_path: Path, raw: list[dict[str, A
     write_rows(tmp_path / "swift_gsm8k" / "raw.jsonl", raw)
     with pytest.raises(ConfigError, match=complaint):
         load_dataset("swift_gsm8k", folder=tmp_path, cache=tmp_path)
-
-
-def test_swifts_problems_are_fetched_with_their_shots_and_the_raw_file_comes_last(
-    tmp_path: Path, server: Server
-) -> None:
-    shots, raw = SOURCES["swift_gsm8k"].downloads
-    assert (shots.name, raw.name) == ("shots.jsonl", "raw.jsonl")
-    server.send(f"/{raw.path}", rows(3))
-    with pytest.raises(ConfigError, match=r"train\.jsonl cannot be fetched"):
-        load_dataset("swift_gsm8k", cache=tmp_path, base_url=server.url)
-    assert list(tmp_path.iterdir()) == []

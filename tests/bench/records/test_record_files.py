@@ -17,7 +17,6 @@ from forerun.bench.records.record_files import RecordFile, read_records, record_
 from forerun.core.errors import ConfigError
 from tests.bench.samples import as_bytes, our_lines, record, turn
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNTS = st.integers(0, 2**63 - 1)
 SIZES = st.floats(0, 1e300)
 SIGNED = st.floats(-1e300, 1e300)
@@ -158,15 +157,6 @@ def test_a_file_is_gone_on_with_behind_a_whole_or_a_torn_line(tmp_path: Path, nu
     assert read_records(path) == tuple(map(record, range(3)))
 
 
-def test_a_new_file_gets_its_folders_and_holds_what_was_appended(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "mt_bench" / "none-temperature-0.jsonl"
-    with closing(RecordFile(path)) as file:
-        assert file.records == {}
-        file.append(record(3))
-        assert read_records(path) == (record(3),)
-        assert file.records == {(3, 0): record(3)}
-
-
 def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill would not show it, since the system keeps what was written; a power cut would."""
     sizes: list[int] = []
@@ -177,9 +167,3 @@ def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: 
         for number in range(3):
             file.append(record(number))
             assert sizes[number:] == [path.stat().st_size]
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_users(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        RecordFile(tmp_path / "file" / "a.jsonl")

@@ -74,17 +74,6 @@ def test_summaries_of_real_records_are_paired_by_prompt() -> None:
     assert [row.is_slower for row in slower.rows if row.contestant == "none"] == [True]
 
 
-def test_few_prompts_are_never_called_slower() -> None:
-    before, after = report(1, num_prompts=1), report(1, num_prompts=1, factor=0.5)
-    assert not any(row.is_slower for row in compare(before, after).rows if row.dataset is not None)
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
-def test_a_tolerance_that_makes_no_sense_is_refused(tolerance: float) -> None:
-    with pytest.raises(ConfigError, match="tolerance"):
-        compare(report(1), report(2), tolerance=tolerance)
-
-
 def test_reports_without_common_rows_are_refused() -> None:
     with pytest.raises(ConfigError, match="share no question"):
         compare(report(1), RunSpeeds(kind="decode", rows={}))

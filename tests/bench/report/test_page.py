@@ -104,24 +104,3 @@ def test_a_page_of_no_answers_says_so() -> None:
     check(text)
     assert "No answers yet" in text
     assert "<svg" not in text
-
-
-def test_a_page_of_one_answer_has_its_pictures() -> None:
-    records = sample_records(
-        datasets=("qa",), contestants=("none",), temperatures=(0.0,), num_prompts=1, repeats=1, num_tokens=8
-    )
-    text = write(records)
-    check(text)
-    assert "One contestant" in text
-    assert "<svg" in text
-
-
-def test_answers_without_times_leave_out_what_needs_them() -> None:
-    records = [
-        replace(record, turns=tuple(replace(turn, emitted=(), emitted_at_s=(), rounds=None) for turn in record.turns))
-        for record in sample_records(datasets=("qa",), num_prompts=5, repeats=1, num_tokens=8)
-    ]
-    text = write(records)
-    check(text)
-    assert "Time per token" not in text
-    assert "By data set" in text

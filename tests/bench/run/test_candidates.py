@@ -97,19 +97,6 @@ def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypat
     assert opened_width(make()) == 2, "a run that is continued goes on with them"
 
 
-def test_without_a_prompt_to_tune_on_the_way_out_is_told(make: Make) -> None:
-    with pytest.raises(ConfigError, match="no question left to tune on: lower --num-prompts, or leave out --tune"):
-        make(prompts=()).open(NAME, 0.0)
-
-
-def test_where_every_setting_fails_the_first_trouble_is_the_reason(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GRIDS, NAME, ({"verify_width": 0}, {"verify_width": -1}))  # type: ignore[arg-type]
-    field = make()
-    with pytest.raises(ConfigError, match="verify_width 0 must be >= 1"):
-        field.open(NAME, 0.0)
-    assert field.folder.settings_of(NAME, 0.0) is None
-
-
 def test_a_grid_is_found_by_name_and_an_unknown_name_lists_the_known() -> None:
     assert grid_of("none") == ({},)
     assert grid_of("llama_server_draft") == PEERS["llama_server_draft"].grid

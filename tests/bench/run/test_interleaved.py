@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -144,31 +143,3 @@ def test_every_answer_is_compared_and_a_wrong_token_is_found(none: PlainContesta
             else:
                 last = NUM_TOKENS - 1 if "short" in name else None
                 assert match == Match(first_difference=last), "that one text goes on is no question of rounding"
-
-
-def test_a_difference_where_none_was_undecided_is_a_near_tie(
-    none: PlainContestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(none.engine, "_near_tie", 1e6)  # as if everything could be rounding
-    stage_of(none, script={"wrong": write_wrong}).play(tmp_path / "run")
-    first, second = records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"]
-    for record in (first, second):
-        match = record.turns[0].match
-        assert match is not None
-        assert (match.first_difference, match.is_near_tie) == (1, True)
-
-
-def forget_ids(turn: Turn) -> Turn:
-    return replace(turn, text="an answer", token_ids=())
-
-
-@pytest.mark.parametrize(
-    ("temperature", "behaviour", "is_compared"), [(0.0, same, True), (1.0, same, False), (0.0, forget_ids, False)]
-)
-def test_a_peer_is_compared_where_it_could_be_the_same(
-    none: PlainContestant, tmp_path: Path, temperature: float, behaviour: Any, is_compared: bool
-) -> None:
-    changes = {"drafters": (NONE,), "peers": ("p",), "temperatures": (temperature,)}
-    stage_of(none, script={"p": behaviour}, changes=changes).play(tmp_path / "run")
-    for record in records_in(tmp_path / "run")[f"code/p-temperature-{temperature:g}.jsonl"]:
-        assert record.turns[0].match == (Match(first_difference=None) if is_compared else None)

@@ -78,15 +78,6 @@ def test_attention_reads_the_text_once_and_multiplies_what_each_row_sees(measure
 
 
 @needs_native
-def test_a_long_prompt_is_the_sum_of_its_passes(measured: KernelCosts) -> None:
-    *_, short, long = measured.passes
-    assert [op.num_ops for op in long.ops] == [2 * op.num_ops for op in short.ops]
-    linears = [(op, other) for op, other in zip(short.ops, long.ops, strict=True) if op.weights]
-    assert all(other.num_bytes == 2 * op.num_bytes for op, other in linears)
-    assert all(5 * other.multiply_adds == LONG_PROMPT * op.multiply_adds for op, other in linears)
-
-
-@needs_native
 def test_ops_and_what_is_left_over_are_the_pass(measured: KernelCosts) -> None:
     assert measured.repeats == LEAST_REPEATS
     assert measured.num_threads in (1, 2)

@@ -43,13 +43,3 @@ def test_a_package_under_version_control_has_a_commit_and_tells_of_changes(tmp_p
     assert commit_of(package) == commit
     (package / "__init__.py").write_text("changed = True")
     assert commit_of(package) == f"{commit}-dirty"
-
-
-@needs_git
-def test_a_package_installed_inside_another_projects_checkout_has_no_commit(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "x")
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    assert commit_of(package) is None

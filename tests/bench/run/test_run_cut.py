@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forerun import ConfigError, SamplingParams
+from forerun import SamplingParams
 from forerun.bench.peers.messages import PeerError
 from forerun.bench.records.answers import Contestant, Match, Turn
 from forerun.bench.records.run_folder import RunFolder, read_run
@@ -68,27 +68,6 @@ def test_who_fails_is_left_out_with_the_reason_and_the_others_go_on(
     num_calls = len(none.calls)
     stage_of(none, script={"a": same, "b": same}, changes={"repeats": 2}).play(tmp_path / "run")
     assert len(none.calls) == num_calls, "who was left out stays out, and for nobody else is anything missing"
-
-
-def test_who_cannot_be_opened_is_left_out_at_that_temperature(none: PlainContestant, tmp_path: Path) -> None:
-    stage = stage_of(none, changes={"temperatures": (0.0, 1.0)})
-
-    def open_contestant(name: str, temperature: float) -> Contestant:
-        if name == "a" and temperature == 1.0:
-            raise ConfigError("no such thing here")
-        return stage.open(name, temperature)
-
-    stage.play(tmp_path / "run", open=open_contestant)
-    about = read_run(tmp_path / "run" / "run.json")["contestants"]["a"]
-    assert about["skips"] == {"1": "no such thing here"}
-    assert {name: len(records) for name, records in records_in(tmp_path / "run").items()} == {
-        "code/a-temperature-0.jsonl": 2,
-        "code/a-temperature-1.jsonl": 0,
-        "code/b-temperature-0.jsonl": 2,
-        "code/b-temperature-1.jsonl": 2,
-        "code/none-temperature-0.jsonl": 2,
-        "code/none-temperature-1.jsonl": 2,
-    }
 
 
 @pytest.mark.parametrize("num_answers", [None, 0, 1, 2], ids=["opening", "warming up", "first", "second"])

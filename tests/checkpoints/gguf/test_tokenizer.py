@@ -104,12 +104,6 @@ def test_spaces_at_the_end_of_a_line_are_the_same_pieces_in_linear_time() -> Non
         assert ours.pre_tokenize_str(text) == published.pre_tokenize_str(text), repr(text)
 
 
-def test_qwens_letters_are_composed_first(tmp_path: Path) -> None:
-    file = write_trained(tmp_path, PUBLISHED_SPLITTINGS["qwen2"])
-    tokenizer = read_tokenizer(gguf_of(metadata_of(file, pre="qwen2")))
-    assert tokenizer.encode("cafe\u0301") == tokenizer.encode("café")
-
-
 def test_a_whole_piece_is_its_token_where_merges_do_not_count(tmp_path: Path) -> None:
     metadata = metadata_of(write_trained(tmp_path, PUBLISHED_SPLITTINGS["llama-bpe"]), pre="llama-bpe")
     tokens = metadata["tokenizer.ggml.tokens"]
@@ -157,25 +151,6 @@ def test_what_begins_and_ends_a_text_is_what_the_file_says_else_the_models_kind(
 ) -> None:
     metadata = tiny() | {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
     assert read_tokenizer(gguf_of(metadata)).encode("ab") == ids
-
-
-def test_kinds_of_tokens_control_is_silent_own_ones_are_shown_and_unused_ones_are_none() -> None:
-    tokenizer = read_tokenizer(gguf_of(tiny()))
-    assert tokenizer.encode("<s>ab<t>") == [3, 7, 5]
-    assert tokenizer.decode([3, 7, 5, 6]) == "ab<t>"
-    assert tokenizer.added_ids == {3, 4, 5}
-    assert "[PAD6]" not in tokenizer.vocabulary()
-    assert tokenizer.is_silent(6)
-
-
-@pytest.mark.parametrize("kind", [1, 4])
-def test_ends_that_a_converter_took_for_text_are_control_tokens(tmp_path: Path, kind: int) -> None:
-    metadata = metadata_of(write_byte_level(tmp_path) / "tokenizer.json", pre="gpt-2")
-    place = metadata["tokenizer.ggml.tokens"].index("<|im_end|>")
-    types = [kind if id_ == place else each for id_, each in enumerate(metadata["tokenizer.ggml.token_type"])]
-    tokenizer = read_tokenizer(gguf_of(metadata | {"tokenizer.ggml.token_type": tuple(types)}))
-    assert tokenizer.encode("<|im_end|>") == [place]
-    assert tokenizer.is_silent(place)
 
 
 def test_the_template_is_the_default_one_and_knows_the_special_tokens() -> None:

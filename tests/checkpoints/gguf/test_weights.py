@@ -88,19 +88,6 @@ def test_a_head_of_its_own_and_biases_of_llama_are_read(tmp_path: Path) -> None:
     assert torch.equal(bias, fused(values, "bias", architecture="llama"))
 
 
-def test_progress_ends_with_all_bytes(tmp_path: Path) -> None:
-    path, told = write_model(tmp_path / "x.gguf"), list[tuple[int, int]]()
-    weights = weights_of(path, on_progress=lambda done, total: told.append((done, total)))
-    for name in ("qkv", "gate_up", "attention_out", "mlp_out"):
-        weights.linear(f"layers.0.{name}")
-    for name in ("layers.0.attention_norm", "layers.0.mlp_norm", "final_norm"):
-        weights.vector(name)
-    assert told[-1][0] < told[-1][1]
-    weights.linear("head")
-    weights.table()
-    assert told[-1] == (sum(GgufCheckpoint(name="x", path=path).stored_formats().values()),) * 2
-
-
 @pytest.mark.parametrize(
     ("shapes", "seen"),
     [

@@ -7,8 +7,6 @@ from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.swift import WINDOW, SwiftStrategy
-from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,
@@ -78,19 +76,6 @@ def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_di
         assert ids_of(rounds, length) == plain[:length]
         assert ids_of(play(target, drafter, next_prompt, params, num_tokens=10), 10) == next_plain
     assert num_cut > 0, "no text ended inside a draft"
-
-
-@SEARCHES
-def test_a_request_that_is_given_up_within_a_round_leaves_nothing_behind(search: str) -> None:
-    target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
-    for num_rounds in (1, 2, 5):
-        running = begin(target, drafter, PROMPT, GREEDY, seed=7, num_tokens=40)
-        for _ in range(num_rounds):
-            next(running)
-        running.close()
-        tree = drafter.propose()  # rows and a tree that nobody will verify
-        assert len(tree) > 1
-        assert ids_of(play(target, drafter, [2, 7, 1], GREEDY), 40) == plain_ids(WEIGHTS, [2, 7, 1])
 
 
 @SEARCHES
@@ -166,26 +151,3 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
     list(running)
     assert starts
     assert min(starts) >= len(prompt_ids) - 1, "scored on what the target did not choose"
-
-
-def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
-    target, drafter = pair(layer_skip(**CHAIN, search="paper", looks_up=False))
-    paper = drafter.search.strategy
-    assert isinstance(paper, SwiftStrategy)
-    play(target, drafter, num_tokens=WINDOW + 14)
-    kept, num_steps = paper.skipped, paper.num_steps
-    assert num_steps > 0
-    rounds = begin(target, drafter, [2, 7, 1], GREEDY, seed=7, num_tokens=WINDOW + 14)
-    length = 0
-    while length <= WINDOW + 1:
-        assert (paper.skipped, paper.num_steps) == (kept, num_steps)
-        length += len(next(rounds).token_ids)
-    next(rounds)
-    assert paper.num_steps == num_steps + 1
-
-
-def test_what_the_none_drafter_writes_between_disturbs_no_drafter() -> None:
-    target, drafter = pair(layer_skip(**TREE, search="gated", search_share=1.0))
-    play(target, drafter, num_tokens=20)
-    play(target, NoneDrafter(), [9, 9, 2], SAMPLED, num_tokens=25)
-    assert ids_of(play(target, drafter, [9, 9, 2], SAMPLED), 40) == plain_ids(WEIGHTS, [9, 9, 2], SAMPLED)

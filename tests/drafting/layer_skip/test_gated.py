@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from forerun.core.sublayers import NOTHING, SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.speed_model import SpeedModel
@@ -105,29 +105,6 @@ def test_a_better_set_replaces_the_one_in_use_once_it_was_seen_enough() -> None:
     for _ in range(16):
         search.observe(rival, 4, 4)
     assert search.skipped == rival
-
-
-def test_guesses_of_drafts_do_not_decide_between_sets() -> None:
-    search, rival = search_with_rival((300, 330))
-    for _ in range(20):
-        search.observe(rival, 16, 16, is_draft=True)
-        search.observe(NOTHING, 30, 32)
-    assert search.skipped != rival
-
-
-def test_the_start_set_is_scored_before_anything_replaces_it() -> None:
-    emulator, rng = cnn_dm(0), np.random.default_rng(0)
-    search = GatedStrategy(NUM_LAYERS, speed_model())
-    start, num_rows = search.skipped, 0
-    seen: set[SkipSet] = set()
-    for _ in range(500):
-        for skipped in search.propose(2, CONTEXT):
-            seen.add(skipped)
-            num_rows += 4 * (skipped == start == search.skipped)
-            search.observe(skipped, emulator.score(skipped, 4, rng), 4)
-    assert search.skipped != start
-    assert num_rows >= 32
-    assert every_other_layer(NUM_LAYERS) in seen, "SWIFT's start set is one like all others"
 
 
 # Whether to draft at all.

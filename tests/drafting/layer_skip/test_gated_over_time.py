@@ -4,10 +4,8 @@ import random
 from collections.abc import Iterator
 
 import numpy as np
-import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, skippable
-from forerun.drafting.layer_skip import gated
 from forerun.drafting.layer_skip.gated import STABLE, GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from tests.drafting.layer_skip.skip_emulator import (
@@ -29,16 +27,6 @@ def searched(seed: int, until: int) -> tuple[GatedStrategy, Emulator]:
 
 
 # Open, settled, open again.
-
-
-def test_it_settles_and_then_wants_few_evaluations() -> None:
-    num_settled = 0
-    for seed in range(3):
-        search, _ = searched(seed, 600)
-        assert search.num_reopened == 0, "the text has not changed"
-        num_settled += not search.is_open
-        assert search.share == pytest.approx(1.0 if search.is_open else 0.15)
-    assert num_settled >= 2
 
 
 def num_evaluations_until_closed(search: GatedStrategy, evaluations: Iterator[None]) -> int:
@@ -71,12 +59,6 @@ def test_a_search_settles_when_nothing_has_gained_for_long() -> None:
     began = gaining.skipped
     assert STABLE + 40 < num_evaluations_until_closed(gaining, evaluate(gaining, 40)) < STABLE + 80
     assert gaining.skipped != began
-
-
-def test_a_search_settles_in_any_case_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gated, "LONGEST", 60)
-    search = rivals()
-    assert num_evaluations_until_closed(search, evaluate(search, 40)) == 60
 
 
 def one_round(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator) -> None:
@@ -150,15 +132,3 @@ def test_it_neither_reads_nor_moves_any_other_generator() -> None:
         assert (np.random.get_state()[1].tolist(), random.getstate()) == before
         runs.append((search.known(), search.propose(8, CONTEXT)))
     assert runs[0] == runs[1]
-
-
-@pytest.mark.parametrize("num_layers", [3, 4, 6])
-def test_small_models_are_searched_too(num_layers: int) -> None:
-    search, rng = GatedStrategy(num_layers, speed_model(num_layers)), np.random.default_rng(0)
-    for _ in range(200):
-        candidates = search.propose(8, CONTEXT)
-        assert len(candidates) == len(set(candidates)) <= 8
-        for skipped in candidates:
-            search.observe(skipped, int(rng.binomial(4, 0.9 ** len(skipped))), 4)
-    assert set(search.skipped) <= set(skippable(num_layers))
-    assert search.chance() == pytest.approx(0.9 ** len(search.skipped), abs=0.1)

@@ -10,7 +10,6 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.penalties import sigmoid
 from forerun.drafting.layer_skip.speed_model import LEAST_PENALTY, SkipCosts, SpeedModel
-from tests.drafting.layer_skip.skip_emulator import speed_model
 
 STEEP = Pace(steps=tuple((rows, 0.010 + 0.001 * rows) for rows in range(1, 17)))
 
@@ -54,23 +53,6 @@ def test_the_best_set_is_the_best_of_all_sets(seed: int) -> None:
     found = machine.best_set(intercept, penalties, 500)
     assert found in sets
     assert speed_of(machine, intercept, by_item, found) == pytest.approx(best)
-
-
-def test_more_is_skipped_where_passes_are_dear_and_less_where_drafted_tokens_are_anyway() -> None:
-    penalties = np.full(76, 0.12)
-    numbers = [len(speed_model(draft_share=share).best_set(5.0, penalties, 100)) for share in (0.1, 0.5, 1.0)]
-    assert numbers == sorted(numbers)
-    assert numbers[0] < numbers[-1]
-
-
-def test_attention_is_skipped_rather_where_the_text_before_it_is_long() -> None:
-    penalties, machine = np.full(28, 0.2), uneven(16)
-
-    def share(context: int) -> float:
-        skipped = machine.best_set(4.0, penalties, context)
-        return sum(kind == ATTENTION for _, kind in skipped) / len(skipped)
-
-    assert share(64) < 0.5 < share(20_000)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import SkipSet, every_other_layer
 from forerun.drafting.layer_skip.swift import SwiftStrategy, suggest_point
 
 NUM_LAYERS = 7  # 10 sublayers that can be skipped, 4 of them in a candidate
@@ -50,18 +50,6 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
     assert run(SwiftStrategy(NUM_LAYERS, bayes_interval=8), 8) == first
 
 
-def test_nothing_is_printed_even_where_candidates_come_again(capfd: pytest.CaptureFixture[str]) -> None:
-    candidates = run(SwiftStrategy(4, bayes_interval=3), 9)
-    assert len(set(candidates)) < len(candidates)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_every_sublayer_that_may_be_skipped_is_drawn_about_as_often() -> None:
-    candidates = run(SwiftStrategy(NUM_LAYERS, bayes_interval=NO_BAYES, max_steps=3000, patience=3000), 2000)
-    counts = [sum(item in candidate for candidate in candidates) for item in skippable(NUM_LAYERS)]
-    assert all(abs(count - 800) < 5 * (2000 * 0.4 * 0.6) ** 0.5 for count in counts)
-
-
 def test_every_25th_candidate_is_bayesian() -> None:
     search, bayesian = SwiftStrategy(NUM_LAYERS), list[int]()
     suggest = search._bayesian_point
@@ -78,15 +66,6 @@ def test_the_library_is_not_imported_before_it_is_needed(monkeypatch: pytest.Mon
         search.propose(1, 0)
     monkeypatch.undo()
     assert len(search.propose(1, 0)[0]) == 4
-
-
-def test_the_first_candidate_replaces_the_start_set_however_poor() -> None:
-    search = SwiftStrategy(NUM_LAYERS)
-    (candidate,) = search.propose(1, 0)
-    assert search.skipped == every_other_layer(NUM_LAYERS)
-    search.observe(candidate, 1, 32)
-    assert search.skipped == candidate
-    assert search.best_score == 1 / 32
 
 
 def test_only_a_strictly_greater_score_is_a_gain() -> None:

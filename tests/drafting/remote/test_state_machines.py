@@ -121,12 +121,6 @@ def tokens_of(target: TargetEnd) -> list[int] | None:
     return None if tree is None else tree.token_ids
 
 
-def test_a_fresh_tree_is_taken_as_it_is(target: TargetEnd) -> None:
-    target.receive(proposal(5, 6, 7))
-    assert target.is_fresh
-    assert tokens_of(target) == [TEXT[4], 6, 7]
-
-
 def test_a_tree_for_an_earlier_text_is_taken_below_what_was_committed_since(target: TargetEnd) -> None:
     target.receive(proposal(3, TEXT[3], TEXT[4], 8, 6))
     assert not target.is_fresh
@@ -150,14 +144,6 @@ def test_a_target_ignores_trees_that_cannot_be_for_its_text(target: TargetEnd) -
     for name, other in others.items():
         target.receive(replace(other, serial=9))
         assert (tokens_of(target), target.confirmed_len) == ([TEXT[4]], 4), name
-
-
-def test_the_tree_sent_last_is_taken_whatever_comes_last(target: TargetEnd) -> None:
-    for number, guess in ((2, 6), (1, 5), (4, 8), (3, 7)):
-        target.receive(proposal(5, guess, serial=number))
-    assert tokens_of(target) == [TEXT[4], 8]
-    target.receive(proposal(4, TEXT[4], 3, serial=9))
-    assert tokens_of(target) == [TEXT[4], 8]
 
 
 def test_a_verdict_repeats_what_was_not_confirmed(target: TargetEnd) -> None:

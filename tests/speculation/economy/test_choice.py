@@ -90,20 +90,6 @@ def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() ->
     assert chooser.turn.most_rows == 1, "after a bad round the rest is left for narrower ones, which this machine lacks"
 
 
-def test_guesses_that_proved_sure_may_risk_more() -> None:
-    def rows(*, is_right: bool) -> int:
-        chooser = Chooser(("only",), RoundCosts(PACE), known={"greedy": {"only": 1.5}})
-        chooser.begin(0.0)
-        for _ in range(20):
-            assert chooser.turn.drafter == "only"
-            chooser.rows_of(chain(1))
-            chooser.measure(num_rows=2, token_ids=[1, 9] if is_right else [9], proposal_s=0.0, round_s=1.1)
-            chooser.begin(0.0)
-        return chooser.rows_of(chain(7))
-
-    assert rows(is_right=False) < rows(is_right=True) == 8
-
-
 def test_a_drafter_is_tried_in_every_class_of_temperatures_for_itself() -> None:
     chooser = chooser_of()
     play(chooser, 60, {"first": 2, "second": 4})
@@ -167,14 +153,6 @@ def alone() -> RestRule:
     return chosen
 
 
-def test_a_drafter_alone_that_does_not_pay_rests_and_is_tried_for_a_hundredth_of_the_time() -> None:
-    chosen = alone()
-    drafted(chosen, 100, 1.5)
-    chosen.begin(0.0)
-    kinds = drafted(chosen, 4000, 1.5)
-    assert 0 < kinds.count(True) * 1.5 <= 0.011 * 4000
-
-
 def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
     chosen = alone()
     drafted(chosen, 2000, 1.5)
@@ -194,15 +172,6 @@ def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
     chosen.next(lambda: True, may_rest=True)
     assert chosen.drafts
     assert chosen.grows
-
-
-def test_where_nobody_waits_there_is_no_rest_and_what_was_looked_up_needs_no_prospect() -> None:
-    idle, looking = RestRule(looks_up=False), RestRule(looks_up=True)
-    for _ in range(3):
-        idle.next(lambda: False, may_rest=False)
-        assert (idle.drafts, idle.is_checked, idle.may_carry_rows) == (False, True, True)
-        looking.next(lambda: False, may_rest=True)
-        assert (looking.drafts, looking.grows) == (True, False)
 
 
 def test_a_plain_round_of_a_rest_is_believed_to_be_slow_only_little_by_little() -> None:

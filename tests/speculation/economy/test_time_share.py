@@ -47,27 +47,6 @@ def test_hurry_opens_it_at_once_and_is_not_cut_to_what_may_be_saved() -> None:
     assert not time.is_open
 
 
-def test_what_is_left_of_the_hurry_is_taken_back_when_it_is_over_and_what_was_saved_is_not() -> None:
-    time = TimeShare(0.5, most_saved_s=1.0)
-    time.pass_by(1.0)
-    time.hurry(5.0)
-    time.spend(2.0)
-    time.hurry(0.0)
-    time.spend(0.75)
-    assert time.is_open
-    time.spend(0.25)
-    assert not time.is_open
-
-
-def test_of_a_share_that_is_not_wanted_nothing_is_saved() -> None:
-    time = TimeShare(0.5, most_saved_s=10.0)
-    time.pass_by(100.0, wanted=0.0)
-    assert not time.is_open
-    time.pass_by(4.0, wanted=0.25)
-    time.spend(0.5)
-    assert not time.is_open
-
-
 def test_it_is_eager_while_there_is_more_than_can_be_saved_up_or_nearly_all_time_is_its_own() -> None:
     time = TimeShare(0.01, 1.0)
     time.hurry(5.0)
