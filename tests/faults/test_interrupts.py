@@ -29,7 +29,7 @@ from tests.faults.ordeal import DRAFTERS, KINDS, Interrupter, Ordeal, Question, 
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 FEW_PLACES, FEW_MOMENTS = 2, 3
-VARIANTS = ("recycling", "layer_skip", "layer_skip int4", "prompt_lookup")  # others stand for them by default
+DEFAULT = ("none", "draft_model", "parallel")  # stand for the others by default
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
@@ -47,7 +47,7 @@ def questions() -> list[Question]:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in DRAFTERS],
+    params=[pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in DRAFTERS],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(EngineConfig(drafter=DRAFTERS[request.param], num_threads=1)) as engine:

@@ -193,7 +193,7 @@ def precision(kernels: ModelBackend) -> tuple[torch.dtype, float]:
 
 
 @KERNELS
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", rest_slow(range(20), 8))
 def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, seed: int) -> None:
     dtype, max_error = precision(kernels)
     case = Case(seed, dtype)
@@ -219,7 +219,7 @@ def check_candidates(case: Case, runner: Runner) -> None:
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", rest_slow(range(25), 6))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 3))
 def test_a_tree_has_the_bits_of_a_pass_without_candidates(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
@@ -229,7 +229,7 @@ def test_a_tree_has_the_bits_of_a_pass_without_candidates(
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", rest_slow(range(25), 6))
+@pytest.mark.parametrize("seed", rest_slow(range(25), 3))
 def test_a_candidate_has_the_bits_of_draft_passes_that_skip_the_same(
     seed: int, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:

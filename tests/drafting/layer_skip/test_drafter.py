@@ -23,6 +23,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from tests.marks import in_turn
 from tests.tiny import poison_freed_slots
 from tests.varied import Varied, layer_skip
 
@@ -31,7 +32,9 @@ WEIGHTS = weights_of()
 CHAIN = {"draft_width": 1, "depth": 5, "num_children": 1, "verify_width": 6}
 TREE = {"draft_width": 3, "depth": 3, "num_children": 3, "verify_width": 9}
 SHAPES = pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
-SEARCHES = pytest.mark.parametrize("search", ["off", "gated", "paper"])
+NAMES = ["off", "gated", "paper"]
+SEARCHES = pytest.mark.parametrize("search", NAMES)
+SEARCHES_IN_TURN = pytest.mark.parametrize(("search", "params"), in_turn(NAMES, [GREEDY, SAMPLED]))
 PLAIN = {"search": "off", "adaptive": False, "looks_up": False, "min_mass": 0.0}
 
 
@@ -60,8 +63,7 @@ def test_a_draft_that_skips_nothing_has_every_chain_accepted(params: SamplingPar
     assert all(step.stats.num_accepted == step.stats.num_drafted == 5 for step in rounds)
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_disturbed(
     search: str, params: SamplingParams
 ) -> None:
@@ -90,8 +92,7 @@ def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: in
         assert ids_of(play(target, drafter, prompt_ids, SAMPLED, num_tokens=num_tokens), num_tokens) == plain
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: str, params: SamplingParams) -> None:
     target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     first = play(target, drafter, params=params, num_tokens=36)
@@ -105,8 +106,7 @@ def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: s
     assert ids_of(shorter, 36) == plain_ids(WEIGHTS, prompt_ids[:20], params, num_tokens=36)
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_two_texts_written_by_turns_are_those_written_alone(search: str, params: SamplingParams) -> None:
     """Two targets, of different weights, sets and searches, in one process."""
     others = weights_of(2)
@@ -122,8 +122,8 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
             step: Round | None = next(rounds, None)
             text += [] if step is None else step.token_ids
     assert min(map(len, texts)) >= 30
-    assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=300)[: len(texts[0])]
-    assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=300)[: len(texts[1])]
+    assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=150)[: len(texts[0])]
+    assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=150)[: len(texts[1])]
 
 
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
