@@ -72,13 +72,10 @@ def plain(run_process: RunProcess) -> str:
     return run_process(*FLAGS, "--quiet").stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("term", "no_colour", "has_escapes", "has_colours"),
-    [
-        ("xterm", "", True, True),
-        pytest.param("dumb", "", False, False, marks=pytest.mark.slow),
-        pytest.param("xterm", "1", True, False, marks=pytest.mark.slow),
-    ],
+    [("xterm", "", True, True), ("dumb", "", False, False), ("xterm", "1", True, False)],
 )
 def test_a_terminal_shows_every_round_and_then_the_text(
     plain: str, term: str, no_colour: str, has_escapes: bool, has_colours: bool

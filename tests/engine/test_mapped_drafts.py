@@ -68,6 +68,7 @@ def test_a_serial_draft_changes_no_text(folder: Path, plain: Engine, kernels: st
         assert_same_and_counted(engine, plain, folder)
 
 
+@pytest.mark.slow
 def test_a_draft_in_a_process_of_its_own_changes_no_text(folder: Path, plain: Engine) -> None:
     with drafted_by(Parallel(draft=DraftModel(model=str(folder)))) as engine:
         assert_same_and_counted(engine, plain, folder)

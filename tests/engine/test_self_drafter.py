@@ -135,7 +135,8 @@ def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: 
         assert_same(result, plain.generate(PROMPT, params))
 
 
-@pytest.mark.parametrize("weights", ["plain", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["plain", "int4"])
 def test_a_process_with_a_part_of_the_target_drafts_for_it_and_the_text_stays(weights: str) -> None:
     """The target is paced, so that it leaves the process time even where both share one core."""
     draft = LayerSkip(search="off", weights=weights)  # type: ignore[arg-type]

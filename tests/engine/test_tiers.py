@@ -7,6 +7,7 @@ import pytest
 from forerun import DraftModel, Engine, EngineConfig, NoDrafter, SamplingParams, TokenRecycling
 from forerun.backends.cpu.binding import fault, library
 from forerun.core.drafter_config import BUILTIN_DRAFT, DrafterConfig
+from tests.marks import rest_slow
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason="the native library is not built")
 PARAMS = (SamplingParams(max_new_tokens=24), SamplingParams(temperature=1.0, seed=3, max_new_tokens=24))
@@ -30,6 +31,6 @@ def expected() -> list[tuple[int, ...]]:
     return texts(NoDrafter())
 
 
-@pytest.mark.parametrize("drafter", [NoDrafter(), TokenRecycling(), DraftModel(model=BUILTIN_DRAFT)])
+@pytest.mark.parametrize("drafter", rest_slow([DraftModel(model=BUILTIN_DRAFT), TokenRecycling(), NoDrafter()], 1))
 def test_a_text_is_that_of_every_other_cpu(drafter: DrafterConfig, expected: list[tuple[int, ...]], tier: str) -> None:
     assert texts(drafter) == expected

@@ -98,7 +98,7 @@ def switch(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, 
 def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> None:
     """Harm lies in the middle layers there and in the first ones here; nothing says that the text has changed."""
     reopened, forth, back = [], [], []
-    for seed in (0, 5, 6):
+    for seed in (0, 5):
         here, there, rng = cnn_dm(seed), cnn_dm(seed + 50, OTHER_HARM), np.random.default_rng(seed)
         search = GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
         settle(search, here, rng)
@@ -114,9 +114,6 @@ def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> 
     assert max(forth) < 600
     assert max(back) < 300
     assert 1.5 * sum(back) < sum(forth)
-
-
-# What it hands on.
 
 
 # How it does it.

@@ -36,7 +36,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
-from tests.marks import in_turn
+from tests.marks import in_turn, rest_slow
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
@@ -98,7 +98,7 @@ def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_slow(range(6), 3))
 def test_a_verification_has_the_same_bits_with_and_without_riders(
     seed: int, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
@@ -120,7 +120,7 @@ def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipp
 @EXACT_KERNELS
 @DTYPES
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "along"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", rest_slow(range(5), 2))
 def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
     seed: int, is_alone: bool, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
