@@ -134,12 +134,7 @@ def quantization_config(method: str, group_size: int) -> dict[str, Any]:
 
 
 def write_packed(
-    folder: Path,
-    plain: Mapping[str, Tensor],
-    method: str,
-    *,
-    group_size: int,
-    dtype: torch.dtype = torch.float16,
+    folder: Path, plain: Mapping[str, Tensor], method: str, *, group_size: int, dtype: torch.dtype = torch.float16
 ) -> dict[str, Tensor]:
     """Write the packed twin of a checkpoint whose config.json is in the folder; what its plain weights are, in float64.
 

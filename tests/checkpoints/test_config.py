@@ -13,12 +13,7 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import resolve_max_length
 from tests.checkpoints.folders import write_config, write_json
 
-LLAMA3_ROPE = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 REQUIRED_KEYS = (
     "model_type",
     "num_hidden_layers",

@@ -12,14 +12,7 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
 from forerun.core.errors import CheckpointError
-from tests.checkpoints.folders import (
-    INDEX,
-    SINGLE,
-    edit_weight_map,
-    random_tensors,
-    write_shards,
-    write_single,
-)
+from tests.checkpoints.folders import INDEX, SINGLE, edit_weight_map, random_tensors, write_shards, write_single
 
 Q_NAME = "model.layers.1.self_attn.q_proj.weight"
 EMBEDDING = "model.embed_tokens.weight"

@@ -143,11 +143,7 @@ def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(o
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
         (DrafterOptions(drafter="none", key_file="k"), "--key-file", "parallel"),
         (DrafterOptions(draft_width=2, drafter_address=WORKER), "--draft-width and --drafter-address", "parallel"),
-        (
-            DrafterOptions(search="off", drafter_address=WORKER),
-            "--search and --drafter-address",
-            None,
-        ),
+        (DrafterOptions(search="off", drafter_address=WORKER), "--search and --drafter-address", None),
         (DrafterOptions(search="off"), "--search", "layer_skip"),
         (DrafterOptions(drafter="none", draft_weights="plain"), "--draft-weights", "layer_skip"),
         (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "layer_skip"),

@@ -1,14 +1,13 @@
 """forerun prepare, run as a user runs it."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
 from forerun.checkpoints.open import open_source
-from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_in_cache
 from tests.cli.conftest import Run
 
 FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")
@@ -38,11 +37,7 @@ def assert_table(shown: Result, sets: list[NamedSet]) -> None:
     found = [match for row in rows if (match := ROW.fullmatch(row))]
     assert len(found) == len(rows) == len(sets)
     for row, named in zip(found, sets, strict=True):
-        assert (row["name"], row["hits"], row["rows"]) == (
-            named.name,
-            f"{named.num_hits:.0f}",
-            f"{named.num_rows:.0f}",
-        )
+        assert (row["name"], row["hits"], row["rows"]) == (named.name, f"{named.num_hits:.0f}", f"{named.num_rows:.0f}")
         layers = [int(number) for number in re.findall(r"\d+", row["skips"])]
         assert layers == [
             layer for kind in ("attention", "mlp") for layer, other in sorted(named.skipped) if other == kind
@@ -69,22 +64,6 @@ def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cach
     kept = {named.skipped for named in found} & {named.skipped for named in again}
     assert len(kept) >= len(found) - 1, "one may have made room for SWIFT's first set"
     assert again[0].num_rows > 0.0
-
-
-def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
-    run: Run, cache: Path, target: str, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(target, tmp_path / "model"))
-    shown = run("prepare", str(folder), "--layer-skip", "--num-prompts", "1", "--max-new-tokens", "16")
-    assert written(shown) == sets_beside(folder)
-    assert_table(shown, read_sets(sets_beside(folder), 3, open_source(str(folder)).identity()))
-    sets_beside(folder).write_text("{")
-    flags = ("-p", "x", "-n", "2", "--drafter", "layer_skip")
-    assert run("generate", str(folder), *flags).exit_code == 0, "a file that nobody named is left aside"
-    refused = run("generate", str(folder), *flags, "--skip-sets", str(sets_beside(folder)))
-    assert refused.exit_code == 2
-    assert f"{sets_beside(folder)} holds no skip sets" in refused.stderr
-    assert not cache.exists()
 
 
 @pytest.mark.parametrize(

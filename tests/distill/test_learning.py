@@ -25,8 +25,7 @@ from tests.golden.families import FAMILIES
 from tests.tiny import plain_spec
 
 EVEN = VocabularyMap(  # the draft has tokens 0, 2 and 4 of six
-    target_ids=torch.tensor([0, 2, 4], dtype=torch.int32),
-    draft_ids=torch.tensor([0, 0, 1, 1, 2, 2], dtype=torch.int32),
+    target_ids=torch.tensor([0, 2, 4], dtype=torch.int32), draft_ids=torch.tensor([0, 0, 1, 1, 2, 2], dtype=torch.int32)
 )
 
 

@@ -12,15 +12,7 @@ from forerun.decoding.decoder import Round
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from tests.tiny import (
-    Weights,
-    decode_ids,
-    decode_rounds,
-    plain_spec,
-    poison_freed_slots,
-    random_weights,
-    tiny_runner,
-)
+from tests.tiny import Weights, decode_ids, decode_rounds, plain_spec, poison_freed_slots, random_weights, tiny_runner
 from tests.varied import Varied, draft_model, varied
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)

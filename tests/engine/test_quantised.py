@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun import (
-    DraftModel,
-    Engine,
-    EngineConfig,
-    NoDrafter,
-    Parallel,
-    PromptLookup,
-    SamplingParams,
-)
+from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.backends import dtypes
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
@@ -49,11 +41,7 @@ def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[li
 @pytest.mark.parametrize("weights", FORMATS)
 def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, weights: WeightsName) -> None:
     expected, _ = texts(target, weights, NoDrafter())
-    drafters = [
-        DraftModel(model=target),
-        PromptLookup(),
-        Parallel(draft=DraftModel(model=target), num_threads=1),
-    ]
+    drafters = [DraftModel(model=target), PromptLookup(), Parallel(draft=DraftModel(model=target), num_threads=1)]
     for drafter in drafters:
         found, num_accepted = texts(target, weights, drafter)
         assert found == expected, drafter

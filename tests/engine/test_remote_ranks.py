@@ -113,8 +113,7 @@ def test_a_killed_rank_of_another_host_is_named(meeting: Meeting) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("builtin-draft",), "is not the leader's"), (("builtin", "--dtype", "float32"), "")],
+    ("arguments", "said"), [(("builtin-draft",), "is not the leader's"), (("builtin", "--dtype", "float32"), "")]
 )
 def test_a_rank_that_does_not_fit_says_so_on_both_sides(
     meeting: Meeting, arguments: tuple[str, ...], said: str

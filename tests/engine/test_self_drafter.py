@@ -5,16 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun import (
-    Engine,
-    EngineConfig,
-    FinishReason,
-    Generation,
-    LayerSkip,
-    NoDrafter,
-    Parallel,
-    SamplingParams,
-)
+from forerun import Engine, EngineConfig, FinishReason, Generation, LayerSkip, NoDrafter, Parallel, SamplingParams
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter

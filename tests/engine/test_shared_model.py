@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,7 +21,6 @@ from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
 from tests.marks import rest_slow
 
-NUM_LOST = 200
 START_S = 120.0
 END_S = 5.0
 PROMPT = "def read(path):\n    return"
@@ -143,57 +141,6 @@ def write_on(one: Engine, prompt: str) -> None:
     """One text after another."""
     while True:
         one.generate(prompt, SamplingParams(max_new_tokens=200, ignore_eos=True), owner="another")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_many_ranks_of_a_draft_are_lost_and_the_text_stays(sent: signal.Signals) -> None:
-    rng = random.Random(int(sent))
-    params = SamplingParams(max_new_tokens=120, ignore_eos=True)
-    with engine(1, NoDrafter(), "float32") as one:
-        plain = one.generate(PROMPT, params).text
-    ports, memory = listening_ports(), shared_memory_files()
-    ever: set[psutil.Process] = set()
-    with engine(1, Parallel(ranks=2), "float32", measures_speedup=False) as one:
-        for number in range(NUM_LOST):
-            ranks = ready_ranks(one, params, ever)
-            lost = rng.choice(ranks)
-            timer = threading.Timer(rng.uniform(0.0, 0.1), os.kill, (lost.pid, sent))
-            timer.start()
-            assert one.generate(PROMPT, params).text == plain, f"another text after loss {number}"
-            timer.join()
-            ever |= set(ranks)
-        while one.drafter_pid in {process.pid for process in ever}:
-            assert one.generate(PROMPT, params).text == plain
-        assert psutil.wait_procs(list(ever), END_S)[1] == []
-        ever |= set(psutil.Process().children(recursive=True))
-    assert psutil.wait_procs(list(ever), END_S)[1] == []
-    assert (listening_ports(), shared_memory_files()) == (ports, memory)
-
-
-def ready_ranks(one: Engine, params: SamplingParams, lost: set[psutil.Process]) -> list[psutil.Process]:
-    """The draft's ranks, none of them lost before, once they have drafted."""
-    while True:
-        result = one.generate(PROMPT, params)
-        pid = one.drafter_pid
-        if pid is not None and result.stats.num_accepted > 0 and psutil.pid_exists(pid):
-            ranks = draft_ranks(one)
-            if len(ranks) == 2 and lost.isdisjoint(ranks):
-                return ranks
-        one.drafter.wait_until_ready(START_S)
-
-
-def listening_ports() -> set[int]:
-    """Of this process and all that it has started."""
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return {link.laddr.port for process in family for link in process.net_connections() if link.status == "LISTEN"}
-
-
-def shared_memory_files() -> set[str]:
-    """Of torch and of ours; other programs come and go."""
-    names = {path.name for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
-    return {name for name in names if name.startswith(("torch", "forerun"))}
 
 
 def test_a_rank_that_cannot_be_made_ready_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

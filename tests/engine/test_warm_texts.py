@@ -37,10 +37,7 @@ DRAFTERS: dict[str, DrafterConfig] = {
     "layer_skip": LayerSkip(adaptive=False, search="off"),
     "auto": Automatic(),
 }
-SYSTEM = (
-    "You write short and simple programs, with names that say what things are, and no comments at all.\n",
-    "",
-)
+SYSTEM = ("You write short and simple programs, with names that say what things are, and no comments at all.\n", "")
 ASKED = (
     "def read_lines(path):\n    with open(path) as file:\n",
     "import os\n\nfor name in os.listdir('.'):\n",

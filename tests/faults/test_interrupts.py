@@ -12,13 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun import (
-    Engine,
-    EngineBusyError,
-    EngineConfig,
-    FinishReason,
-    NoDrafter,
-)
+from forerun import Engine, EngineBusyError, EngineConfig, FinishReason, NoDrafter
 from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
@@ -46,8 +40,7 @@ def questions() -> list[Question]:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in DRAFTERS],
+    scope="module", params=[pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in DRAFTERS]
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(EngineConfig(drafter=DRAFTERS[request.param], num_threads=1)) as engine:

@@ -8,13 +8,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
 from forerun.model import quantise as module
-from forerun.model.quantise import (
-    dequantise,
-    group_size_of,
-    in_groups,
-    quantise,
-    weight_bytes,
-)
+from forerun.model.quantise import dequantise, group_size_of, in_groups, quantise, weight_bytes
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight
 
 SHAPES = [(5, 1), (3, 31), (4, 33), (7, 160), (2, 64), (6, 704), (3, 128), (1, 200), (9, 256)]

@@ -127,12 +127,7 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
         poison_freed_slots(runner)
         return TimedTree(grow_with(runner, setup, case.vocabulary), pace.expansion_s, spend)
 
-    world = World(
-        rng,
-        pace,
-        vocab_size=case.draft_spec.vocab_size,
-        make_grower=make_grower,
-    )
+    world = World(rng, pace, vocab_size=case.draft_spec.vocab_size, make_grower=make_grower)
     policy = RemotePolicy(
         sends_ahead=rng.random() < 0.7,
         looks_up=rng.random() < 0.3,

@@ -7,8 +7,6 @@ from itertools import product
 
 import pytest
 
-from forerun.core.drafter_config import paper_layer_skip
-from forerun.drafting.tree_policy import PAPER_TREE
 from forerun.speculation.growth import BestFirstGrowth
 
 Path = tuple[int, ...]
@@ -149,22 +147,3 @@ def test_a_guess_at_the_confidence_is_expanded_and_one_below_is_not() -> None:
         growth.add_children(growth.next_batch()[0], [3, 4], [math.log(chance), math.log(0.25)])
         assert growth.tree.token_ids == [0, 3, 4]
         assert growth.next_batch() == ([1] if is_expanded else [])
-
-
-@pytest.mark.parametrize("num_sure", [0, 1, 4, 24, 30])
-def test_the_papers_chain_ends_at_its_first_doubt(num_sure: int) -> None:
-    """The token that was doubted and the runners-up beside every token are verified all the same."""
-    paper, tree = paper_layer_skip(), PAPER_TREE
-
-    def law(path: Path) -> list[float]:
-        first = 0.95 if len(path) < num_sure else 0.79
-        return [math.log(first), math.log(0.04), math.log(0.96 - first), math.log(0.001)]
-
-    growth = BestFirstGrowth(0, horizon=200, draft_width=1, min_mass=tree.min_mass, min_confidence=tree.min_confidence)
-    num_batches = 0
-    while num_batches < paper.depth and (batch := growth.next_batch()):
-        num_batches += 1
-        token_ids, log_probs = ranked(law, tuple(growth.tree.path_tokens(batch[0])))
-        growth.add_children(batch[0], token_ids[: tree.num_children], log_probs[: tree.num_children])
-    assert num_batches == min(num_sure + 1, paper.depth)
-    assert len(growth.tree) == 1 + tree.num_children * num_batches

@@ -315,13 +315,7 @@ def test_a_recorded_handshake_opens_nothing_a_second_time(open_door: OpenDoor) -
 
 @pytest.mark.parametrize(
     "noise",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\0" * 1000,
-        b"forerun\n" + bytes([99]) + bytes(100),
-        handshake.GREETING,
-        b"",
-    ],
+    [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"forerun\n" + bytes([99]) + bytes(100), handshake.GREETING, b""],
     ids=["http", "zeros", "version", "half", "nothing"],
 )
 def test_noise_ends_neither_the_listener_nor_gets_into_the_log(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.data.json_lines import JsonObject, parse, read_objects, read_whole_lines
+from forerun.bench.data.json_lines import JsonObject, read_objects, read_whole_lines
 from forerun.core.errors import ConfigError
 
 
@@ -60,37 +60,6 @@ def test_a_torn_last_line_is_dropped_wherever_it_was_torn(tmp_path: Path) -> Non
 def test_a_broken_line_before_the_last_is_an_error_not_torn(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"lines\.jsonl:1"):
         read_whole_lines(write(tmp_path, b'{"a": 1\n{"a": 2}\n'))
-
-
-def test_accessors_give_values_of_their_type() -> None:
-    line = parse(
-        "f:1",
-        b'{"i": 3, "n": 2, "s": -1.5, "t": "x", "b": true, "is": [1], "ns": [1, 2.5], "bs": [false], "ts": ["y"],'
-        b' "o": {"i": 1}, "os": [{"i": 2}], "none": null}',
-    )
-    assert (line.integer("i"), line.number("n"), line.signed("s"), line.text("t"), line.flag("b")) == (
-        3,
-        2,
-        -1.5,
-        "x",
-        True,
-    )
-    assert isinstance(line.number("n"), float)
-    assert (line.integers("is"), line.numbers("ns"), line.flags("bs"), line.texts("ts")) == (
-        (1,),
-        (1, 2.5),
-        (False,),
-        ("y",),
-    )
-    assert (line.identifier("i"), line.identifier("t"), line.integer("none", 7), line.texts("none", ())) == (
-        3,
-        "x",
-        7,
-        (),
-    )
-    assert (line.nested("o").integer("i"), line.objects("os")[0].integer("i")) == (1, 2)
-    assert line.has("i")
-    assert not line.has("none")
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,7 @@ UNTIMED = Turn(text="x", num_new_tokens=30, wall_s=2.0)
 
 def record(*turns: Turn, question_id: int = 1, repeat: int = 0) -> Record:
     return Record(
-        question_id=question_id,
-        category="",
-        contestant="c",
-        dataset="d",
-        temperature=0.0,
-        turns=turns,
-        repeat=repeat,
+        question_id=question_id, category="", contestant="c", dataset="d", temperature=0.0, turns=turns, repeat=repeat
     )
 
 

@@ -79,10 +79,7 @@ def test_json_gives_the_same_speeds_back(summary: Summary, tmp_path: Path) -> No
     assert (found.kind, {key: tuple(row) for key, row in found.rows.items()}) == (expected.kind, dict(expected.rows))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 2, "rows": 3}'],
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 2, "rows": 3}'])
 def test_other_json_is_refused_with_a_reason(text: str, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)

@@ -40,12 +40,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             plan=plan,
             folder=folders[0],
             drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
-            peers=PeerPlan(
-                target=str(open_source("builtin").folder),
-                dtype="float32",
-                num_threads=1,
-                max_length=128,
-            ),
+            peers=PeerPlan(target=str(open_source("builtin").folder), dtype="float32", num_threads=1, max_length=128),
             tuning_prompts=prompts,
         )
 

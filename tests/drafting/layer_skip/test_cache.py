@@ -56,10 +56,7 @@ def worst_difference(target: Runner, weights: Weights, kernels: ModelBackend) ->
     fresh.sync(target.cached_ids)
     differences = [
         (ours[:, :length] - theirs).abs().max()
-        for ours, theirs in (
-            (cache.keys_LSKD, fresh.cache.keys_LSKD),
-            (cache.values_LSKD, fresh.cache.values_LSKD),
-        )
+        for ours, theirs in ((cache.keys_LSKD, fresh.cache.keys_LSKD), (cache.values_LSKD, fresh.cache.values_LSKD))
     ]
     return float(torch.stack(differences).max())  # not a number if a forgotten row was kept
 

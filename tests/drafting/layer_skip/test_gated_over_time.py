@@ -8,14 +8,7 @@ import numpy as np
 from forerun.core.sublayers import ATTENTION, MLP, skippable
 from forerun.drafting.layer_skip.gated import STABLE, GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
-from tests.drafting.layer_skip.skip_emulator import (
-    CONTEXT,
-    NUM_LAYERS,
-    Emulator,
-    cnn_dm,
-    score,
-    speed_model,
-)
+from tests.drafting.layer_skip.skip_emulator import CONTEXT, NUM_LAYERS, Emulator, cnn_dm, score, speed_model
 
 OTHER_HARM = frozenset((layer, kind) for layer in range(17, 23) for kind in (ATTENTION, MLP))
 

@@ -13,18 +13,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.frames import KINDS
-from forerun.drafting.remote.messages import (
-    Beat,
-    Begin,
-    Failure,
-    Hello,
-    Message,
-    Proposal,
-    Setup,
-    Spans,
-    Stop,
-    Verdict,
-)
+from forerun.drafting.remote.messages import Beat, Begin, Failure, Hello, Message, Proposal, Setup, Spans, Stop, Verdict
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
