@@ -34,7 +34,7 @@ from tests.random_settings import random_params
 from tests.tiny import CAPACITY, decode_ids, poison_freed_slots
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
-NUM_MODELS, NUM_SLOW_MODELS, MODELS_PER_CHUNK = 8, 400, 20
+NUM_MODELS, NUM_SLOW_MODELS, MODELS_PER_CHUNK = 5, 400, 20
 TURNS = 3  # requests of one drafter, each beginning with a part of the text before it
 TYPES: Final = ("F32", "F16", "BF16", *BLOCKS)
 FLOATS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

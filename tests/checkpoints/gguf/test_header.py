@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forerun.checkpoints.gguf.bounded_reader import MAX_HELD_BYTES
-from forerun.checkpoints.gguf.header import BLOCK_SIZES, TYPE_NAMES, read_gguf
+from forerun.checkpoints.gguf.header import read_gguf
 from forerun.core.errors import CheckpointError
 
 MAGIC: Final = b"GGUF" + pack("<I", 3)
@@ -96,13 +96,6 @@ def test_a_tensor_lies_where_the_package_finds_it_whatever_the_alignment(alignme
     found, reference = read_gguf(path).tensors["weight"], gguf.GGUFReader(path).tensors[0]
     assert (found.offset, found.num_bytes) == (reference.data_offset, reference.n_bytes)
     assert (found.shape, found.dtype) == ((2, 4), "F32")
-
-
-def test_types_and_the_sizes_of_their_blocks_are_those_of_the_package() -> None:
-    types = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
-    assert {number: name for number, name in TYPE_NAMES.items() if number in types} == types
-    for name, sizes in BLOCK_SIZES.items():
-        assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == sizes
 
 
 def test_files_that_are_no_gguf_of_a_known_version_are_refused_by_what_they_are(tmp_path: Path) -> None:
