@@ -15,7 +15,11 @@ WEATHER = {
     "required": ["city", "days"],
 }
 END = {"type": "object", "properties": {"why": {"enum": ["done", "lost"]}}, "required": ["why"]}
-SCHEMAS: Mapping[str, dict[str, Any]] = {"weather": WEATHER, "end-it": END, "mcp__time__now": {"type": "object"}}
+SCHEMAS: Mapping[str, dict[str, Any]] = {
+    "weather": WEATHER,
+    "end-it": END,
+    "mcp__time__now": {"type": "object", "properties": {}},
+}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Calls of tools over a real socket: what must be called is called, and strict clients can read it."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from jsonschema import validate
 
+from forerun.core.drafter_config import Automatic
 from tests.server.calling import SCHEMAS, WAYS, Way, ask
 from tests.server.protocols.strict_clients import Read
 from tests.server.serving import ENGINE, served
@@ -19,7 +21,7 @@ THINKING = CHAT.replace("@", "{% if m.reasoning_content %}({{ m.reasoning_conten
     "{% if enable_thinking is defined and enable_thinking %}({% endif %}"
 )  # thoughts stand in parentheses
 CALL_FAMILIES = ["qwen3", "qwen3_coder", "glm", "llama3", "mistral_list", "mistral_args", "deepseek", "granite"]
-NUM_LONG = 1000
+DRAFTERS = ("none", "draft_model", "recycling", "prompt_lookup")
 
 
 @pytest.fixture(params=[*WAYS])
@@ -153,3 +155,24 @@ def test_calls_or_an_answer_of_a_given_form(client: httpx.Client) -> None:
         found.add((len(read.calls), read.content))
         check_calls(read)
     assert found == {(1, ""), (0, "<yes")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(10))
+def test_a_thousand_calls_with_all_drafters(chunk: int) -> None:
+    """All protocols, tools, ways to demand a call, and temperatures in turn; every answer has what was demanded."""
+    rng = random.Random(chunk)
+    with served(replace(ENGINE, drafter=Automatic())) as server, server.client() as client:
+        for number in range(100):
+            way = list(WAYS.values())[number % len(WAYS)]
+            names = rng.sample([*SCHEMAS], rng.randint(1, len(SCHEMAS)))
+            choice, is_parallel = rng.choice(["required", *names]), rng.random() < 0.2
+            more = {"seed": number, "forerun": {"drafter": rng.choice(DRAFTERS)}} if way is WAYS["chat"] else {}
+            read = ask(
+                client, way, names, choice, is_parallel=is_parallel, streams=rng.random() < 0.7, limit=250,
+                temperature=rng.choice([0, 0.7, 1]), **more,
+            )  # fmt: skip
+            assert read.calls
+            assert {name for _, name, _ in read.calls} <= (set(names) if choice == "required" else {choice})
+            assert read.end == way.ended or is_parallel
+            check_calls(read, is_cut=read.end != way.ended)

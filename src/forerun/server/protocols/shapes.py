@@ -16,7 +16,9 @@ GBNF: Final = (
     "this is a grammar in GBNF, which is not supported: write it in Lark (rules such as start: \"a\" | b), or give a "
     "json_schema."
 )  # fmt: skip
-SCHEMA_AT: Final = {"response_format": "response_format.json_schema.schema"}
+SCHEMA_AT: Final = {
+    "response_format": "response_format.json_schema.schema", "structured_outputs": "structured_outputs.json",
+}  # fmt: skip
 SHAPES: Final = ("json", "regex", "choice", "grammar", "json_object")  # of structured_outputs
 GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 Pattern = Annotated[str, StringConstraints(min_length=1)]
@@ -45,7 +47,8 @@ class ShapedFields(WritingFields):
         if len(found) > 1:
             raise invalid(f"{' and '.join(found)} both say what the answer looks like: give one.", param=min(found))
         name, grammar = next(iter(found.items()), ("", None))
-        return {"grammar": grammar, "grammar_at": SCHEMA_AT.get(name, name)}
+        has_schema = grammar is not None and grammar.kind == "json_schema"
+        return {"grammar": grammar, "grammar_at": SCHEMA_AT.get(name, name) if has_schema else name}
 
     def _shapes(self) -> Iterator[tuple[str, Grammar | None]]:
         yield "response_format", format_grammar(self.response_format or {}, "response_format")

@@ -160,7 +160,7 @@ def rendered(
         raise invalid(sentence(error), param="messages") from None
 
 
-def sentence(error: ConfigError) -> str:
+def sentence(error: Exception) -> str:
     """An error's message as a sentence."""
     reason = str(error)
     return f"{reason[:1].upper()}{reason[1:]}."

@@ -13,6 +13,7 @@ from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError,
 from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
 from forerun.server.protocols.errors import ApiError, internal, invalid
+from forerun.server.work.chats import sentence
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
 
@@ -164,7 +165,7 @@ class EngineThread:
             case ContextOverflowError():
                 return invalid("The prompt does not fit into the model's context.", code="context_length_exceeded")
             case GrammarError():
-                return invalid(f"{error}.", code="invalid_grammar")
+                return invalid(sentence(error), code="invalid_grammar")
             case ConfigError():
                 return invalid("The model does not support these settings.", code="invalid_value")
             case NumericalError():

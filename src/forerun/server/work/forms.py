@@ -52,7 +52,7 @@ def closed_tools(use: ToolUse) -> list[Tool]:
     for tool in use.callable:
         function = tool["function"]
         schema = function["parameters"]
-        if schema.get("properties") and not OPEN.intersection(schema):
+        if "properties" in schema and not OPEN.intersection(schema):
             function = {**function, "parameters": {**schema, "additionalProperties": False}}
         found.append({**tool, "function": function})
     return found
