@@ -24,7 +24,7 @@ def random_blocks(
     blocks = rng.integers(0, 256, (num_out * blocks_in_row, num_bytes), dtype=np.uint8)
     floats = rng.normal(scale=scale, size=(len(blocks), 2)).astype(np.float16).view(np.uint8)
     if block_type == "MXFP4":
-        blocks[:, 0] = blocks[:, 0] % 8 + 122 + round(math.log2(scale))
+        blocks[:, 0] = blocks[:, 0] % 8 + (122 + round(math.log2(scale)))
         return torch.from_numpy(blocks.reshape(num_out, -1))
     first, last = PLACES.get(block_type, (0, 2))
     blocks[:, first:last] = floats[:, : last - first]
