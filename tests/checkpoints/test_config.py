@@ -155,7 +155,9 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     ("changes", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "llama, mistral, qwen2, qwen3"]),
-        ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config.quant_method", "'fp8'", "AWQ"]),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, ["quantization_config.quant_method", "'mxfp4'", "AWQ"]),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 128]}}, ["weight_block_size"]),
+        ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, ["fmt is 'e5m2'", "e4m3"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "silu"]),
         ({"model_type": "qwen2", "layer_types": ["chunked_attention"]}, ["layer_types", "chunked_attention"]),
         ({"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),

@@ -151,7 +151,7 @@ def test_a_damaged_value_is_refused_by_its_key(keys: tuple[bytes, ...], seen: st
         ((tensor(b"t", shape=(0, 4)),), "tensor 't' of shape [4, 0]"),
         ((tensor(b"t", shape=(2**63, 2**63)),), "tensor 't' of shape"),
         ((tensor(b"t", shape=(40,), type_code=2),), "tensor 't' of shape [40] cannot be stored in blocks of 32"),
-        ((tensor(b"t", shape=(256,), type_code=10),), "tensor 't' is stored as Q2_K, but must be one of F32, F16"),
+        ((tensor(b"t", shape=(256,), type_code=16),), "tensor 't' is stored as IQ2_XXS, but must be one of F32, F16"),
         ((tensor(b"t", type_code=999),), "tensor 't' is stored as type 999"),
     ],
 )
