@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
@@ -55,10 +55,10 @@ class ModelSheet:
         """The weights in the dtype for computing, which may differ from the stored one; codes keep their size."""
         if self.spec is None or self.element_bytes is None:
             return None
-        codes = {name: num for name, num in self.stored_formats.items() if name not in ITEM_BYTES}
+        codes = {name: num for name, num in self.stored_formats.items() if name not in FLOAT_BYTES}
         if not codes:
             return self.spec.num_parameters * self.element_bytes
-        num_dense = sum(num // ITEM_BYTES[name] for name, num in self.stored_formats.items() if name in ITEM_BYTES)
+        num_dense = sum(num // FLOAT_BYTES[name] for name, num in self.stored_formats.items() if name in FLOAT_BYTES)
         return sum(codes.values()) + num_dense * self.element_bytes
 
     @property

@@ -29,11 +29,6 @@ def test_a_model_is_described_by_its_keys(architecture: str, tmp_path: Path) -> 
     assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
 
 
-def test_a_window_bounds_the_text_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
-    spec = opened(tmp_path, ARCH__attention__sliding_window=96, ARCH__expert_count=0, ARCH__vocab_size=32).spec()
-    assert (spec.window, spec.max_positions) == (96, 96)
-
-
 def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
     linear = opened(tmp_path, ARCH__rope__scale_linear=4.0).spec().rope
     assert (linear.kind, linear.factor) == ("linear", 4.0)
@@ -87,17 +82,6 @@ def test_other_architectures_are_refused_with_the_list(tmp_path: Path) -> None:
         GgufCheckpoint(name="x", path=path).spec()
 
 
-def test_divisors_of_frequencies_are_positive(tmp_path: Path) -> None:
-    source = opened(tmp_path, shapes={"rope_freqs.weight": (32,)})
-    assert len(source.spec().rope.divisors) == 32
-    raw = bytearray(source.path.read_bytes())
-    offset = source.file.tensors["rope_freqs.weight"].offset
-    raw[offset : offset + 4] = np.float32("nan").tobytes()
-    source.path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match=r"'rope_freqs\.weight' holds \(nan, .*must hold positive numbers"):
-        GgufCheckpoint(name="x", path=source.path).spec()
-
-
 def test_all_ends_of_a_text_are_stops(tmp_path: Path) -> None:
     source = opened(tmp_path, tokenizer__ggml__eos_token_id=5, tokenizer__ggml__eot_token_id=7)
     assert source.stop_ids() == (5, 7, 0, 2), "then <|endoftext|> and <|im_end|>, known by their texts"
@@ -134,16 +118,6 @@ def test_codes_are_counted_as_they_are_stored(tmp_path: Path) -> None:
     assert not Checkpoint.open(source, EngineConfig(target="x", weights="int8")).has_codes
 
 
-def test_another_value_is_another_model_and_another_place_is_not(tmp_path: Path) -> None:
-    source = opened(tmp_path)
-    identity, raw = source.identity(), bytearray(source.path.read_bytes())
-    (tmp_path / "y.gguf").write_bytes(raw)
-    assert GgufCheckpoint(name="y", path=tmp_path / "y.gguf").identity() == identity
-    raw[source.file.tensors["output_norm.weight"].offset] ^= 1
-    source.path.write_bytes(raw)
-    assert GgufCheckpoint(name="x", path=source.path).identity() != identity
-
-
 def write_parts(path: Path, names: Iterable[str]) -> None:
     """Two parts of a model of architecture llama, the second with the embedding alone."""
     shapes = dict.fromkeys(names, None)
@@ -175,12 +149,6 @@ def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf is missing: fetch every part"):
         GgufCheckpoint(name="x", path=first).spec()
-
-
-def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
-    write_parts(tmp_path, ["blk.0.ffn_up.weight"])
-    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be 10, the number in its parts"):
-        GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
 
 
 def test_what_runs_is_called_by_its_stored_types_and_the_dtype_it_is_computed_in(tmp_path: Path) -> None:

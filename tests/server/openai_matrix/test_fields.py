@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forerun import Engine, Generation, SamplingParams
+from tests.marks import in_turn
 from tests.server.openai_matrix.ways import CHAT, PROMPT, WAYS, Api, Way
 from tests.server.serving import ENGINE, Served
 
@@ -62,8 +63,7 @@ def expected(engine: Engine, name: str, api: Api) -> tuple[Generation, str]:
     return stream.result(), finishes[-1].value
 
 
-@pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(("way", "name"), in_turn(WAYS, list(FIELDS)), ids=str)
 def test_a_field_means_what_it_means_to_the_engine(server: Served, own: Engine, way: Way, name: str) -> None:
     answer = way.ask(server, max_tokens=NUM_TOKENS, **FIELDS[name][0])
     result, finish = expected(own, name, way.api)
