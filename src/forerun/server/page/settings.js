@@ -1,5 +1,6 @@
 // What the user has set. Everything but the key is kept; the key lives as long as the tab.
 
+import { problemOfTools, toolsOf } from "./calls.js";
 import { byId, element } from "./dom.js";
 
 const KEPT = "forerun.settings";
@@ -15,6 +16,7 @@ const FIELDS = [
   { name: "frequency_penalty", label: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: what the answer has said often becomes less probable." },
   { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: a new one each time." },
   { name: "max_tokens", label: "Longest answer, in tokens", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: as long as there is room." },
+  { name: "tools", label: "Tools (JSON)", kind: "textarea", spellcheck: "false", problemOf: problemOfTools, hint: "Functions that the model may call, an array in OpenAI's form. You write their results." },
   { name: "key", label: "Key", kind: "password", hint: "Only where the server was started with one. Forgotten with this tab." },
 ];
 
@@ -47,6 +49,11 @@ export class Settings {
     return fields;
   }
 
+  /** The tools that the model may call, or null for none. */
+  tools() {
+    return toolsOf(this.values.tools);
+  }
+
   /** Open the dialog, with the cursor in the field `focus`. */
   open(focus = "system") {
     const dialog = byId("settings");
@@ -62,7 +69,7 @@ export class Settings {
     byId(`setting-${focus}`).focus();
   }
 
-  #row({ name, label, kind, hint, ...limits }) {
+  #row({ name, label, kind, hint, problemOf, ...limits }) {
     const id = `setting-${name}`;
     const given = this.defaults[name];
     const attributes = {
@@ -73,6 +80,7 @@ export class Settings {
     field.value = this.values[name];
     const problem = element("span", { class: "problem", role: "alert" });
     field.addEventListener("input", () => {
+      field.setCustomValidity(problemOf?.(field.value) ?? "");
       const isRight = field.checkValidity();
       field.setAttribute("aria-invalid", String(!isRight));
       problem.textContent = isRight ? "" : field.validationMessage;
