@@ -71,7 +71,7 @@ def test_a_call_is_shown_folded_and_what_is_written_next_is_its_result(page: Pag
 
 def test_several_calls_get_their_results_one_after_the_other(page: Page) -> None:
     asked = calling(page, is_parallel=True)
-    choose(page, temperature="0", max_tokens="60", tools=json.dumps(tools("end-it")))
+    choose(page, temperature="0", max_tokens="150", tools=json.dumps(tools("end-it")))
     ask(page, "hi")
     expect(page.locator("[data-action=continue]")).to_be_hidden()
     calls = [call for call in last_answer(page)["calls"] if call["arguments"].endswith("}")]
@@ -89,11 +89,11 @@ def test_several_calls_get_their_results_one_after_the_other(page: Page) -> None
 
 def test_a_cut_call_is_shown_but_neither_sent_nor_waited_for(page: Page) -> None:
     asked = calling(page)
-    choose(page, temperature="0", max_tokens="12", tools=json.dumps(tools("weather")))
+    choose(page, temperature="0", max_tokens="25", tools=json.dumps(tools("weather")))
     ask(page, "hi")
     (call,) = last_answer(page)["calls"]
     assert page.locator(".call pre").text_content() == call["arguments"]
-    expect(page.locator(".note")).to_contain_text("Cut at the longest answer")
+    expect(page.locator(".assistant .note")).to_contain_text("Cut at the longest answer")
     expect(page.locator("#question")).to_have_attribute("placeholder", "Ask something")
     ask(page, "again")
     assert [message["role"] for message in asked[1]["messages"]] == ["user", "user"]

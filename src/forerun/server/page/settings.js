@@ -7,6 +7,7 @@ const KEPT = "forerun.settings";
 const KEY = "forerun.key";
 const FIELDS = [
   { name: "system", label: "System prompt", kind: "textarea", hint: "Said to the model before every conversation." },
+  { name: "tools", label: "Tools (JSON)", kind: "textarea", spellcheck: "false", problemOf: problemOfTools, hint: "Functions that the model may call, an array in OpenAI's form. You write their results." },
   { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0: always the most probable token. Higher: more varied." },
   { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Leaves out the least probable tokens. 1: none." },
   { name: "top_k", label: "Top k", kind: "number", min: 0, max: 1048576, step: 1, hint: "Only so many of the most probable tokens. 0: all." },
@@ -16,7 +17,6 @@ const FIELDS = [
   { name: "frequency_penalty", label: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: what the answer has said often becomes less probable." },
   { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: a new one each time." },
   { name: "max_tokens", label: "Longest answer, in tokens", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: as long as there is room." },
-  { name: "tools", label: "Tools (JSON)", kind: "textarea", spellcheck: "false", problemOf: problemOfTools, hint: "Functions that the model may call, an array in OpenAI's form. You write their results." },
   { name: "key", label: "Key", kind: "password", hint: "Only where the server was started with one. Forgotten with this tab." },
 ];
 
