@@ -174,9 +174,7 @@ def test_long_numbers_of_arguments_are_shown_as_they_are_written(page: Page) -> 
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_in_calls_results_and_wrong_tools(
-    browser: Browser, server: Served, theme: Any, tmp_path: Path
-) -> None:
+def test_axe_finds_nothing_in_calls_results_and_wrong_tools(browser: Browser, server: Served, theme: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for page in pages(browser, server.url, color_scheme=theme, reduced_motion="reduce"):
         calling(page)
@@ -188,7 +186,6 @@ def test_axe_finds_nothing_in_calls_results_and_wrong_tools(
                 page.fill("#setting-tools", "[{")
             for width in (WIDE, PHONE):
                 page.set_viewport_size({"width": width, "height": 780})
-                page.screenshot(path=tmp_path / f"{theme}_{width}_{state.replace(' ', '_')}.png")
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 found = axe.run(page)
                 assert found.violations_count == 0, f"{state} at {width} pixels: {found.generate_report()}"
