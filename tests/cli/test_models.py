@@ -90,6 +90,7 @@ def read_all(leader: int) -> str:
     return written.decode()
 
 
+@pytest.mark.slow
 def test_at_a_terminal_it_is_tried_and_the_reason_said_where_it_fails(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     changes = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}

@@ -26,6 +26,7 @@ def test_bytes_that_are_no_text_are_replaced_with_one_word_about_it(target: str)
     assert len(finished.stdout.splitlines()) >= 2
 
 
+@pytest.mark.slow
 def test_a_piped_prompt_and_one_of_the_command_line_are_the_same_text(run: Run, target: str) -> None:
     texts = {
         json.loads(finished.stdout)["text"]

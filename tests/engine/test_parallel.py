@@ -118,6 +118,7 @@ def test_an_engine_that_is_gone_leaves_no_process(is_closed: bool) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise CheckpointError("the target's weights are damaged")

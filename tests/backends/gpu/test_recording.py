@@ -123,7 +123,7 @@ def test_no_kernel_is_launched_first_while_recording(monkeypatch: pytest.MonkeyP
     assert len(compiled) > 1
 
 
-@pytest.mark.parametrize("inputs", rest_slow(["taps", "wide", "tree", "one row", "last logits", "text"], 2))
+@pytest.mark.parametrize("inputs", rest_slow(["taps", "wide", "tree", "one row", "last logits", "text"], 1))
 def test_spare_rows_change_no_bit(inputs: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceExecutor, "_record_kind", lambda *_: None)  # The interpreter would take minutes.
     passes = {

@@ -127,6 +127,7 @@ def test_a_run_continues_and_other_flags_are_refused_by_name(ask: Ask, tmp_path:
             played(replace(request, **changes))
 
 
+@pytest.mark.slow  # quicker: test_candidates, test_tuning
 def test_settings_are_tuned_once_on_questions_that_are_not_measured(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

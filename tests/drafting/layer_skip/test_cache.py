@@ -149,7 +149,7 @@ MEMORY_CONFIGS = {
 
 
 @pytest.mark.parametrize("kernels", NATIVE_SETS)
-@pytest.mark.parametrize("name", rest_slow([*MEMORY_CONFIGS, "none"], 2))
+@pytest.mark.parametrize("name", rest_slow([*MEMORY_CONFIGS, "none"], 1))
 def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernels: ModelBackend) -> None:
     weights = weights_of(spec=LONG_SPEC, dtype=torch.float32)
     target = tiny_runner(LONG_SPEC, weights, backend=kernels, capacity=NUM_SLOTS)

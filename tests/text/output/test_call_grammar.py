@@ -173,6 +173,23 @@ def test_what_the_grammar_allows_is_read_as_calls(name: str) -> None:
     check_random_answers(name, 4)
 
 
+def test_an_answer_may_end_with_a_line_behind_its_call() -> None:
+    writer, call = (
+        Writer(traits_of("hermes"), has_added=True),
+        '<tool_call>\n{"name": "plain", "arguments": {}}\n</tool_call>\n',
+    )
+    tool = {"type": "function", "function": {"name": "plain", "parameters": {"type": "object", "properties": {}}}}
+    grammar = call_grammar(
+        traits_of("hermes"), [tool], choice="required", is_parallel=True, added=writer.tokenizer.id_of_added
+    )
+    assert grammar is not None
+    constraint = writer.compiler.begin(grammar)
+    constraint.commit(writer.tokenizer.encode_inside(call))
+    assert constraint.allowed_nodes([0, writer.stop_id], [-1, 0]) == [0, 1]
+    more = writer.tokenizer.encode_inside(call)
+    assert len(constraint.allowed_nodes([0, *more], range(-1, len(more)))) == len(more) + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_a_hundred_random_answers_of_each_family_are_read_as_calls(name: str) -> None:

@@ -98,7 +98,9 @@ class Lark:
             first = first[first.index(format.begin) + len(format.begin) :]
         more = f" ({self.text(format.separator + begin)} call {self.text(format.call_end)})*"
         has_more = is_parallel and (not is_auto or before != "")
-        return f"{self.text(first)} call {self.text(format.call_end)}{more if has_more else ''} {self.text(after)}"
+        # Many models write a line's end between their last call and the end: it must not oblige to another call.
+        end = f" {SPACE}" if has_more and not is_auto else ""
+        return f"{self.text(first)} call {self.text(format.call_end)}{more if has_more else ''} {self.text(after)}{end}"
 
     def call_of(self, number: int, function: Mapping[str, Any]) -> str:
         """The name of a rule for a call of this tool, without the marks around calls."""
