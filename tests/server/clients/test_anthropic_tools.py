@@ -16,7 +16,7 @@ TOOL = {
 }
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 ONE_CALL: dict[str, Any] = {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 64}
-MODEL = "claude-sonnet-4-5"  # programs ask for such names
+MODEL = "any"
 
 
 class Answer(BaseModel):
@@ -28,7 +28,8 @@ class Answer(BaseModel):
 
 @pytest.fixture
 def client(server: Served) -> Iterator[Any]:
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as made:
+    own = {"base_url": server.url, "api_key": "none", "max_retries": 0, "timeout": 60}
+    with anthropic.Anthropic(**own, _strict_response_validation=True) as made:
         yield made
 
 

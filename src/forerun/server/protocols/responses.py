@@ -254,7 +254,7 @@ def usage_of(answer: Answer) -> Body:
     num_prompt, num_new = answer.num_prompt_tokens, answer.num_new_tokens
     return {
         "input_tokens": num_prompt,
-        "input_tokens_details": {"cached_tokens": answer.num_cached_tokens},
+        "input_tokens_details": {"cached_tokens": answer.num_cached_tokens, "cache_write_tokens": 0},
         "output_tokens": num_new,
         "output_tokens_details": {"reasoning_tokens": sum(item.num_reasoning_tokens for item in answer.choices)},
         "total_tokens": num_prompt + num_new,
