@@ -24,7 +24,7 @@ from tests.drafting.layer_skip.skip_emulator import (
 )
 from tests.marks import rest_slow
 
-NUM_SEEDS = 6
+NUM_SEEDS = 12
 STAGES = (100, 200, 400)
 EMULATORS = pytest.mark.parametrize("make", rest_slow([cnn_dm, gsm8k], 1))
 Make = Callable[[int], Emulator]
