@@ -16,6 +16,7 @@ from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import ConfigError
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
 from forerun.core.places import cache_folder
@@ -57,9 +58,10 @@ class Checkpoint:
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
         spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
+        spec = spec.for_length(longest_text(config, spec))
         name = compute_dtype(
             config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
-            conditions=conditions_of(config),
+            conditions=conditions_of(config, spec),
         )  # fmt: skip
         return cls(source=source, spec=spec, dtype=getattr(torch, name), weight_format=weight_format)
 
@@ -111,13 +113,13 @@ class Checkpoint:
             device=device,
             head_dim=self.spec.head_dim,
             group=self.spec.num_heads // self.spec.num_kv_heads,
-            conditions=conditions_of(config),
+            conditions=conditions_of(config, self.spec),
         )
 
     def runs_native(self, config: EngineConfig) -> bool:
         """Whether the native C++ kernels run the model."""
         name = str(self.dtype).removeprefix("torch.")
-        return runs_native(name, read_device(config.device).torch_device, conditions_of(config))
+        return runs_native(name, read_device(config.device).torch_device, conditions_of(config, self.spec))
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
         """All weights, on the config's device."""
@@ -203,13 +205,19 @@ def hint_at_gpu(device: str) -> None:
         logger.warning('the model runs on the CPU, but this machine has a GPU: device "cuda" (--device cuda) uses it')
 
 
-def conditions_of(config: EngineConfig) -> Conditions:
-    """The settings of a config that determine the kernels."""
+def longest_text(config: EngineConfig, spec: ModelSpec) -> int:
+    """The most tokens of a text of this model."""
+    return min(spec.max_positions, config.max_length or DEFAULT_MAX_LENGTH)
+
+
+def conditions_of(config: EngineConfig, spec: ModelSpec) -> Conditions:
+    """What determines the kernels besides device and dtype."""
     return Conditions(
         kernels=config.kernels,
         is_shared=config.target_ranks > 1,
         is_apart=config.remote_ranks > 0,
         inputs=config.inputs,
+        needed=mechanisms_of(spec, longest_text(config, spec)),
     )
 
 
@@ -243,9 +251,8 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_length is None:
         return min(spec.max_positions, DEFAULT_MAX_LENGTH)
     if config.max_length > spec.max_positions:
-        limit = "positions" if spec.window is None else "tokens in the attention window (windows do not slide)"
         raise ConfigError(
-            f"max_length {config.max_length} exceeds the {spec.max_positions} {limit} of {config.target}: "
+            f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
             f"set at most {spec.max_positions}"
         )
     return config.max_length

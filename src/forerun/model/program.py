@@ -5,15 +5,15 @@ executors can be compared buffer by buffer. Skipped sublayers, taps, row skips a
 do not change the program.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "linear", "linear_add", "add_partials", "rope_append", "tree_attention", "silu_mul", "tap",
-    "select_rows",
+    "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
+    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "tap", "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
@@ -60,9 +60,10 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
     ]
     for layer in range(spec.num_layers):
-        ops += [*attention_ops(layer), *mlp_ops(layer), Op(kind="tap", reads=("x",), writes="features", tapped=layer)]
+        tap = Op(kind="tap", reads=("x",), writes="features", tapped=layer)
+        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), tap]
     if is_shared:
-        ops = [part for op in ops for part in (split_linear_add(op) if op.kind == "linear_add" else (op,))]
+        ops = [part for op in ops for part in shared_ops(op)]
     return (
         *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),
@@ -71,33 +72,60 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
     )
 
 
-def attention_ops(layer: int) -> list[Op]:
+def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
     part = f"layers.{layer}."
     name: Sublayer = (layer, "attention")
-    return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "attention_norm", sublayer=name),
-        Op(kind="linear", reads=("h",), writes="qkv", weights=part + "qkv", sublayer=name),
-        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part, sublayer=name),
-        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", sublayer=name),
-        Op(kind="linear_add", reads=("mixed", "x"), writes="x", weights=part + "attention_out", sublayer=name),
+    ops = [
+        Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="qkv", weights=part + "qkv"),
+        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part),
+        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed"),
     ]
+    if spec.qk_norm_whole:
+        ops.insert(1, Op(kind="norm_qk", reads=("qkv",), writes="qkv", weights=part))
+    return sublayer_ops(spec, name, ops, "mixed")
 
 
-def mlp_ops(layer: int) -> list[Op]:
+def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
     part = f"layers.{layer}."
     name: Sublayer = (layer, "mlp")
-    return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
-        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up", sublayer=name),
-        Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name),
-        Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name),
+    gate: OpKind = "silu_mul" if spec.gate == "silu" else "gelu_mul"
+    ops = [
+        Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="gate_up", weights=part + "gate_up"),
+        Op(kind=gate, reads=("gate_up",), writes="gated"),
     ]
+    return sublayer_ops(spec, name, ops, "gated")
 
 
-def split_linear_add(op: Op) -> tuple[Op, Op]:
-    """Split an op into the product and the addition to the residual, so that the ranks' products can be summed."""
-    reads, residual = op.reads
-    return (
-        Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
-        Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
-    )
+def sublayer_ops(spec: ModelSpec, name: Sublayer, ops: list[Op], last: str) -> list[Op]:
+    """A sublayer's ops between its norms, its last product and the addition to the residual stream.
+
+    Args:
+        last: the buffer that the last product reads.
+    """
+    layer, kind = name
+    part, out = f"layers.{layer}.{kind}", f"layers.{layer}.{kind}_out"
+    before = [Op(kind="norm", reads=("x",), writes="h", weights=f"{part}_norm")] if spec.norms != "after" else []
+    if spec.norms == "before":
+        end = [Op(kind="linear_add", reads=(last, "x"), writes="x", weights=out)]
+    else:
+        end = [
+            Op(kind="linear", reads=(last,), writes="branch", weights=out),
+            Op(kind="norm_add", reads=("branch", "x"), writes="x", weights=f"{part}_post_norm"),
+        ]
+    return [replace(op, sublayer=name) for op in (*before, *ops, *end)]
+
+
+def shared_ops(op: Op) -> tuple[Op, ...]:
+    """Split the last product of a sublayer into the product and its sum over the ranks."""
+    if op.kind == "linear_add":
+        reads, residual = op.reads
+        return (
+            Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
+            Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
+        )
+    if op.writes == "branch":
+        return (
+            replace(op, writes="partial"),
+            Op(kind="sum_partials", reads=("partial",), writes="branch", sublayer=op.sublayer),
+        )
+    return (op,)

@@ -82,8 +82,10 @@ class ShardPlan:
 
     def local(self, spec: ModelSpec) -> ModelSpec:
         """The architecture of this rank's part; embedding, residual stream and vocabulary are not divided."""
+        totals = (spec.q_size, spec.kv_size * self.copies_per_kv_head)
         return replace(
             spec,
+            qk_norm_totals=totals if spec.qk_norm_whole and self.num_ranks > 1 else None,
             num_heads=self.heads.size,
             num_kv_heads=self.kv_heads.size,
             intermediate_size=self.intermediate.size,

@@ -29,9 +29,9 @@ def test_a_model_is_described_by_its_keys(architecture: str, tmp_path: Path) -> 
     assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
 
 
-def test_a_window_bounds_the_text_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
+def test_a_window_is_read_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
     spec = opened(tmp_path, ARCH__attention__sliding_window=96, ARCH__expert_count=0, ARCH__vocab_size=32).spec()
-    assert (spec.window, spec.max_positions) == (96, 96)
+    assert (spec.window, spec.max_positions, len(spec.sliding_layers)) == (96, 128, spec.num_layers)
 
 
 def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_what_would_be_computed_differently_is_refused_by_name(
 
 def test_other_architectures_are_refused_with_the_list(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    writer = gguf.GGUFWriter(path, "gemma3")
+    writer = gguf.GGUFWriter(path, "mamba")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"architecture is 'gemma3', but must be one of llama, qwen2, qwen3"):
+    with pytest.raises(CheckpointError, match=r"architecture is 'mamba', but must be one of llama, qwen2, qwen3"):
         GgufCheckpoint(name="x", path=path).spec()
 
 

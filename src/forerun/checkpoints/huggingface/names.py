@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -81,8 +82,8 @@ def is_ignorable(hf_name: str) -> bool:
 def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
     hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
-    yield "input_layernorm.weight", TensorPlace(name="attention_norm.weight", shape=(hidden,))
-    yield "post_attention_layernorm.weight", TensorPlace(name="mlp_norm.weight", shape=(hidden,))
+    for name, stored in BY_NAME[spec.family].norms.items():
+        yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
     yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
     yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
     yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
@@ -90,9 +91,10 @@ def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
     yield from _linear("mlp.gate_proj", "gate_up", (inner, hidden), spec.mlp_bias)
     yield from _linear("mlp.up_proj", "gate_up", (inner, hidden), spec.mlp_bias, row_start=inner)
     yield from _linear("mlp.down_proj", "mlp_out", (hidden, inner), spec.mlp_bias)
-    if spec.qk_norm:
-        yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(spec.head_dim,))
-        yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(spec.head_dim,))
+    if spec.qk_norm or spec.qk_norm_whole:
+        num_q, num_k = (q_size, kv_size) if spec.qk_norm_whole else (spec.head_dim, spec.head_dim)
+        yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(num_q,))
+        yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(num_k,))
 
 
 def _linear(

@@ -1,0 +1,33 @@
+"""What a model computes that Llama does not, by name, so that kernels without it can be refused before they run."""
+
+from typing import Final
+
+from forerun.core.model_spec import ModelSpec
+
+WINDOW: Final = "a sliding attention window"
+QUERIES: Final = "scaled queries"
+EMBEDDING: Final = "a scaled embedding"
+NORMS: Final = "norms on the output of a sublayer"
+WHOLE_NORMS: Final = "norms of queries and keys over all heads"
+GELU: Final = "a tanh-GELU gate"
+
+
+def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
+    """The mechanisms that texts of at most `max_length` tokens need; a longer window has no effect on them."""
+    rope = spec.rope
+    grows = rope.query_growth != 0.0 and max_length > rope.original_max_positions
+    needed = {
+        WINDOW: bool(spec.sliding_layers) and spec.window is not None and spec.window < max_length,
+        QUERIES: spec.attention_scale is not None or grows,
+        EMBEDDING: spec.embedding_scale != 1.0,
+        NORMS: spec.norms != "before",
+        WHOLE_NORMS: spec.qk_norm_whole,
+        GELU: spec.gate != "silu",
+    }
+    return frozenset(name for name, is_needed in needed.items() if is_needed)
+
+
+def lacking(needed: frozenset[str], known: frozenset[str], kernels: str) -> str | None:
+    """Why kernels with the mechanisms `known` cannot run a model that needs `needed`; None if they can."""
+    missing = sorted(needed - known)
+    return f"{kernels} do not compute {' or '.join(missing)}, which this model has" if missing else None
