@@ -210,7 +210,10 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ({"rope_scaling": "linear"}, ["rope_scaling is 'linear'", "an object"]),
         ({"rope_scaling": {"type": "yarn", "factor": -4.0}}, ["rope_scaling.factor is -4.0"]),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, ["rope_scaling.rope_type is 'dynamic'"]),
-        ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_parameters.short_factor is None", "a list of 1 positive numbers"]),
+        (
+            {"rope_parameters": {"rope_type": "longrope"}},
+            ["rope_parameters.short_factor is None", "a list of 1 positive numbers"],
+        ),
         ({"rope_scaling": {"rope_type": "linear"}}, ["rope_scaling.factor is missing"]),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["rope_scaling.low_freq_factor is missing"]),
         (

@@ -16,7 +16,7 @@ from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter
-from forerun.core.errors import NumericalError
+from forerun.core.errors import CheckpointError, NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
 from forerun.core.steps import PLAIN
@@ -98,6 +98,7 @@ def open_engine(
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
     tokenizer, max_length = tokenizer_of(source, config), resolve_max_length(config, checkpoint.spec)
+    require_rows(tokenizer, checkpoint.spec, config.target)
     eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
@@ -157,6 +158,21 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
     if tokenizer.chat_template is not None:
         tokenizer.chat_template.begin()
     return tokenizer
+
+
+def require_rows(tokenizer: Tokenizer, spec: ModelSpec, name: str) -> None:
+    """Refuse a tokenizer that writes tokens which the embedding lacks.
+
+    Added tokens beyond it, such as those of pictures, are refused in the requests that use them.
+
+    Raises:
+        CheckpointError: names both numbers.
+    """
+    if tokenizer.num_ordinary > spec.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer of {name} has {tokenizer.num_ordinary} tokens, but its embedding has {spec.vocab_size} "
+            "rows: check that tokenizer.json and weights belong together"
+        )
 
 
 def open_learnt(

@@ -17,6 +17,12 @@ def read(_: JsonFile, spec: ModelSpec) -> ModelSpec:
     return replace(spec, norms="after", wide_norms=True, qk_norm_whole=True, sliding_rope=sliding_rope)
 
 
+def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    """A file's `attn_factor` is the whole attention factor of the folder that it was made from."""
+    factor = keys.number("rope.scaling.attn_factor", spec.rope.attention_factor)
+    return read(keys, replace(spec, rope=replace(spec.rope, attention_factor=factor)))
+
+
 def sliding(config: JsonFile) -> tuple[int, ...]:
     return typed_or_all_but_every(config, PERIOD)
 
@@ -33,7 +39,7 @@ OLMO2: Final = Family(
     norms=NORMS,
     gguf_sliding=gguf_sliding,
     read=read,
-    read_gguf=read,
+    read_gguf=read_gguf,
     gguf_keys=("attention.sliding_window_pattern",),
 )
 OLMO3: Final = Family(

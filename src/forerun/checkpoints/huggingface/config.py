@@ -15,6 +15,7 @@ from forerun.core.model_spec import ModelSpec
 CONFIG_NAME: Final = "config.json"
 MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft with a part of its target's tokens
 DEFAULT_WINDOW: Final = 4096
+OUTER_FLAGS: Final = ("tie_word_embeddings",)  # of a wrapper, where its `text_config` does not say
 MIN_POSITIONS: Final = 2  # a prompt and an answer
 MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
@@ -87,8 +88,8 @@ def text_part(config: JsonFile) -> tuple[JsonFile, Family]:
         family, inner = BY_WRAPPER[name], config.nested("text_config")
         if inner.text("model_type", family.name) != family.name:
             raise inner.wrong("model_type", f"{family.name!r}: choose another checkpoint")
-        outer = {key: config.values[key] for key in ("tie_word_embeddings",) if config.has(key)}
-        config = replace(inner, values={**outer, **inner.values})
+        own = {key: config.values[key] for key in OUTER_FLAGS if config.has(key) and not inner.has(key)}
+        config = replace(inner, values={**inner.values, **own})
     elif name in BY_NAME:
         family = BY_NAME[name]
     else:

@@ -48,7 +48,7 @@ def split(
     """The parts of a tensor by their names; the tensor itself if it is not fused, or not of the parts' size."""
     match = MODULE.fullmatch(name)
     if match is None:
-        return {name: tensor}
+        return {name: replace(tensor, name=name)}
     module, layer, kind = match["module"], match["layer"], match["kind"]
     names = [f"{layer}{part}.{kind}" for part in fused.get(module, ())]
     sizes = [plan[part].shape[0] if part in plan else 0 for part in names]
