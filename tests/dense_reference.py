@@ -97,9 +97,8 @@ def dense_logits(
     everything = torch.ones(num_rows, num_rows).tril() > 0 if visible_TT is None else visible_TT
     x = weights["embedding.weight"][list(token_ids)] * spec.embedding_scale
     scale = spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale
-    growth = spec.rope.query_growth * torch.tensor(
-        [math.log(1 + p // spec.rope.original_max_positions) for p in places]
-    )
+    lengths = [math.log(1 + place // spec.rope.original_max_positions) for place in places]
+    growth = spec.rope.query_growth * torch.tensor(lengths)
     for layer in range(spec.num_layers):
         part = f"layers.{layer}."
         if (layer, "attention") not in skipped:
