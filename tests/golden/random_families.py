@@ -38,6 +38,9 @@ class RandomFamily:
                     weight += 0.0 if "Gemma3" in self.classes else 1.0
                 else:
                     weight.normal_(0.0, 0.25, generator=generator)
+            for name, buffer in model.named_buffers():
+                if name.endswith("layer_scalar"):
+                    buffer.uniform_(0.5, 1.5, generator=generator)
         return model
 
     def save(self, seed: int, folder: Path) -> Any:
@@ -164,6 +167,17 @@ def gemma3(rng: random.Random) -> Config:
     }  # fmt: skip
 
 
+def gemma4(rng: random.Random) -> Config:
+    num_heads = rng.choice([2, 4])
+    return {
+        "num_hidden_layers": 6, "num_attention_heads": num_heads, "hidden_size": 12 * num_heads, "head_dim": 8,
+        "global_head_dim": rng.choice([16, 24]), "num_key_value_heads": 2, "num_global_key_value_heads": 1,
+        "attention_k_eq_v": rng.random() < 0.6, "sliding_window": rng.choice([5, 9]), "hidden_size_per_layer_input": 0,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "final_logit_softcapping": rng.choice([None, 30.0]),
+    }  # fmt: skip
+
+
 def olmo2(rng: random.Random) -> Config:
     return {**headed(rng), "num_key_value_heads": rng.choice([1, 2])}
 
@@ -200,6 +214,7 @@ FAMILIES: dict[str, RandomFamily] = {
     "granite_hybrid": RandomFamily(classes="GraniteMoeHybrid", draw=granite_hybrid),
     "phi3": RandomFamily(classes="Phi3", draw=phi3),
     "gemma3": RandomFamily(classes="Gemma3", draw=gemma3, config_class="Gemma3TextConfig"),
+    "gemma4": RandomFamily(classes="Gemma4", draw=gemma4, config_class="Gemma4TextConfig"),
     "olmo2": RandomFamily(classes="Olmo2", draw=olmo2),
     "olmo3": RandomFamily(classes="Olmo3", draw=olmo3),
     "glm4": RandomFamily(classes="Glm4", draw=glm4),

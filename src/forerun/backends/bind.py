@@ -31,7 +31,8 @@ class BoundWeights(Generic[LinearT, NormT]):
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
         rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
-        query_scales_P: factors of queries by their position, or None, see `model.rope.query_scales`.
+        query_scales: by head size: factors [P] of queries by their position, or None, see `model.rope.query_scales`.
+        scales: factors of the residual stream, of scale.
         embedding_scale: factor of the embedding, or 1.
     """
 
@@ -40,7 +41,8 @@ class BoundWeights(Generic[LinearT, NormT]):
     head_norms: Mapping[str, tuple[NormT, NormT]]
     table: Table
     rotations: Mapping[RopeSpec | None, Tensor]
-    query_scales_P: Tensor | None
+    query_scales: Mapping[int, Tensor | None]
+    scales: Mapping[str, float]
     embedding_scale: float
 
 
@@ -70,12 +72,25 @@ def bind_weights(
         },
         table=weights.table(),
         rotations={
-            rope: rope_table(rope, spec.head_dim, num_positions, dtype=rope_dtype, device=device)
-            for rope in dict.fromkeys(spec.rope_of(layer) for layer in range(spec.num_layers))
+            rope: rope_table(rope, head_dim, num_positions, dtype=rope_dtype, device=device)
+            for rope, head_dim in head_sizes(spec).items()
         },
-        query_scales_P=query_scales(spec, num_positions, dtype=rope_dtype, device=device),
+        query_scales={
+            one.head_dim: query_scales(one, num_positions, dtype=rope_dtype, device=device)
+            for one in map(spec.of_layer, range(spec.num_layers))
+        },
+        scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
         embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
     )
+
+
+def head_sizes(spec: ModelSpec) -> dict[RopeSpec | None, int]:
+    """The head size of each rotation."""
+    found: dict[RopeSpec | None, int] = {}
+    for layer in range(spec.num_layers):
+        rope, head_dim = spec.rope_of(layer), spec.of_layer(layer).head_dim
+        assert found.setdefault(rope, head_dim) == head_dim, f"one rotation of heads of {found[rope]} and {head_dim}"
+    return found
 
 
 def scaled_norm(spec: ModelSpec, name: str, weight_H: Tensor) -> Tensor:

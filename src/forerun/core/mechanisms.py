@@ -10,6 +10,10 @@ EMBEDDING: Final = "a scaled embedding"
 NORMS: Final = "norms on the output of a sublayer"
 WHOLE_NORMS: Final = "norms of queries and keys over all heads"
 GELU: Final = "a tanh-GELU gate"
+CAP: Final = "capped logits"
+VALUE_NORM: Final = "normalised values"
+LAYER_SCALE: Final = "a factor of each layer"
+OTHER_HEADS: Final = "layers with heads of another size"
 
 
 def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
@@ -23,6 +27,10 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         NORMS: spec.norms != "before",
         WHOLE_NORMS: spec.qk_norm_whole,
         GELU: spec.gate != "silu",
+        CAP: spec.logit_cap is not None,
+        VALUE_NORM: spec.value_norm,
+        LAYER_SCALE: spec.layer_scale,
+        OTHER_HEADS: spec.full_head_dim is not None or spec.full_num_kv_heads is not None,
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 

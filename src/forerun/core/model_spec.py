@@ -84,6 +84,10 @@ class ModelSpec:
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
         logit_divisor: the logits are divided by it.
+        logit_cap: the logits become cap tanh(logits / cap); None: they stay.
+        value_norm: each head's values are normalised, without a weight.
+        layer_scale: the residual stream is multiplied by a number behind each layer.
+        full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
     """
 
     family: str
@@ -115,6 +119,11 @@ class ModelSpec:
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False
     logit_divisor: float = 1.0
+    logit_cap: float | None = None
+    value_norm: bool = False
+    layer_scale: bool = False
+    full_head_dim: int | None = None
+    full_num_kv_heads: int | None = None
 
     @property
     def q_size(self) -> int:
@@ -128,6 +137,16 @@ class ModelSpec:
     def query_factor(self) -> float:
         """By what queries are multiplied, so that attention's usual 1 / sqrt(head_dim) gives `attention_scale`."""
         return 1.0 if self.attention_scale is None else self.attention_scale * sqrt(self.head_dim)
+
+    def of_layer(self, layer: int) -> "ModelSpec":
+        """The architecture with the heads of this layer as those of all."""
+        if layer in self.sliding_layers or (self.full_head_dim is None and self.full_num_kv_heads is None):
+            return self
+        return replace(
+            self,
+            head_dim=self.full_head_dim or self.head_dim,
+            num_kv_heads=self.full_num_kv_heads or self.num_kv_heads,
+        )
 
     def rope_of(self, layer: int) -> RopeSpec | None:
         """A layer's rotation; None: it has none."""
@@ -147,7 +166,8 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Stored weights, counting a tied head once."""
-        attention = self.hidden_size * (2 * self.q_size + 2 * self.kv_size)
+        layers = [self.of_layer(layer) for layer in range(self.num_layers)]
+        sizes = sum(self.hidden_size * (2 * one.q_size + 2 * one.kv_size) for one in layers)
         norms = (4 if self.norms == "around" else 2) * self.hidden_size
         if self.qk_norm:
             norms += 2 * self.head_dim
@@ -155,10 +175,16 @@ class ModelSpec:
             norms += self.q_size + self.kv_size
         biases = (self.q_size + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
         biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        layer = attention + 3 * self.hidden_size * self.intermediate_size + norms + biases
+        layer = 3 * self.hidden_size * self.intermediate_size + norms + biases + self.layer_scale
         num_vocab_matrices = 1 if self.tied_embeddings else 2
-        return self.num_layers * layer + self.hidden_size + num_vocab_matrices * self.vocab_size * self.hidden_size
+        vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
+        return sizes + self.num_layers * layer + self.hidden_size + vocabulary
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
         """Bytes of keys and values that one token adds to the cache; layers with a window keep the whole text too."""
-        return 2 * self.num_layers * self.kv_size * bytes_per_element
+        return 2 * self.num_layers * self.most_kv_size * bytes_per_element
+
+    @property
+    def most_kv_size(self) -> int:
+        """Keys of a token in the layer that has the most of them; the cache has room for as many in every layer."""
+        return max(self.of_layer(layer).kv_size for layer in range(self.num_layers))

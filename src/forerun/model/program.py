@@ -13,7 +13,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
-    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "tap", "select_rows",
+    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "scale", "tap", "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
@@ -61,7 +61,8 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
     ]
     for layer in range(spec.num_layers):
         tap = Op(kind="tap", reads=("x",), writes="features", tapped=layer)
-        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), tap]
+        scale = Op(kind="scale", reads=("x",), writes="x", weights=f"layers.{layer}.layer_scale")
+        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), *([scale] if spec.layer_scale else []), tap]
     if is_shared:
         ops = [part for op in ops for part in shared_ops(op)]
     return (

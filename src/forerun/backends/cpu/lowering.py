@@ -55,7 +55,7 @@ class Lowering:
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
         self.linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
-        self._rotations, self._query_scales = bound.rotations, bound.query_scales_P
+        self._rotations, self._query_scales = bound.rotations, bound.query_scales[spec.head_dim]
         self._embedding_scale = bound.embedding_scale
         self._table = self._pack_table(bound.table)  # `bound` is not kept
         if self._file is not None:

@@ -4,8 +4,6 @@ Legend: T rows, H hidden size, Q query heads, K key/value heads, D head size, V 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
-from forerun.backends.torch.ops import Norm, TorchOps, TreeMask
-from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, bind_tree_attention, norm_whole
+from forerun.backends.torch.frame import Frame, Step
+from forerun.backends.torch.ops import Linear, Norm, TorchOps
+from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
@@ -27,34 +27,6 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
-
-class Frame:
-    """The named buffers of one run, and the positions of its rows in the cache."""
-
-    ancestry: Tensor | None
-    branch: Tensor
-    end: int
-    features: Tensor
-    first_slot: int
-    gate_up: Tensor
-    gated: Tensor
-    h: Tensor
-    logits: Tensor
-    mask: dict[int | None, Any]  # by window: the result of the kernels' prepare_mask
-    mixed: Tensor
-    partial: Tensor
-    num_logit_rows: int
-    prefix_len: int
-    q: Tensor
-    qkv: Tensor
-    query_scales: Tensor | None
-    rotations: dict[RopeSpec | None, tuple[Tensor, Tensor]]  # cosines and sines of the rows' positions
-    row_skips: Tensor | None
-    token_ids: Tensor
-    x: Tensor
-
-
-Step = Callable[[Frame], None]
 Add = Callable[[Tensor, Tensor], Tensor]  # a sublayer's features and the residual stream to the new stream
 
 
@@ -114,8 +86,10 @@ class EagerExecutor:
             rope: (table_P2D[positions, :1], table_P2D[positions, 1:])
             for rope, table_P2D in self._bound.rotations.items()
         }
-        scales_P = self._bound.query_scales_P
-        frame.query_scales = None if scales_P is None else scales_P[positions, None, None]
+        frame.query_scales = {
+            head_dim: None if scales_P is None else scales_P[positions, None, None]
+            for head_dim, scales_P in self._bound.query_scales.items()
+        }
         frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
@@ -142,7 +116,10 @@ class EagerExecutor:
                 norm = self._bound.norms[op.weights]
                 return bind_add(op, lambda branch, x: x + norm(branch), self._sublayers.index(op.sublayer))
             case "linear":
-                return bind_unary(op, self._bound.linears[op.weights])
+                return bind_unary(op, self._capped(op, self._bound.linears[op.weights]))
+            case "scale":
+                scale = self._bound.scales[op.weights]
+                return bind_unary(op, lambda x: x * scale)
             case "linear_add":
                 return bind_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
             case "add_partials":
@@ -155,7 +132,7 @@ class EagerExecutor:
             case "rope_append":
                 return bind_rope_append(op, self._spec, self._cache, self._ops, self._norms_of_heads(op))
             case "tree_attention":
-                return bind_tree_attention(op, self._spec.window_of(op.layer), self._cache, self._ops)
+                return bind_tree_attention(op, self._spec, self._cache, self._ops)
             case "silu_mul":
                 return bind_unary(op, self._ops.silu_mul)
             case "gelu_mul":
@@ -164,6 +141,13 @@ class EagerExecutor:
                 return tap
             case "select_rows":
                 return select_rows
+
+    def _capped(self, op: Op, linear: Linear) -> Callable[[Tensor], Tensor]:
+        """The product; of the head, its logits capped if the model caps them."""
+        cap = self._spec.logit_cap
+        if op.weights != "head" or cap is None:
+            return linear
+        return lambda x: torch.tanh(linear(x) / cap) * cap
 
     def _norms_of_heads(self, op: Op) -> tuple[Norm, Norm] | None:
         return self._bound.head_norms[op.weights] if self._spec.qk_norm else None
@@ -177,22 +161,6 @@ def bind_embed(table_VH: Tensor, scale: float) -> Step:
         frame.x = functional.embedding(frame.token_ids, table_VH) * scale
 
     return embed if scale == 1.0 else embed_scaled
-
-
-def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
-    group, like, prepare_mask = spec.num_heads // spec.num_kv_heads, cache.keys_LSKD, ops.prepare_mask
-    windows = {spec.window_of(layer) for layer in range(spec.num_layers)}
-
-    def mask(frame: Frame) -> None:
-        tree = TreeMask(
-            num_rows=frame.end - frame.first_slot,
-            num_slots=frame.end,
-            prefix_len=frame.prefix_len,
-            ancestry_TW=frame.ancestry,
-        )
-        frame.mask = {window: prepare_mask(replace(tree, window=window), group=group, like=like) for window in windows}
-
-    return mask
 
 
 def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
@@ -217,69 +185,6 @@ def bind_add(op: Op, add: Add, sublayer: int) -> Step:
         setattr(frame, writes, after)
 
     return sum_up
-
-
-def bind_rope_append(
-    op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
-) -> Step:
-    """Split qkv, norm q and k per head if the family does so, rotate them, write keys and values into the cache."""
-    keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    num_heads, num_rotated, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
-    num_all, rotate, rope = num_rotated + spec.num_kv_heads, ops.rotate, spec.rope_of(op.layer)
-
-    def rope_append(frame: Frame) -> None:
-        qkv_TND = frame.qkv.view(-1, num_all, head_dim)
-        rotated_TND = qkv_TND[:, :num_rotated]
-        if head_norms is not None:
-            rotated_TND = norm_heads(rotated_TND, num_heads, head_norms)
-        rotated_TND = rotate(rotated_TND, *frame.rotations[rope])
-        keys_SKD[frame.first_slot : frame.end] = rotated_TND[:, num_heads:]
-        values_SKD[frame.first_slot : frame.end] = qkv_TND[:, num_rotated:]
-        q_TQD = rotated_TND[:, :num_heads]
-        frame.q = q_TQD if frame.query_scales is None else q_TQD * frame.query_scales
-
-    return rope_append
-
-
-def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm]) -> Tensor:
-    """Qwen3: an RMS norm of each query head and of each key head, before the rotation."""
-    norm_q, norm_k = head_norms
-    return torch.cat((norm_q(heads_TND[:, :num_heads]), norm_k(heads_TND[:, num_heads:])), 1)
-
-
-def norm_whole(
-    spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | None = None
-) -> Callable[[Tensor], Tensor]:  # fmt: skip
-    """OLMo 2: an RMS norm over all queries together and one over all keys, of all ranks."""
-    (norm_q, norm_k), sizes, totals = norms, [spec.q_size, spec.kv_size, spec.kv_size], spec.qk_norm_totals
-
-    def norm_qk(qkv: Tensor) -> Tensor:
-        q, k, v = torch.split(qkv, sizes, -1)
-        return torch.cat((norm_q(q), norm_k(k), v), -1)
-
-    def norm_part(qkv: Tensor) -> Tensor:
-        assert group is not None and totals is not None, "a part of a model has the sizes of the whole"
-        q, k, v = torch.split(qkv, sizes, -1)
-        wide = torch.promote_types(qkv.dtype, torch.float32)
-        own_T2 = torch.stack([part.to(wide).square().sum(-1) for part in (q, k)], -1)
-        all_T2 = group.add_partials(own_T2, torch.zeros_like(own_T2))
-        means, own_means = all_T2 / all_T2.new_tensor(totals), own_T2 / own_T2.new_tensor(sizes[:2])
-        ratio_T2 = ((own_means + spec.norm_eps) / (means + spec.norm_eps)).sqrt()  # of what a part alone gives
-        q = (norm_q(q) * ratio_T2[:, :1]).to(qkv.dtype)
-        k = (norm_k(k) * ratio_T2[:, 1:]).to(qkv.dtype)
-        return torch.cat((q, k, v), -1)
-
-    return norm_qk if totals is None else norm_part
-
-
-def bind_tree_attention(op: Op, window: int | None, cache: TreeCache, ops: TorchOps) -> Step:
-    keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    attend = ops.tree_attention
-
-    def tree_attention(frame: Frame) -> None:
-        frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask[window])
-
-    return tree_attention
 
 
 def tap(frame: Frame) -> None:

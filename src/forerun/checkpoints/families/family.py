@@ -67,6 +67,7 @@ class Family:
         qk_norm: each head's queries and keys are normalised.
         kv_heads_required: a config must have `num_key_value_heads`; else the default is the number of query heads.
         head_dim: default size of a head; None: hidden size over heads.
+        full_head_dim: the size of a head in layers without a window, where it differs from the others'.
         activation: of the gate, as a config names it.
         layer_kinds: the entries that a config's `layer_types` may have.
         sliding: the layers with a sliding window, by the config; `gguf_sliding` by the keys of a GGUF file.
@@ -75,6 +76,7 @@ class Family:
         gguf_rotates_pairs: they do so in GGUF files, for whose llama.cpp the converter reorders query and key rows.
         scales_attention: a GGUF file's `attention.scale` may differ from 1 / sqrt(head size).
         norms: our names of a layer's norms, with those of config folders.
+        keys_are_values: layers without a projection of values use that of the keys.
         norm_offset: what is added to a norm's stored weight; GGUF files hold the sum.
         fused: projections that a folder stores as one, with their parts in the order of their rows.
         renamed: other modules with another name than Llama's, with Llama's.
@@ -94,6 +96,7 @@ class Family:
     qk_norm: bool = False
     kv_heads_required: bool = True
     head_dim: int | None = None
+    full_head_dim: Callable[[JsonFile], int] | None = None
     activation: str = "silu"
     layer_kinds: tuple[str, ...] = LAYER_KINDS
     sliding: SlidingLayers = none_slides
@@ -105,6 +108,7 @@ class Family:
     norms: Mapping[str, str] = field(
         default_factory=lambda: {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     )
+    keys_are_values: bool = False
     norm_offset: float = 0.0
     fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -49,7 +49,8 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
     window, sliding_layers = _read_window(config, family)
     attention_bias = family.attention_bias and config.flag("attention_bias", False)
     head_dim = _read_head_dim(config, family, num_heads)
-    rope, sliding_rope = read_ropes(config, family, head_dim)
+    full_head_dim = head_dim if family.full_head_dim is None else family.full_head_dim(config)
+    rope, sliding_rope = read_ropes(config, family, head_dim, full_head_dim)
     spec = ModelSpec(
         family=family.name,
         num_layers=config.integer("num_hidden_layers", most=MAX_LAYERS),
@@ -67,6 +68,7 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
         qk_norm=family.qk_norm,
         tied_embeddings=config.flag("tie_word_embeddings", False),
         rope=rope,
+        full_head_dim=full_head_dim if full_head_dim != head_dim else None,
         window=window,
         sliding_layers=sliding_layers,
         sliding_rope=sliding_rope if sliding_layers else None,

@@ -41,9 +41,8 @@ def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
     }
     if not spec.tied_embeddings:
         plan[HEAD_NAME] = TensorPlace(name="head.weight", shape=vocab_shape)
-    layer = dict(_layer_plan(spec))
     for layer_idx in range(spec.num_layers):
-        for suffix, place in layer.items():
+        for suffix, place in _layer_plan(spec.of_layer(layer_idx)):
             name = f"layers.{layer_idx}.{place.name}"
             plan[f"model.layers.{layer_idx}.{suffix}"] = TensorPlace(
                 name=name, shape=place.shape, row_start=place.row_start
@@ -82,6 +81,8 @@ def is_ignorable(hf_name: str) -> bool:
 def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
     hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
+    if spec.layer_scale:
+        yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
     for name, stored in BY_NAME[spec.family].norms.items():
         yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
     yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)

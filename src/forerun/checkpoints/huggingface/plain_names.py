@@ -35,7 +35,15 @@ def plain_names(
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
         named |= split(name, tensor, family.fused, plan, family.renamed)
+    if family.keys_are_values:
+        named |= values_from_keys(named, plan)
     return named
+
+
+def values_from_keys(named: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace]) -> dict[str, StoredTensor]:
+    """The keys' projections as those of the values that are missing: Gemma 4 has one for both in some layers."""
+    missing = {name: name.replace("v_proj", "k_proj") for name in plan if "v_proj" in name and name not in named}
+    return {name: replace(named[keys], name=name) for name, keys in missing.items() if keys in named}
 
 
 def split(

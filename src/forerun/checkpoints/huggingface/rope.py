@@ -13,7 +13,9 @@ THETA, LOCAL_THETA = "rope_theta", "rope_local_base_freq"
 SUPPORTED: Final = "one of default, linear, llama3, yarn, longrope, proportional"
 
 
-def read_ropes(config: JsonFile, family: Family, head_dim: int) -> tuple[RopeSpec, RopeSpec | None]:
+def read_ropes(
+    config: JsonFile, family: Family, head_dim: int, full_head_dim: int
+) -> tuple[RopeSpec, RopeSpec | None]:  # fmt: skip
     """Rotary parameters of a checkpoint's layers, and those of its sliding layers if the config tells them apart.
 
     Transformers 5 writes `rope_parameters`, which includes the base; earlier versions wrote the base as top-level
@@ -36,7 +38,7 @@ def read_ropes(config: JsonFile, family: Family, head_dim: int) -> tuple[RopeSpe
     if SLIDING in by_kind:
         theta_key = LOCAL_THETA if config.has(LOCAL_THETA) else THETA
         sliding = _read_rope(config, parameters.nested(SLIDING), family, head_dim, theta_key)
-    return _read_rope(config, full, family, head_dim), sliding
+    return _read_rope(config, full, family, full_head_dim), sliding
 
 
 def _read_rope(config: JsonFile, rope: JsonFile, family: Family, head_dim: int, theta_key: str = THETA) -> RopeSpec:
@@ -70,7 +72,8 @@ def _read_rotated(config: JsonFile, rope: JsonFile, family: Family, head_dim: in
     part = rope if rope.has("partial_rotary_factor") else config
     if family.partial_rotary is None and share != 1.0:
         raise part.wrong("partial_rotary_factor", "1 (every dimension of a head is rotated) or absent")
-    rotated = int(head_dim * share)
+    is_proportional = rope.values.get("rope_type") == "proportional"
+    rotated = 2 * int(share * head_dim // 2) if is_proportional else int(head_dim * share)
     if share > 1.0 or rotated % 2 or not rotated:
         raise part.wrong("partial_rotary_factor", f"such that an even number of a head's {head_dim} dimensions turns")
     return None if rotated == head_dim else rotated
