@@ -151,6 +151,7 @@ def write_parts(path: Path, names: Iterable[str]) -> None:
     write_model(path / "m-00001-of-00002.gguf", shapes={"token_embd.weight": None, **shapes}, split__no=0, **count)
     writer = gguf.GGUFWriter(path / "m-00002-of-00002.gguf", "llama")
     writer.add_uint16("split.no", 1)
+    writer.add_uint16("split.count", 2)
     writer.add_tensor("token_embd.weight", np.ones((40, 256), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -174,6 +175,18 @@ def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
     renamed.rename(first)
     second.unlink()
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf is missing: fetch every part"):
+        GgufCheckpoint(name="x", path=first).spec()
+
+
+def test_a_part_is_known_by_its_own_keys(tmp_path: Path) -> None:
+    write_parts(tmp_path, ())
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    with pytest.raises(
+        CheckpointError, match=r"m-00001-of-00002\.gguf is part 2 of 2 by its own keys, but part 1 of 2"
+    ):
         GgufCheckpoint(name="x", path=first).spec()
 
 
