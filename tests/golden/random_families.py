@@ -168,13 +168,16 @@ def gemma3(rng: random.Random) -> Config:
 
 
 def gemma4(rng: random.Random) -> Config:
-    num_heads = rng.choice([2, 4])
+    num_heads, vocab_size, num_borrowing = rng.choice([2, 4]), rng.randint(40, 90), rng.choice([0, 2])
     return {
-        "num_hidden_layers": 6, "num_attention_heads": num_heads, "hidden_size": 12 * num_heads, "head_dim": 8,
+        "vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size, "num_hidden_layers": 6,
+        "num_attention_heads": num_heads, "hidden_size": 12 * num_heads, "head_dim": 8,
         "global_head_dim": rng.choice([16, 24]), "num_key_value_heads": 2, "num_global_key_value_heads": 1,
-        "attention_k_eq_v": rng.random() < 0.6, "sliding_window": rng.choice([5, 9]), "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": rng.random() < 0.6, "sliding_window": rng.choice([5, 9]),
+        "hidden_size_per_layer_input": 6 if num_borrowing else rng.choice([0, 6]),  # transformers fails otherwise
+        "num_kv_shared_layers": num_borrowing,
+        "use_double_wide_mlp": rng.random() < 0.5, "final_logit_softcapping": rng.choice([None, 30.0]),
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
-        "final_logit_softcapping": rng.choice([None, 30.0]),
     }  # fmt: skip
 
 

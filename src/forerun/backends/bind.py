@@ -33,6 +33,7 @@ class BoundWeights(Generic[LinearT, NormT]):
         rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
         query_scales: by head size: factors [P] of queries by their position, or None, see `model.rope.query_scales`.
         scales: factors of the residual stream, of scale.
+        layer_table: the embeddings for each layer [V, L * P], or None.
         embedding_scale: factor of the embedding, or 1.
     """
 
@@ -43,6 +44,7 @@ class BoundWeights(Generic[LinearT, NormT]):
     rotations: Mapping[RopeSpec | None, Tensor]
     query_scales: Mapping[int, Tensor | None]
     scales: Mapping[str, float]
+    layer_table: Weight | None
     embedding_scale: float
 
 
@@ -64,9 +66,12 @@ def bind_weights(
 
     return BoundWeights(
         linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
-        norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add")},
+        norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
         head_norms={
-            op.weights: (norm_of(op.weights + "q_norm"), norm_of(op.weights + "k_norm"))
+            op.weights: (
+                norm_of(op.weights + "q_norm"),
+                norm_of(op.weights + ("q_norm" if spec.borrows(op.layer) else "k_norm")),  # a borrower has no keys
+            )
             for op in program
             if (op.kind == "rope_append" and spec.qk_norm) or op.kind == "norm_qk"
         },
@@ -79,6 +84,7 @@ def bind_weights(
             one.head_dim: query_scales(one, num_positions, dtype=rope_dtype, device=device)
             for one in map(spec.of_layer, range(spec.num_layers))
         },
+        layer_table=weights.linear("layer_table")[0] if spec.layer_input_size else None,
         scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
         embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
     )

@@ -13,6 +13,8 @@ GELU: Final = "a tanh-GELU gate"
 CAP: Final = "capped logits"
 VALUE_NORM: Final = "normalised values"
 LAYER_SCALE: Final = "a factor of each layer"
+LAYER_INPUTS: Final = "embeddings for each layer"
+BORROWING: Final = "keys and values shared between layers"
 OTHER_HEADS: Final = "layers with heads of another size"
 
 
@@ -30,6 +32,8 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         CAP: spec.logit_cap is not None,
         VALUE_NORM: spec.value_norm,
         LAYER_SCALE: spec.layer_scale,
+        LAYER_INPUTS: spec.layer_input_size > 0,
+        BORROWING: spec.num_borrowing_layers > 0,
         OTHER_HEADS: spec.full_head_dim is not None or spec.full_num_kv_heads is not None,
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)

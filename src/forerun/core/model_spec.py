@@ -87,6 +87,11 @@ class ModelSpec:
         logit_cap: the logits become cap tanh(logits / cap); None: they stay.
         value_norm: each head's values are normalised, without a weight.
         layer_scale: the residual stream is multiplied by a number behind each layer.
+        layer_input_size: numbers of each token's embedding for each layer, besides the one that enters the first layer
+            (Gemma 4 E2B); 0: there are none.
+        num_borrowing_layers: the last layers, which attend to the keys and values of the last layer of their kind
+            before them, and have none of their own.
+        has_wide_borrowers: their MLPs have twice the intermediate size.
         full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
     """
 
@@ -122,6 +127,9 @@ class ModelSpec:
     logit_cap: float | None = None
     value_norm: bool = False
     layer_scale: bool = False
+    layer_input_size: int = 0
+    num_borrowing_layers: int = 0
+    has_wide_borrowers: bool = False
     full_head_dim: int | None = None
     full_num_kv_heads: int | None = None
 
@@ -139,14 +147,29 @@ class ModelSpec:
         return 1.0 if self.attention_scale is None else self.attention_scale * sqrt(self.head_dim)
 
     def of_layer(self, layer: int) -> "ModelSpec":
-        """The architecture with the heads of this layer as those of all."""
-        if layer in self.sliding_layers or (self.full_head_dim is None and self.full_num_kv_heads is None):
+        """The architecture with the heads and the MLP of this layer as those of all."""
+        is_full = layer not in self.sliding_layers
+        is_wide = self.has_wide_borrowers and self.borrows(layer)
+        if not (is_full and (self.full_head_dim or self.full_num_kv_heads)) and not is_wide:
             return self
         return replace(
             self,
-            head_dim=self.full_head_dim or self.head_dim,
-            num_kv_heads=self.full_num_kv_heads or self.num_kv_heads,
+            head_dim=(is_full and self.full_head_dim) or self.head_dim,
+            num_kv_heads=(is_full and self.full_num_kv_heads) or self.num_kv_heads,
+            intermediate_size=self.intermediate_size * (2 if is_wide else 1),
         )
+
+    def borrows(self, layer: int) -> bool:
+        """Whether a layer attends to the keys and values of another one."""
+        return layer >= self.num_layers - self.num_borrowing_layers
+
+    def cached_layer(self, layer: int) -> int:
+        """The layer whose keys and values a layer attends to."""
+        if not self.borrows(layer):
+            return layer
+        slides = layer in self.sliding_layers
+        owners = range(self.num_layers - self.num_borrowing_layers)
+        return max(owner for owner in owners if (owner in self.sliding_layers) == slides)
 
     def rope_of(self, layer: int) -> RopeSpec | None:
         """A layer's rotation; None: it has none."""
@@ -166,8 +189,11 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Stored weights, counting a tied head once."""
-        layers = [self.of_layer(layer) for layer in range(self.num_layers)]
-        sizes = sum(self.hidden_size * (2 * one.q_size + 2 * one.kv_size) for one in layers)
+        sizes = sum(map(self._num_in_layer, range(self.num_layers)))
+        if self.layer_input_size:
+            width = self.num_layers * self.layer_input_size
+            sizes += width * (self.vocab_size + 3 * self.hidden_size) + self.layer_input_size
+            sizes += self.num_layers * self.hidden_size
         norms = (4 if self.norms == "around" else 2) * self.hidden_size
         if self.qk_norm:
             norms += 2 * self.head_dim
@@ -175,10 +201,16 @@ class ModelSpec:
             norms += self.q_size + self.kv_size
         biases = (self.q_size + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
         biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        layer = 3 * self.hidden_size * self.intermediate_size + norms + biases + self.layer_scale
+        layer = norms + biases + self.layer_scale
         num_vocab_matrices = 1 if self.tied_embeddings else 2
         vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
         return sizes + self.num_layers * layer + self.hidden_size + vocabulary
+
+    def _num_in_layer(self, layer: int) -> int:
+        """Elements of a layer's matrices."""
+        one = self.of_layer(layer)
+        num_kv = 0 if self.borrows(layer) else 2 * one.kv_size
+        return self.hidden_size * (2 * one.q_size + num_kv + 3 * one.intermediate_size)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
         """Bytes of keys and values that one token adds to the cache; layers with a window keep the whole text too."""

@@ -13,7 +13,8 @@ from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
-    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "scale", "tap", "select_rows",
+    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "layer_inputs", "gate_input", "scale", "tap",
+    "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
@@ -27,6 +28,7 @@ class Op:
     Args:
         sublayer: the sublayer that the op belongs to, if any; a pass that skips the sublayer skips the op.
         tapped: for a tap, the layer whose output it copies in passes that request it.
+        behind: the layer behind whose sublayers the op is.
     """
 
     kind: OpKind
@@ -35,6 +37,7 @@ class Op:
     weights: str = ""
     sublayer: Sublayer | None = None
     tapped: int | None = None
+    behind: int | None = None
 
     def is_part_of(self, skipped: SkipSet, taps: tuple[int, ...]) -> bool:
         """True in a pass without these sublayers and with these taps."""
@@ -43,8 +46,8 @@ class Op:
     @property
     def layer(self) -> int:
         """The op's layer, or -1 if it belongs to none."""
-        if self.tapped is not None:
-            return self.tapped
+        if self.tapped is not None or self.behind is not None:
+            return self.tapped if self.behind is None else self.behind  # type: ignore[return-value]
         return -1 if self.sublayer is None else self.sublayer[0]
 
 
@@ -59,10 +62,17 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         Op(kind="mask", reads=("ancestry",), writes="mask"),
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
     ]
+    if spec.layer_input_size:
+        ops += [
+            Op(kind="linear", reads=("x",), writes="layer_inputs", weights="layer_inputs"),
+            Op(kind="layer_inputs", reads=("layer_inputs",), writes="layer_inputs", weights="layer_inputs_norm"),
+        ]
     for layer in range(spec.num_layers):
         tap = Op(kind="tap", reads=("x",), writes="features", tapped=layer)
         scale = Op(kind="scale", reads=("x",), writes="x", weights=f"layers.{layer}.layer_scale")
-        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), *([scale] if spec.layer_scale else []), tap]
+        own = layer_input_ops(layer) if spec.layer_input_size else []
+        own += [scale] if spec.layer_scale else []
+        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), *own, tap]
     if is_shared:
         ops = [part for op in ops for part in shared_ops(op)]
     return (
@@ -95,6 +105,17 @@ def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
         Op(kind=gate, reads=("gate_up",), writes="gated"),
     ]
     return sublayer_ops(spec, name, ops, "gated")
+
+
+def layer_input_ops(layer: int) -> list[Op]:
+    """A layer's own embedding of the token, gated by the residual stream and added to it behind the sublayers."""
+    part = f"layers.{layer}.layer_input_"
+    return [
+        Op(kind="linear", reads=("x",), writes="gate_input", weights=part + "gate", behind=layer),
+        Op(kind="gate_input", reads=("gate_input",), writes="gate_input", behind=layer),
+        Op(kind="linear", reads=("gate_input",), writes="branch", weights=part + "out", behind=layer),
+        Op(kind="norm_add", reads=("branch", "x"), writes="x", weights=part + "post_norm", behind=layer),
+    ]
 
 
 def sublayer_ops(spec: ModelSpec, name: Sublayer, ops: list[Op], last: str) -> list[Op]:

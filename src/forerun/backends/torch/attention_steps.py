@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forerun.backends.torch.frame import Frame, Step
 from forerun.backends.torch.ops import Norm, TorchOps, TreeMask
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.program import Op
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
@@ -45,6 +45,8 @@ def bind_rope_append(
     op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
 ) -> Step:
     """Split qkv, norm q and k per head if the family does so, rotate them, write keys and values into the cache."""
+    if spec.borrows(op.layer):
+        return bind_rope(spec.of_layer(op.layer), spec.rope_of(op.layer), ops, head_norms)
     keys_SKD, values_SKD = cache.layer(op.layer)
     spec, rope = spec.of_layer(op.layer), spec.rope_of(op.layer)
     norm_v = ops.pack_norm(keys_SKD.new_ones(spec.head_dim), spec.norm_eps) if spec.value_norm else None
@@ -63,6 +65,19 @@ def bind_rope_append(
         frame.q = q_TQD if scales is None else q_TQD * scales
 
     return rope_append
+
+
+def bind_rope(spec: ModelSpec, rope: RopeSpec | None, ops: TorchOps, head_norms: tuple[Norm, Norm] | None) -> Step:
+    """As `bind_rope_append`, of a layer that has queries alone."""
+    head_dim, rotate = spec.head_dim, ops.rotate
+
+    def rope_queries(frame: Frame) -> None:
+        q_TQD = frame.qkv.view(-1, spec.num_heads, head_dim)
+        q_TQD = rotate(q_TQD if head_norms is None else head_norms[0](q_TQD), *frame.rotations[rope])
+        scales = frame.query_scales[head_dim]
+        frame.q = q_TQD if scales is None else q_TQD * scales
+
+    return rope_queries
 
 
 def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm]) -> Tensor:
@@ -97,7 +112,7 @@ def norm_whole(
 
 
 def bind_tree_attention(op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps) -> Step:
-    keys_SKD, values_SKD = cache.layer(op.layer)
+    keys_SKD, values_SKD = cache.layer(spec.cached_layer(op.layer))
     attend, mask = ops.tree_attention, mask_of(spec, op.layer)
 
     def tree_attention(frame: Frame) -> None:

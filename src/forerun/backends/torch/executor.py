@@ -114,7 +114,13 @@ class EagerExecutor:
                 return bind_unary(op, norm_whole(self._spec, self._bound.head_norms[op.weights], self._group))
             case "norm_add":
                 norm = self._bound.norms[op.weights]
-                return bind_add(op, lambda branch, x: x + norm(branch), self._sublayers.index(op.sublayer))
+                number = None if op.sublayer is None else self._sublayers.index(op.sublayer)
+                return bind_add(op, lambda branch, x: x + norm(branch), number)
+            case "layer_inputs":
+                assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
+                return bind_layer_inputs(self._spec, as_plain(self._bound.layer_table), self._bound.norms[op.weights])
+            case "gate_input":
+                return bind_gate_input(op)
             case "linear":
                 return bind_unary(op, self._capped(op, self._bound.linears[op.weights]))
             case "scale":
@@ -173,18 +179,41 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
     return unary
 
 
-def bind_add(op: Op, add: Add, sublayer: int) -> Step:
+def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:
     """The addition of a sublayer's output to the residual stream, except for rows that skip the sublayer."""
     (reads, residual), writes = op.reads, op.writes
 
     def sum_up(frame: Frame) -> None:
         before = getattr(frame, residual)
         after = add(getattr(frame, reads), before)
-        if frame.row_skips is not None:
+        if frame.row_skips is not None and sublayer is not None:
             after = torch.where(frame.row_skips[:, sublayer, None], before, after)
         setattr(frame, writes, after)
 
     return sum_up
+
+
+def bind_layer_inputs(spec: ModelSpec, table: Tensor, norm: Norm) -> Step:
+    """Gemma 4 E2B: each layer's embedding of the token, and a projection of the first embedding, as one sum."""
+    shape = (-1, spec.num_layers, spec.layer_input_size)
+    token_scale = float(torch.tensor(spec.layer_input_size**0.5, dtype=torch.float32).to(table.dtype))
+    projection_scale = spec.hidden_size**-0.5
+
+    def layer_inputs(frame: Frame) -> None:
+        projected = norm((frame.layer_inputs * projection_scale).view(shape))
+        of_token = (functional.embedding(frame.token_ids, table) * token_scale).view(shape)
+        frame.layer_inputs = (projected + of_token) * 2.0**-0.5
+
+    return layer_inputs
+
+
+def bind_gate_input(op: Op) -> Step:
+    layer = op.layer
+
+    def gate_input(frame: Frame) -> None:
+        frame.gate_input = functional.gelu(frame.gate_input, approximate="tanh") * frame.layer_inputs[:, layer]
+
+    return gate_input
 
 
 def tap(frame: Frame) -> None:

@@ -17,8 +17,10 @@ class Frame:
     features: Tensor
     first_slot: int
     gate_up: Tensor
+    gate_input: Tensor
     gated: Tensor
     h: Tensor
+    layer_inputs: Tensor
     logits: Tensor
     mask: dict[tuple[int | None, int], Any]  # by window and group: the result of the kernels' prepare_mask
     mixed: Tensor

@@ -1,4 +1,4 @@
-"""Gemma 4, dense and without per-layer embeddings (12B, 31B): its full layers have larger heads."""
+"""Gemma 4, dense (E2B, E4B, 12B, 31B): larger heads in full layers, embeddings for each layer, borrowed keys."""
 
 from dataclasses import replace
 from math import sqrt
@@ -13,10 +13,6 @@ ROPES: Final = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
 }
-UNSUPPORTED: Final = {
-    "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
-    "enable_moe_block": False,
-}  # fmt: skip
 
 
 def sliding(config: JsonFile) -> tuple[int, ...]:
@@ -29,11 +25,14 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     """The values of a folder.
 
     Raises:
-        CheckpointError: it needs per-layer embeddings, shared keys, experts, or attention in both directions.
+        CheckpointError: it needs experts, or attention in both directions.
     """
-    for key, usual in UNSUPPORTED.items():
-        if config.values.get(key, usual):
-            raise config.wrong(key, "0 or false: Gemma 4 with these (E2B, E4B, 26B-A4B) is not supported")
+    if config.flag("enable_moe_block", False):
+        raise config.wrong("enable_moe_block", "false: Gemma 4 with experts (26B-A4B) is not supported")
+    num_borrowing = config.integer("num_kv_shared_layers", 0, least=0, most=spec.num_layers - 1)
+    first = spec.num_layers - num_borrowing
+    if num_borrowing and len({layer in spec.sliding_layers for layer in range(first)}) < 2:
+        raise config.wrong("num_kv_shared_layers", "such that a layer of each kind comes before the sharing ones")
     if config.values.get("use_bidirectional_attention") == "all":
         raise config.wrong("use_bidirectional_attention", "absent or 'vision': a text model's attention is causal")
     return replace(
@@ -47,6 +46,9 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
         value_norm=True,
         layer_scale=True,
         logit_cap=config.number("final_logit_softcapping") if config.has("final_logit_softcapping") else None,
+        layer_input_size=config.integer("hidden_size_per_layer_input", 256, least=0),
+        num_borrowing_layers=num_borrowing,
+        has_wide_borrowers=config.flag("use_double_wide_mlp", False),
         full_num_kv_heads=full_kv_heads(config, spec),
     )
 

@@ -17,6 +17,7 @@ INSIDE_HEAD: Final = f"language_model.{HEAD_NAME}"
 OTHERS: Final = re.compile(
     r"(model\.)?(vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|embed_audio)\..+"
 )
+UNUSED_OF_BORROWERS: Final = ("k_proj", "v_proj", "k_norm")
 MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.)(?P<module>.+)\.(?P<kind>weight|bias)")
 
 
@@ -35,6 +36,9 @@ def plain_names(
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
         named |= split(name, tensor, family.fused, plan, family.renamed)
+    for layer in range(spec.num_layers - spec.num_borrowing_layers, spec.num_layers):
+        for module in UNUSED_OF_BORROWERS:  # some files hold them
+            named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
     if family.keys_are_values:
         named |= values_from_keys(named, plan)
     return named
