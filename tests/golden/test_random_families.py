@@ -58,7 +58,7 @@ def largest_difference(model: Any, runner: Runner, seed: int) -> float:
     rng, vocab_size = random.Random(seed), runner.spec.vocab_size
     text = [rng.randrange(vocab_size) for _ in range(NUM_PROMPT + NUM_DECODED)]
     expected = golden_logits(model, text)
-    assert expected.std() > 0.5, "the logits are too flat to tell models apart"
+    assert expected.std() > 0.3, "the logits are too flat to tell models apart"
     parts = [runner.extend(text[:NUM_PROMPT], num_logit_rows=NUM_PROMPT)]
     parts += [runner.extend([token], num_logit_rows=1) for token in text[NUM_PROMPT:]]
     difference = float((torch.cat(parts) - expected).abs().max())
