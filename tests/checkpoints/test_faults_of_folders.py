@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.core.errors import CheckpointError
-from forerun.engine.opening import require_rows
+from forerun.engine.model_loading import require_rows
 from tests.checkpoints.folders import (
     INDEX,
     LLAMA,

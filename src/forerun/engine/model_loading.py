@@ -15,7 +15,7 @@ from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.core.config import EngineConfig, Exactness, WeightsName
-from forerun.core.errors import ConfigError
+from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
@@ -24,6 +24,7 @@ from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.weights import WeightSource
+from forerun.text.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]  # name of the model, bytes read, total bytes
 DEFAULT_MAX_LENGTH = 8192
@@ -234,6 +235,21 @@ def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
         raise ConfigError(
             f'inputs "int8" is for the CPU\'s native kernels, which do not run {config.target} here: leave it out, or '
             "install the kernels (see docs/installing.md)"
+        )
+
+
+def require_rows(tokenizer: Tokenizer, spec: ModelSpec, name: str) -> None:
+    """Refuse a tokenizer that writes tokens which the embedding lacks.
+
+    Added tokens beyond it, such as those of pictures, are refused in the requests that use them.
+
+    Raises:
+        CheckpointError: names both numbers.
+    """
+    if tokenizer.num_ordinary > spec.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer of {name} has {tokenizer.num_ordinary} tokens, but its embedding has {spec.vocab_size} "
+            "rows: check that tokenizer.json and weights belong together"
         )
 
 

@@ -16,7 +16,7 @@ from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter
-from forerun.core.errors import CheckpointError, NumericalError
+from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
 from forerun.core.steps import PLAIN
@@ -28,7 +28,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
-from forerun.engine.model_loading import Checkpoint, Progress, require_codes, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, Progress, require_codes, require_rows, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
@@ -158,21 +158,6 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
     if tokenizer.chat_template is not None:
         tokenizer.chat_template.begin()
     return tokenizer
-
-
-def require_rows(tokenizer: Tokenizer, spec: ModelSpec, name: str) -> None:
-    """Refuse a tokenizer that writes tokens which the embedding lacks.
-
-    Added tokens beyond it, such as those of pictures, are refused in the requests that use them.
-
-    Raises:
-        CheckpointError: names both numbers.
-    """
-    if tokenizer.num_ordinary > spec.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer of {name} has {tokenizer.num_ordinary} tokens, but its embedding has {spec.vocab_size} "
-            "rows: check that tokenizer.json and weights belong together"
-        )
 
 
 def open_learnt(

@@ -24,7 +24,7 @@ class _AddedToken(msgspec.Struct):
     content: str
 
 
-class _Tokens(msgspec.Struct):
+class _AddedTokens(msgspec.Struct):
     """Of a tokenizer.json; its vocabulary is skipped."""
 
     added_tokens: list[_AddedToken] = []
@@ -54,7 +54,7 @@ def _end_texts(folder: Path) -> Iterator[str]:
 
 def _added_tokens(path: Path) -> list[_AddedToken]:
     try:
-        return msgspec.json.decode(read_bounded(path, MAX_TOKENIZER_BYTES), type=_Tokens).added_tokens
+        return msgspec.json.decode(read_bounded(path, MAX_TOKENIZER_BYTES), type=_AddedTokens).added_tokens
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
