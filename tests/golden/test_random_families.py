@@ -20,8 +20,10 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
-from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
 from tests.marks import rest_slow
+
+pytest.importorskip("transformers")
+from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
 
 NUM_PROMPT, NUM_DECODED, NUM_TREE = LENGTH - 12, 5, 12
 MAX_ERROR = 1e-9

@@ -12,10 +12,11 @@ from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.model.runner import Runner
-from tests.golden.random_families import FAMILIES, LENGTH
 from tests.marks import rest_slow
 
+pytest.importorskip("transformers")
 pytest.importorskip("gguf")
+from tests.golden.random_families import FAMILIES, LENGTH
 from tests.golden.random_gguf import ARCHITECTURES, write_gguf
 
 MAX_ERROR = 2e-5  # relative to the largest logit: the file holds float32, and numbers such as eps in its keys
