@@ -45,6 +45,16 @@ def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
                 **values_of(rng, "olmo2", num_layers), "window": window, "sliding_layers": (0, 1), "rope": yarn,
                 "sliding_rope": RopeSpec(theta=100.0),
             }  # fmt: skip
+        case "gemma4_text":
+            full = RopeSpec(theta=100.0, kind="proportional", rotated_dims=4)
+            borrowed = rng.choice([0, 1])
+            return {
+                **values_of(rng, "gemma3_text", num_layers), "attention_scale": 1.0, "value_norm": True,
+                "layer_scale": True, "logit_cap": 3.0, "rope": full, "full_head_dim": 12, "full_num_kv_heads": 1,
+                "sliding_layers": tuple(range(num_layers - 2)) if borrowed else (0, 2),
+                "num_borrowing_layers": borrowed, "has_wide_borrowers": rng.random() < 0.5,
+                "layer_input_size": rng.choice([0, 6]),
+            }  # fmt: skip
         case "glm4":
             return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}
         case _:

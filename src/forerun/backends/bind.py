@@ -64,14 +64,15 @@ def bind_weights(
     def norm_of(name: str) -> NormT:
         return pack_norm(scaled_norm(spec, name, weights.vector(name)))
 
+    def norms_of_heads(op: Op) -> tuple[NormT, NormT]:
+        queries = norm_of(op.weights + "q_norm")
+        return queries, queries if spec.borrows(op.layer) else norm_of(op.weights + "k_norm")  # a borrower has no keys
+
     return BoundWeights(
         linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
         norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
         head_norms={
-            op.weights: (
-                norm_of(op.weights + "q_norm"),
-                norm_of(op.weights + ("q_norm" if spec.borrows(op.layer) else "k_norm")),  # a borrower has no keys
-            )
+            op.weights: norms_of_heads(op)
             for op in program
             if (op.kind == "rope_append" and spec.qk_norm) or op.kind == "norm_qk"
         },
