@@ -23,3 +23,9 @@ def in_turn(values: Sequence[Any], partners: Sequence[Any]) -> list[Any]:
         for first, value in enumerate(values)
         for second, partner in enumerate(partners)
     ]
+
+
+def rest_soak(values: Iterable[Any], num_default: int) -> list[Any]:
+    """The first cases run by default, the many others with the slow tests, each minutes long."""
+    marks = (pytest.mark.slow, pytest.mark.soak)
+    return [value if number < num_default else pytest.param(value, marks=marks) for number, value in enumerate(values)]

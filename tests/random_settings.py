@@ -10,7 +10,6 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 
 LEADING = 256  # as many tokens are sorted at first: on both sides of it filters take other ways
-STOPS = ("e", " ", "th", "\n", "ing", "()", "return", "zzzz")
 
 
 def random_params(rng: random.Random, vocab_size: int, *, seed: int | None = None) -> SamplingParams:

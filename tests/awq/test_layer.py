@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.awq.folder import stored_tensors, words_of
+from forerun.awq.folder import stored_tensors
 from forerun.awq.layer import LayerPacker, best_clips, best_scales, to_groups
 from forerun.awq.layer_inputs import LayerInputs, read_window
 from forerun.backends.torch.backend import REFERENCE
@@ -99,9 +99,3 @@ def test_stored_tensors_hold_what_was_packed(changes: dict[str, object]) -> None
     rows = slice(spec.q_size, spec.q_size + spec.kv_size)
     assert own.keys() - {"bias"} == {"qweight", "qzeros", "scales"}
     assert torch.equal(dequantised("awq", own, GROUP_SIZE).float(), dequantise(packed["layers.1.qkv"])[rows])
-
-
-def test_a_weight_of_zeros_stays_one() -> None:
-    packed = to_groups(torch.zeros(8, 64), GROUP_SIZE)
-    assert dequantise(packed).eq(0).all()
-    assert words_of(packed.values_OI).eq(0).all()

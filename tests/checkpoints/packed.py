@@ -18,7 +18,6 @@ from torch import Tensor
 
 METHODS: Final = ("awq", "gptq", "gptq_v2", "gptq_sym", "compressed", "compressed_sym")
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # AutoAWQ: nibble n of a word holds output AWQ_ORDER[n] of its eight
-SUFFIXES: Final = {"awq": "qweight", "gptq": "qweight", "compressed": "weight_packed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +134,7 @@ def quantization_config(method: str, group_size: int) -> dict[str, Any]:
 
 
 def write_packed(
-    folder: Path,
-    plain: Mapping[str, Tensor],
-    method: str,
-    *,
-    group_size: int,
-    dtype: torch.dtype = torch.float16,
+    folder: Path, plain: Mapping[str, Tensor], method: str, *, group_size: int, dtype: torch.dtype = torch.float16
 ) -> dict[str, Tensor]:
     """Write the packed twin of a checkpoint whose config.json is in the folder; what its plain weights are, in float64.
 

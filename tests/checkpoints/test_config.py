@@ -14,12 +14,7 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import resolve_max_length
 from tests.checkpoints.folders import write_config, write_json
 
-LLAMA3_ROPE = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 REQUIRED_KEYS = (
     "model_type",
     "num_hidden_layers",
@@ -56,16 +51,6 @@ def test_a_llama_config_is_read_in_full(tmp_path: Path) -> None:
         max_positions=64,
         norm_eps=1e-5,
     )
-
-
-def test_llama_without_kv_heads_has_one_per_query_head(tmp_path: Path) -> None:
-    assert read(tmp_path, num_key_value_heads=...).num_kv_heads == 4
-    assert read(tmp_path, num_key_value_heads=None).num_kv_heads == 4
-
-
-def test_llama_biases_cover_all_attention_and_all_mlp_matrices(tmp_path: Path) -> None:
-    spec = read(tmp_path, attention_bias=True, mlp_bias=True)
-    assert (spec.qkv_bias, spec.out_bias, spec.mlp_bias) == (True, True, True)
 
 
 def test_qwen2_always_has_a_qkv_bias_and_never_another(tmp_path: Path) -> None:
@@ -138,12 +123,6 @@ def test_qwen_slides_where_transformers_slides(
     assert (slides and theirs.sliding_window < 64) == (window is not None)
 
 
-def test_an_empty_rope_scaling_is_none(tmp_path: Path) -> None:
-    parameters = {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3_ROPE}
-    rope = read(tmp_path, rope_scaling={}, rope_parameters=parameters).rope
-    assert (rope.kind, rope.theta) == ("llama3", 5e5)
-
-
 @pytest.mark.parametrize(
     ("changes", "factor", "attention_factor", "original"),
     [
@@ -174,10 +153,6 @@ def test_rope_scaling_is_read_in_every_spelling(tmp_path: Path, kind_key: str, p
     assert linear == RopeSpec(theta=100_000.0, kind="linear", factor=4.0)
 
 
-def test_the_base_may_stand_inside_rope_parameters(tmp_path: Path) -> None:
-    assert read(tmp_path, rope_theta=..., rope_parameters={"rope_type": "default", "rope_theta": 5e5}).rope.theta == 5e5
-
-
 def test_custom_code_is_ignored_when_the_family_is_known(tmp_path: Path) -> None:
     assert read(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Evil"}).family == "llama"
 
@@ -191,7 +166,9 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     ("changes", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "llama, mistral, qwen2, qwen3, smollm3"]),
-        ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config.quant_method", "'fp8'", "AWQ"]),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, ["quantization_config.quant_method", "'mxfp4'", "AWQ"]),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 128]}}, ["weight_block_size"]),
+        ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, ["fmt is 'e5m2'", "e4m3"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "silu"]),
         ({"model_type": "qwen2", "layer_types": ["chunked_attention"]}, ["layer_types", "chunked_attention"]),
         ({"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),

@@ -8,9 +8,8 @@ import torch
 from forerun.checkpoints.huggingface.stored_tensors import read_dtype
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
-from forerun.core.errors import CheckpointError
 from forerun.engine.model_loading import Checkpoint
-from tests.checkpoints.folders import random_tensors, write_config, write_shards, write_single
+from tests.checkpoints.folders import random_tensors, write_single
 
 
 @pytest.mark.parametrize("said", [..., None, "float32", "float64", "int8"])
@@ -20,19 +19,8 @@ def test_the_weights_decide(tmp_path: Path, dtype: torch.dtype, said: object) ->
     assert f"torch.{read_dtype(tmp_path)}" == str(dtype)
 
 
-def test_most_bytes_decide_over_all_shards(tmp_path: Path) -> None:
-    tensors = random_tensors(torch.bfloat16)
-    norms = {name: tensor.float() for name, tensor in tensors.items() if "norm" in name}
-    assert read_dtype(write_shards(tmp_path, tensors | norms)) == "bfloat16"
-
-
 def test_bfloat16_weights_beside_a_config_of_float32_compute_in_bfloat16(tmp_path: Path) -> None:
     write_single(tmp_path, random_tensors(torch.bfloat16), torch_dtype="float32")
     source = open_source(str(tmp_path))
     assert Checkpoint.open(source, EngineConfig()).dtype in (torch.bfloat16, torch.float32)
     assert Checkpoint.open(source, EngineConfig(dtype="float64")).dtype == torch.float64
-
-
-def test_a_folder_without_weights_has_no_dtype(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors"):
-        read_dtype(write_config(tmp_path))

@@ -17,7 +17,7 @@ from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 
-NUM_FORGED, NUM_REFUSED = 60, 2000
+NUM_FORGED, NUM_REFUSED = 30, 2000
 MAX_S, MAX_BYTES = 1.0, 50 * 10**6
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.gguf.choice import choose_file
-from forerun.checkpoints.gguf.parts import all_parts
 from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
@@ -92,17 +91,6 @@ def test_a_folder_wins_over_a_hub_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert open_source("org/model").folder == Path("org/model")
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
-        open_source(str(tmp_path))
-
-
-def test_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.bin").touch()
-    with pytest.raises(CheckpointError, match=r"x\.bin' is not a GGUF file"):
-        open_source(str(tmp_path / "x.bin"))
-
-
 def test_a_gguf_file_or_a_folder_with_one_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.touch()
@@ -113,17 +101,6 @@ def test_a_gguf_file_or_a_folder_with_one_is_opened(tmp_path: Path) -> None:
     path.rename(tmp_path / "blob")
     (tmp_path / "blob").write_bytes(b"GGUF")
     assert isinstance(open_source(str(tmp_path / "blob")), GgufCheckpoint)
-
-
-def test_of_several_gguf_files_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
-    for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf"):
-        (tmp_path / name).touch()
-    assert open_source(str(tmp_path)).folder == tmp_path
-    (tmp_path / "b.gguf").touch()
-    with pytest.raises(CheckpointError, match=r"several GGUF files, a-00001-of-00002\.gguf, b\.gguf: give the one"):
-        open_source(str(tmp_path))
-    write_config(tmp_path)
-    assert not isinstance(open_source(str(tmp_path)), GgufCheckpoint), "a whole checkpoint goes before"
 
 
 @pytest.mark.parametrize(
@@ -161,27 +138,6 @@ def test_what_lies_beside_a_model_to_draft_for_it_is_not_the_model(draft: str, t
         assert open_source(str(tmp_path)).path == tmp_path / "z.gguf"
 
 
-@pytest.mark.parametrize("name", ["draftsman-7b-Q4_K_M.gguf", "beagle-Q4_K_M.gguf", "assistants-Q4_K_M.gguf"])
-def test_a_name_that_only_resembles_a_draft_s_is_a_model_s(name: str) -> None:
-    assert choose_file("org/m", [name, "a-Q8_0.gguf"], None) == name
-
-
-def test_the_ending_may_be_in_capitals(tmp_path: Path) -> None:
-    names = ["m-Q4_K_M-00002-of-00002.GGUF", "m-Q4_K_M-00001-of-00002.GGUF"]
-    assert choose_file("org/m", names, None) == names[1]
-    assert [path.name for path in all_parts(Path(names[1]))] == names[::-1]
-    for name in names:
-        (tmp_path / name).touch()
-    assert open_source(str(tmp_path)).path == tmp_path / names[1]
-    assert isinstance(open_source(str(tmp_path / names[1])), GgufCheckpoint)
-
-
-def test_a_type_that_a_repository_lacks_is_refused_with_those_that_it_has() -> None:
-    assert choose_file("org/m", ["m-Q8_0.gguf", "m-Q6_K.gguf"], None) == "m-Q6_K.gguf"
-    with pytest.raises(CheckpointError, match=r"no GGUF file with Q4_K in its name: choose .*Q8_0/m\.gguf"):
-        choose_file("org/m", GGUF_NAMES, "Q4_K")
-
-
 def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r'not a full hub name.*with its owner, of the form "org/model"'):
@@ -194,15 +150,6 @@ def test_a_hub_name_without_its_owner_is_told_what_is_missing(tmp_path: Path, mo
 def test_a_path_to_nothing_is_told_as_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=f"^there is no such file or folder: {re.escape(name)}; check the path"):
-        open_source(name)
-
-
-@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("SmoLM2", "smollm2"), ("buildin", "builtin")])
-def test_a_mistyped_short_name_is_told_the_right_one(
-    name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=f"^there is no model, file or folder '{name}': is {meant} meant\\?$"):
         open_source(name)
 
 
@@ -223,12 +170,6 @@ def test_a_hub_model_that_cannot_be_fetched_is_refused(offline: dict[str, str]) 
 
 def test_a_cached_snapshot_is_found_offline(cache: Path, offline: dict[str, str]) -> None:
     assert offline["org/model"] == offline[f"org/model@{COMMIT}"] == str(snapshot_of(cache, "model"))
-
-
-def test_cached_gguf_files_are_found_offline_by_their_type(cache: Path, offline: dict[str, str]) -> None:
-    assert offline["org/m"] == offline["org/m:q8_0"] == str(snapshot_of(cache, "m") / "Q8_0")
-    assert "no GGUF file with Q6_K in its name" in offline["org/m:Q6_K"]
-    assert "could not be fetched" in offline["org/other:Q6_K"]
 
 
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +202,6 @@ def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pyte
     assert open_source("org/draft").folder == tmp_path
     assert any(fnmatch(MAP_NAME, pattern) for pattern in fetched)
     assert not any(fnmatch("copy.safetensors", pattern) for pattern in fetched)
-
-
-def test_a_snapshot_without_a_config_is_refused(offline: dict[str, str]) -> None:
-    assert "holds no config.json" in offline[f"org/bare@{COMMIT}"]
 
 
 @pytest.mark.parametrize(("name", "folder"), [("builtin", "target"), ("builtin-draft", "draft")])

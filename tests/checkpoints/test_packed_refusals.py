@@ -208,13 +208,6 @@ def test_a_plain_checkpoint_with_a_quantization_config_is_refused(tmp_path: Path
         read_all(tmp_path)
 
 
-def test_packed_tensors_without_a_quantization_config_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, "awq")
-    write_config(tmp_path, **SIZES)
-    with pytest.raises(CheckpointError, match=r"holds tensor '.*\.(qweight|qzeros|scales)'"):
-        read_all(tmp_path)
-
-
 def except_layers(folder: Path, names: list[str], tensors: Tensors) -> None:
     """Make layers plain, as config and tensors have it."""
     plain = plain_tensors()
@@ -238,12 +231,6 @@ def test_layers_may_be_left_plain_but_not_a_part_of_what_is_multiplied_as_one(tm
         read_all(tmp_path)
 
 
-def test_a_bias_of_zeros_that_gptq_writers_add_says_nothing(tmp_path: Path) -> None:
-    tensors = write(tmp_path, "gptq")
-    save_file(tensors | {f"{LAYER}.bias": torch.zeros(64)}, tmp_path / SINGLE)
-    assert isinstance(read_all(tmp_path)["layers.1.mlp_out"], Int4Weight)
-
-
 def test_eight_bits_are_rounded_from_the_packed_weights_and_four_leave_them(tmp_path: Path) -> None:
     write(tmp_path, "awq")
     source = HuggingFaceFolder(name="x", folder=tmp_path)
@@ -256,12 +243,3 @@ def test_eight_bits_are_rounded_from_the_packed_weights_and_four_leave_them(tmp_
             own = source.weights(dtype=torch.float32).linear("layers.0.qkv")[0]
             assert isinstance(own, Int4Weight)
             assert torch.equal(weight.scales_OG, own.scales_OG)
-
-
-def test_a_sheet_says_what_is_stored(tmp_path: Path) -> None:
-    write(tmp_path, "gptq")
-    source = HuggingFaceFolder(name="x", folder=tmp_path)
-    formats, packed_bytes = source.stored_formats(), 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64) // 2
-    assert set(formats) == {"F16", "GPTQ int4"}
-    assert packed_bytes < formats["GPTQ int4"] < 1.2 * packed_bytes
-    assert source.stored_dtype() == "float16"

@@ -12,7 +12,6 @@ from tests.checkpoints.packed import METHODS, Codes, dequantised, tensors_of
 
 NAMES: dict[str, Method] = {"awq": "awq", "gptq": "gptq", "compressed": "compressed-tensors"}
 SHAPES = [(8, 32), (16, 128), (24, 96), (8, 256), (40, 384), (64, 160)]  # of any method
-LOOSE = [(1, 1), (3, 7), (5, 33), (9, 100), (17, 200)]  # of compressed-tensors alone, which fills up words
 
 
 def packing_of(method: str, group_size: int | None) -> Packing:
@@ -45,18 +44,6 @@ def test_every_group_size_gives_the_weight_bit_by_bit(method: str, shape: tuple[
     for group_size in (None, 32, 64, 96, 128, 256):
         if group_size is None or shape[1] % group_size == 0 or method.startswith("gptq"):
             check(method, shape, group_size, dtype)
-
-
-@pytest.mark.parametrize("shape", LOOSE)
-@pytest.mark.parametrize("method", ["compressed", "compressed_sym"])
-def test_words_that_are_not_full_are_read_as_far_as_they_mean_something(method: str, shape: tuple[int, int]) -> None:
-    check(method, shape, None, torch.float16)
-
-
-@pytest.mark.parametrize("method", ["awq", "gptq"])
-def test_what_does_not_fill_its_words_is_refused(method: str) -> None:
-    with pytest.raises(CheckpointError, match=r"12 outputs.*multiple of 8"):
-        packed_places(packing_of(method, 32), TensorPlace(name="w", shape=(12, 32)))
 
 
 def test_a_stored_zero_of_15_is_0_in_the_first_version_of_gptq() -> None:

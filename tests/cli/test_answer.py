@@ -12,7 +12,7 @@ import pytest
 from forerun import Engine, EngineConfig, GenerationStream, NoDrafter, SamplingParams
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.cli import answer
-from forerun.cli.answer import TokenOrigins, origin_shower, show_plainly, write_answer
+from forerun.cli.answer import origin_shower, show_plainly, write_answer
 from forerun.core.steps import DecodeStep, PrefillStep, StepStats
 from tests.text.tiny_tokenizers import write_byte_level
 
@@ -22,18 +22,6 @@ def step(token_ids: list[int], text: str, *, num_accepted: int) -> DecodeStep:
         num_drafted=4, num_verified=5, num_accepted=num_accepted, num_near_ties=0, draft_s=0, verify_s=0, was_hit=False
     )
     return DecodeStep(token_ids=tuple(token_ids), text=text, finish=None, stats=stats)
-
-
-def test_text_that_lags_behind_its_tokens_keeps_their_origin(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(write_byte_level(tmp_path))
-    a, b, c = (tokenizer.vocabulary()[token] for token in "ABC")
-    euro = tokenizer.encode("€")
-    assert len(euro) == 3, "the test needs a character of several tokens"
-    origins = TokenOrigins(tokenizer)
-    assert origins.of(step([a, b, c], "AB", num_accepted=2)) == [("AB", True)]
-    assert origins.of(step([a, *euro[:2]], "CA", num_accepted=1)) == [("C", False), ("A", True)]
-    assert origins.of(step([euro[2], a], "€", num_accepted=1)) == [("€", True)]
-    assert origins.of(step([], "A!", num_accepted=0)) == [("A!", False)]
 
 
 class Terminal(io.StringIO):

@@ -1,7 +1,5 @@
 """forerun bench kernels."""
 
-import json
-
 import pytest
 
 from forerun.backends.dtypes import runs_native
@@ -30,18 +28,6 @@ def test_tables_show_every_op_of_every_pass(run: Run) -> None:
     assert "left over" in shown.stdout
 
 
-@needs_native
-def test_markdown_and_json_say_the_same(run: Run) -> None:
-    marked = run(*SHORT, "--markdown")
-    assert "| op | weights | MB | 1 row | 3 rows | prompt 7 |" in marked.stdout
-    written = json.loads(run(*SHORT, "--json").stdout)
-    kinds = [(whole["is_prompt"], whole["num_rows"]) for whole in written["passes"]]
-    assert kinds == [(False, 1), (False, 3), (True, 7)]
-    assert written["num_threads"] == 1
-    op = written["passes"][0]["ops"][0]
-    assert {"name", "weights", "num_bytes", "multiply_adds", "time_s", "read_share", "peak_share"} <= op.keys()
-
-
 @pytest.mark.parametrize(
     ("flags", "said", "code"),
     [
@@ -54,10 +40,6 @@ def test_a_faulty_flag_is_named(run: Run, flags: tuple[str, ...], said: str, cod
     shown = run(*SHORT, *flags)
     assert shown.exit_code == code
     assert said in " ".join(shown.stderr.split())
-
-
-def test_a_model_that_is_not_there_is_named(run: Run) -> None:
-    assert run("bench", "kernels", "/no/such/model").exit_code == 5
 
 
 @needs_native

@@ -69,18 +69,6 @@ def test_parallel_drafting_is_compared_with_the_bound_of_a_plan(bench: Bench, fo
         assert not (tmp_path / "y.json").exists()
 
 
-def test_record_files_are_read_beside_each_other(bench: Bench, folder: Path) -> None:
-    shown = bench(
-        "report",
-        folder / "qa" / "parallel-temperature-0.jsonl",
-        "--baseline",
-        folder / "qa" / "none-temperature-0.jsonl",
-    )
-    assert shown.exit_code == 0, shown.output
-    assert "parallel writes" in shown.stdout
-    assert list(folder.glob("report.*")) == []
-
-
 def test_without_matplotlib_everything_but_the_page_works(
     bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,19 +83,6 @@ def test_without_matplotlib_everything_but_the_page_works(
     assert "pip install matplotlib" in asked.stderr
 
 
-@pytest.mark.parametrize("arguments", [("nowhere",), ("nowhere.jsonl",)])
-def test_what_is_not_there_is_an_error_of_the_user(bench: Bench, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    shown = bench("report", *(tmp_path / argument for argument in arguments))
-    assert shown.exit_code == 2
-    assert shown.stderr.startswith("forerun: error: ")
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_user(bench: Bench, folder: Path, tmp_path: Path) -> None:
-    shown = bench("report", folder, "--json", tmp_path / "nowhere" / "x.json")
-    assert shown.exit_code == 2
-    assert "cannot be written" in shown.stderr
-
-
 def test_exit_codes_of_compare(bench: Bench, folder: Path, tmp_path: Path) -> None:
     slow = write_sample_run(tmp_path / "b", **SMALL, slowdown=1.5, seed=1)
     assert bench("report", folder, "--json", tmp_path / "a.json").exit_code == 0
@@ -117,19 +92,3 @@ def test_exit_codes_of_compare(bench: Bench, folder: Path, tmp_path: Path) -> No
     assert (slower.exit_code, "slower: " in slower.stdout) == (1, True), slower.output
     assert bench("compare", slow, tmp_path / "a.json").exit_code == 0
     assert bench("compare", tmp_path / "a.json", slow, "--tolerance", "0.6").exit_code == 0
-
-
-def test_compare_refuses_what_it_cannot_use(bench: Bench, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{}")
-    for other in (tmp_path / "x.json", tmp_path / "nowhere.json"):
-        shown = bench("compare", folder, other)
-        assert shown.exit_code == 2
-        assert shown.stderr.startswith("forerun: error: ")
-    assert bench("compare", folder, folder, "--tolerance", "2").exit_code == 2
-
-
-def test_a_run_that_is_not_there_is_told_with_what_to_name(bench: Bench, tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "absent"):
-        shown = bench("report", place)
-        assert shown.exit_code == 2
-        assert "name a folder that forerun bench run wrote to" in shown.stderr

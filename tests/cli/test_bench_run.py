@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from forerun.bench.records.run_folder import read_run
 from forerun.bench.run import interleaved as bench_run
 from forerun.bench.run import session
 from forerun.bench.run.ceilings import measure_ceilings
-from forerun.cli import bench_run as module
-from forerun.cli.bench_run import lines_of_progress, progress_bar, read_url
-from forerun.core.places import cache_folder
+from forerun.cli.bench_run import read_url
 from tests.bench.players import keys_in, questions_file, records_in
-from tests.cli.conftest import Run, RunProcess
+from tests.cli.conftest import Run
 
 QUICK = ("--threads", "1", "--max-length", "256", "--num-prompts", "2", "-n", "6")
 
@@ -122,13 +119,6 @@ def test_a_wrong_flag_is_told_and_leaves_nothing_behind(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_that_is_not_there_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    for flags in (("--target", str(tmp_path / "none")), ("--draft", str(tmp_path / "none"))):
-        shown = run("bench", "run", "-o", str(tmp_path / "run"), *QUICK, *flags)
-        assert shown.exit_code == 5, shown.output
-        assert not (tmp_path / "run").exists()
-
-
 def test_a_folder_that_cannot_be_used_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     foreign = run("bench", "run", "-o", str(tmp_path), *QUICK)
@@ -145,66 +135,11 @@ def test_a_folder_that_cannot_be_used_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:8000", "https://host/v1", "http://[::1]:8000", "http://gpu-box.lan:8000/v1"]
-)
-def test_an_address_is_taken_apart(url: str) -> None:
-    assert read_url(f"vllm={url}") == ("vllm", url)
-
-
-@pytest.mark.parametrize(
     "text", ["vllm", "vllm=", "vllm=host:8000", "vllm=ftp://host", "vllm=http://", "vllm=http://host:port", "=x", ""]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must have the form PEER=URL"):
         read_url(text)
-
-
-def test_names_are_separated_by_commas() -> None:
-    assert module.names(" none, draft_model,,") == ("none", "draft_model")
-    assert module.names("") == ()
-
-
-def test_without_a_terminal_progress_is_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
-    show = lines_of_progress(200)
-    for done in range(201):
-        show(done, "somebody")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"forerun: {done} of 200 answers" for done in range(0, 201, 20)]
-
-
-def test_on_a_terminal_progress_is_drawn_between_answers_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A thread that draws on its own would take time from who is being measured."""
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    before = threading.active_count()
-    with progress_bar() as start:
-        show = start(4)
-        show(1, "draft_model, builtin 7")
-        assert threading.active_count() == before
-    assert "draft_model, builtin 7" in capsys.readouterr().err
-
-
-def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    monkeypatch.delenv("FORERUN_CACHE", raising=False)
-    assert cache_folder() == tmp_path / "x" / "forerun"
-    monkeypatch.setenv("FORERUN_CACHE", "~/mine")
-    assert cache_folder() == Path.home() / "mine"
-    monkeypatch.delenv("FORERUN_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "forerun"
-
-
-def test_help_is_cheap_and_shows_every_flag(run_process: RunProcess) -> None:
-    shown = run_process("bench", "run", "--help", PYTHONPROFILEIMPORTTIME="1", COLUMNS="200")
-    assert shown.returncode == 0
-    for flag in ("--out", "--drafters", "--peers", "--data", "--num-prompts", "--tune", "--url", "--repeats"):
-        assert flag in shown.stdout
-    imported = {line.split("|")[-1].strip() for line in shown.stderr.splitlines()}
-    assert "typer" in imported
-    assert imported.isdisjoint({"torch", "numpy", "matplotlib", "tokenizers", "transformers"})
 
 
 def test_the_command_is_written_down_so_that_it_can_be_typed_again(

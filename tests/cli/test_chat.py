@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from forerun.text.conversation import Conversation
 from tests.cli.conftest import Run, RunProcess
 
@@ -46,24 +44,12 @@ def test_commands_are_obeyed_and_unknown_ones_named(run: Run, target: str) -> No
     assert "cut after 8 tokens" in shown.stderr
 
 
-@pytest.mark.parametrize("typed", ["one \\\ntwo\n", "/multi\none \ntwo\n/end\n"])
-def test_several_lines_make_one_message(run: Run, target: str, typed: str) -> None:
-    expected = run("chat", target, "-q", "one \ntwo", *SHORT).stdout
-    assert run("chat", target, *SHORT, typed=typed).stdout == expected
-
-
 def test_a_later_turn_has_the_earlier_ones_before_it_until_they_are_cleared(run: Run, target: str) -> None:
     fresh = run("chat", target, "-q", "Hi", *SHORT).stdout
     answers = run("chat", target, *SHORT, typed="Hi\nHi\n/clear\nHi\n").stdout
     assert answers.startswith(fresh)
     assert answers.endswith(fresh)
     assert answers != fresh * 3
-
-
-def test_an_answer_cut_by_the_context_says_so(run: Run, target: str) -> None:
-    shown = run("chat", target, "-q", "Hi", "--max-length", "64", "--ignore-eos")
-    advice = "/shift drops the oldest turns, /clear forgets all, --max-length allows up to 512"
-    assert f"the context of 64 tokens is full; {advice}" in shown.stderr
 
 
 def test_a_turn_that_does_not_fit_is_told_and_the_chat_goes_on(run: Run, target: str) -> None:
@@ -92,9 +78,3 @@ def test_every_answer_of_a_chat_may_be_an_object(run: Run, target: str) -> None:
     texts = [json.loads(line)["text"] for line in shown.stdout.splitlines()]
     assert len(texts) == 2
     assert texts[0].strip() == run("chat", target, "-q", "Hi", *SHORT).stdout.strip()
-
-
-def test_a_line_that_begins_like_a_command_can_be_sent(run: Run, target: str) -> None:
-    shown = run("chat", target, *SHORT, typed="/tmp/x is what?\n /tmp/x is what?\n")
-    assert "put a space before it" in shown.stderr
-    assert shown.stdout == run("chat", target, "-q", "/tmp/x is what?", *SHORT).stdout

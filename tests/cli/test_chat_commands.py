@@ -99,14 +99,6 @@ def test_a_sampled_answer_is_written_again_with_a_seed_that_follows(engine: Engi
     assert len(fresh[0].conversation.turns) == 1
 
 
-def test_an_answer_that_fails_leaves_the_one_before(engine: Engine, converse: Chat) -> None:
-    session, _, _ = converse("one")
-    before = list(session.conversation.turns)
-    _, _, told = converse(f"/set max_new_tokens {engine.max_length}", "/regenerate", session=session)
-    assert "exceeds the context" in told
-    assert session.conversation.turns == before
-
-
 @pytest.mark.parametrize("options", [ChatOptions(), ChatOptions(system_prompt="Be brief.")])
 def test_an_answer_goes_on_where_it_was_cut(engine: Engine, converse: Chat, options: ChatOptions) -> None:
     session, shown, told = converse("/continue", "one", "/continue", options=options)
@@ -115,15 +107,6 @@ def test_an_answer_goes_on_where_it_was_cut(engine: Engine, converse: Chat, opti
     assert session.conversation.turns == whole.conversation.turns
     assert told.count("there is no answer to continue") == 1
     assert "there is no answer" in converse("/shift 1", "/continue", session=session)[2]
-
-
-def test_an_answer_that_is_whole_goes_on_with_nothing(engine: Engine, converse: Chat) -> None:
-    session, _, _ = converse("one")
-    before = list(session.conversation.turns)
-    ends = ("/set logit_bias 40=10000", f"/set stop {engine.tokenizer.decode([40])}")
-    _, _, told = converse(*ends, "/continue", session=session)
-    assert "(the model adds nothing)" in told
-    assert session.conversation.turns == before
 
 
 def test_the_system_prompt_can_be_shown_changed_and_removed(engine: Engine, converse: Chat) -> None:
@@ -208,29 +191,6 @@ def test_a_conversation_is_saved_and_comes_back(converse: Chat, tmp_path: Path) 
     assert roles == ["system", "user", "assistant", "user", "assistant"]
 
 
-def test_a_file_of_others_is_not_replaced_and_ones_own_is(converse: Chat, tmp_path: Path) -> None:
-    others, own = tmp_path / "notes.txt", tmp_path / "talk.json"
-    others.write_text("mine")
-    _, _, told = converse("one", f"/save {others}", f"/save {own}", "two", f"/save {own}")
-    assert "exists already and was not changed" in told
-    assert others.read_text() == "mine"
-    assert len(json.loads(own.read_text())["messages"]) == 4
-    own.write_text("another's")
-    assert "exists already" in converse(f"/save {tmp_path / 'new.json'}", f"/save {own}")[2]
-    assert own.read_text() == "another's"
-    assert "/save needs the name of a file" in converse("/save")[2]
-    assert "cannot be read (No such file" in converse(f"/load {tmp_path / 'none'}")[2]
-
-
-def test_a_conversation_of_another_model_says_so_and_goes_on(converse: Chat, tmp_path: Path) -> None:
-    file = tmp_path / "talk.json"
-    converse("one", f"/save {file}")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "someone/else\x1b[2J", "identity": "another"}))
-    session, _, told = converse(f"/load {file}")
-    assert f"held with someone/else·[2J; {BUILTIN_TARGET} continues it" in told
-    assert said(session) == ["one"]
-
-
 def test_a_kept_conversation_is_written_turn_by_turn(run: Run, tmp_path: Path) -> None:
     file, flags = tmp_path / "talk.json", ("chat", BUILTIN_TARGET, "-n", "2", "--ignore-eos", "--drafter", "none")
     run(*flags, "--resume", str(file), "--temperature", "0.5", "-q", "one")
@@ -284,18 +244,6 @@ def test_the_oldest_turns_make_room_where_the_user_wants_it(
     assert told.count("(left out from now on: the oldest") == 1
     assert 0 < session.conversation.num_dropped < num_answers
     assert session.conversation.prompt("x")[0] == {"role": "system", "content": "Be brief."}
-
-
-def test_turns_are_left_out_by_number(converse: Chat) -> None:
-    session, _, told = converse("one", "two", "three", "/shift 9", "/shift x", "/shift", "/shift 1", "/shift")
-    assert "/shift 9 must be a number of turns from 1 to 3" in told
-    assert "/shift x needs a number of turns" in told
-    assert "the oldest 2 of 3 turns;" in told
-    assert "the oldest 3 of 3 turns;" in told
-    assert "/shift has nothing to leave out" in told
-    assert session.conversation.prompt("x") == [{"role": "user", "content": "x"}]
-    converse("/undo", session=session)
-    assert session.conversation.num_dropped == 2
 
 
 def test_tab_completes_commands_and_settings(converse: Chat) -> None:

@@ -56,6 +56,7 @@ def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: s
     (before,) = read_transcript(file, KeptFiles(MAX_BYTES)).turns
     assert before.is_stopped
     with running(*flags, "-n", "7") as (process, type_in, read_until):
+        read_until(b"1 turn so far; the last question was: Hi")
         read_until(b"> ")
         type_in(b"/continue\r")
         type_in(b"/stats\r")
@@ -72,39 +73,7 @@ def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None
         assert process.wait(timeout=30) == 0
 
 
-def test_one_message_in_a_pipe_is_followed_by_no_speed(run: Run, target: str) -> None:
-    assert "tokens/s" not in run("run", target, "Hi", "-n", "8", "--ignore-eos").stderr
-
-
-def test_what_is_typed_while_an_answer_is_written_comes_at_the_next_prompt(target: str) -> None:
-    flags = ("--drafter", "none", "--logit-bias", "40=1000", "-n", "40", "--device", "paced:target=20ms")
-    with running("chat", target, *flags) as (process, type_in, read_until):
-        read_until(b"> ")
-        type_in(b"Hi\r")
-        read_until(b"III")  # the answer has begun, and takes most of a second
-        type_in(b"/help")
-        assert b"help" not in read_until(b"cut after 40").partition(b"cut after")[0]
-        type_in(b"\r")
-        read_until(b"/regenerate")
-        type_in(b"/exit\r")
-        assert process.wait(timeout=30) == 0
-
-
-def test_pasted_lines_are_one_message(chatting: OnTerminal) -> None:
-    process, type_in, read_until = chatting
-    read_until(b"> ")
-    type_in(b"\x1b[200~one\n/two\nthree\x1b[201~")
-    read_until(b"three")
-    type_in(b"\r")
-    read_until(b"cut after")
-    type_in(b"/exit\r")
-    shown = read_until(b"/exit")
-    assert process.wait(timeout=30) == 0
-    assert b"III" not in shown
-    assert b"no command" not in shown
-
-
-def test_commands_are_completed_and_questions_asked(chatting: OnTerminal) -> None:
+def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message(chatting: OnTerminal) -> None:
     process, type_in, read_until = chatting
     read_until(b"> ")
     type_in(b"/und\t\r")
@@ -121,25 +90,14 @@ def test_commands_are_completed_and_questions_asked(chatting: OnTerminal) -> Non
     type_in(b"\r")
     read_until(b"left out from now on")
     read_until(b"cut after 300")
+    type_in(b"/set max_new_tokens 40\r")
+    type_in(b"\x1b[200~one\n/two\nthree\x1b[201~")
+    read_until(b"three")
+    type_in(b"\r")
+    assert b"no command" not in read_until(b"cut after 40")
     type_in(b"/exit\r")
+    assert b"III" not in read_until(b"/exit"), "the other lines are answered too"
     assert process.wait(timeout=30) == 0
-
-
-def test_a_chat_that_is_killed_has_kept_every_turn(target: str, tmp_path: Path) -> None:
-    file = tmp_path / "talk.json"
-    flags = ("chat", target, "--drafter", "none", "-n", "8", "--ignore-eos", "--resume", str(file))
-    with running(*flags) as (process, type_in, read_until):
-        read_until(b"> ")
-        for question in (b"one\r", b"two\r"):
-            type_in(question)
-            read_until(b"cut after 8")
-        type_in(b"/stats\r")
-        read_until(b"prompt of ")
-        process.kill()
-    assert [turn.said for turn in read_transcript(file, KeptFiles(MAX_BYTES)).turns] == ["one", "two"]
-    assert list(tmp_path.iterdir()) == [file]
-    with running(*flags) as (_, type_in, read_until):
-        read_until(b"2 turns so far; the last question was: two")
 
 
 def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forerun.cli.distill import read_duration
-from forerun.cli.distill_progress import clock
 from forerun.cli.main import app
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
@@ -27,10 +26,6 @@ def test_times_are_read(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a time such as"):
         read_duration(text)
-
-
-def test_times_are_shown() -> None:
-    assert [clock(seconds) for seconds in (-1, 9, 309, 3909)] == ["0:00", "0:09", "5:09", "1:05:09"]
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,6 @@ def test_json_is_one_object_with_text_ids_and_all_statistics(run_process: RunPro
     assert finished.stderr == ""
 
 
-@pytest.mark.parametrize("drafter", ["auto", "none", "prompt_lookup", "ngram"])
-def test_every_drafter_gives_the_text_of_the_draft_model(run: Run, target: str, draft: str, drafter: str) -> None:
-    expected = run("generate", target, "-md", draft, "--json", *SAMPLED)
-    found = run("generate", target, "--spec-method", drafter, "--json", *SAMPLED)
-    assert json.loads(found.stdout)["token_ids"] == json.loads(expected.stdout)["token_ids"]
-
-
 @pytest.mark.parametrize("flags", [(), ("--search", "paper", "--draft-weights", "int8", "--fixed-widths")])
 def test_the_built_in_target_drafts_for_itself(
     run: Run, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,30 +63,6 @@ def test_the_text_goes_to_stdout_and_one_line_of_numbers_to_stderr(
     assert all((part in numbers[0]) == ("--stats" in flags) for part in ("drafted tokens accepted", "seed 1"))
 
 
-def test_show_tree_writes_no_marks_into_a_pipe_and_says_why(run: Run, target: str) -> None:
-    shown = run("generate", target, "--show-tree", *SAMPLED)
-    assert "warning: --show-tree needs a terminal, which stdout is not: only the text is printed" in shown.stderr
-    assert shown.stdout == run("generate", target, *SAMPLED).stdout
-    assert "drafted and accepted" not in shown.stderr
-    assert "\x1b" not in shown.output
-
-
-def test_the_prompt_may_come_from_stdin(run: Run, target: str) -> None:
-    piped = run("generate", target, "--json", *SAMPLED[2:], typed="Once upon")
-    assert json.loads(piped.stdout) | {"stats": 0} == json.loads(run("generate", target, "--json", *SAMPLED).stdout) | {
-        "stats": 0
-    }
-
-
-def test_one_newline_at_the_end_of_a_piped_text_is_the_pipe_s(run: Run, target: str) -> None:
-    def num_prompt_tokens(typed: str) -> int:
-        shown = run("generate", target, "-n", "1", "--json", typed=typed)
-        return int(json.loads(shown.stdout)["stats"]["num_prompt_tokens"])
-
-    assert num_prompt_tokens("Once upon\n") == num_prompt_tokens("Once upon")
-    assert num_prompt_tokens("Once upon\n\n") > num_prompt_tokens("Once upon")
-
-
 def test_sampling_flags_reach_the_sampler(run: Run, target: str) -> None:
     forced = run("generate", target, "-p", "x", "-n", "5", "--json", "--logit-bias", "40=1000", "--logit-bias", "41=-5")
     assert json.loads(forced.stdout)["token_ids"] == [40] * 5
@@ -115,18 +84,6 @@ def test_a_flag_goes_before_its_environment_variable(run: Run, target: str, monk
     monkeypatch.setenv("FORERUN_MAX_NEW_TOKENS", "3")
     assert len(json.loads(run(*arguments).stdout)["token_ids"]) == 3
     assert len(json.loads(run(*arguments, "--max-tokens", "4").stdout)["token_ids"]) == 4
-
-
-def test_a_model_that_is_named_goes_before_its_environment_variable(
-    run: Run, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ("-p", "x", "--ignore-eos", "--json", "-n", "3")
-    monkeypatch.setenv("FORERUN_MODEL", target)
-    assert run("generate", *flags).exit_code == 0
-    monkeypatch.setenv("FORERUN_MODEL", "no/such/model")
-    assert run("generate", target, *flags).exit_code == 0
-    assert run("generate", *flags, "-m", target).exit_code == 0
-    assert run("generate", *flags).exit_code != 0
 
 
 @pytest.mark.parametrize(
@@ -163,14 +120,6 @@ def test_a_wrong_flag_is_told_in_one_message(
     assert len(told) == 1
 
 
-def test_an_answer_may_come_as_a_line_of_json_a_step(run: Run, target: str) -> None:
-    shown = run("generate", target, "--json-lines", *SAMPLED)
-    *steps, last = map(json.loads, shown.stdout.splitlines())
-    assert [step["done"] for step in (*steps, last)] == [False] * len(steps) + [True]
-    assert "".join(step["text"] for step in steps) == last["text"]
-    assert [token for step in steps for token in step["token_ids"]] == last["token_ids"]
-
-
 @pytest.mark.parametrize(
     ("flags", "num_lines"), [((), 2), (("--quiet",), 0), (("--log-level", "error"), 0), (("-v",), 4)]
 )
@@ -193,28 +142,6 @@ def test_the_names_that_other_programs_have_for_flags_mean_the_same(run: Run, ta
         *("--repeat-penalty", "1.1"),
     )
     assert json.loads(theirs.stdout)["token_ids"] == json.loads(ours.stdout)["token_ids"]
-
-
-def test_minus_one_new_tokens_fill_the_context(run: Run, target: str) -> None:
-    shown = run("generate", target, "-p", "x", "-n", "-1", "--ignore-eos", "--max-length", "40", "--json")
-    stats = json.loads(shown.stdout)["stats"]
-    assert stats["num_prompt_tokens"] + stats["num_new_tokens"] == 40
-
-
-def test_without_a_prompt_the_user_is_told_how_to_give_one(run: Run, target: str) -> None:
-    shown = run("generate", target)
-    assert shown.exit_code == 2
-    assert "--prompt" in shown.stderr
-
-
-def test_a_pair_with_other_tokens_is_refused_without_a_traceback(
-    run_process: RunProcess, target: str, plain: str
-) -> None:
-    finished = run_process("generate", target, "--draft", plain, "-p", "x")
-    assert finished.returncode == 3
-    assert finished.stderr.startswith("forerun: error: ")
-    assert "id 0 is" in finished.stderr
-    assert "Traceback" not in finished.stderr
 
 
 def test_ctrl_c_stops_with_the_text_so_far(target: str) -> None:

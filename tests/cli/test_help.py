@@ -39,17 +39,6 @@ def test_help_shows_every_flag_and_every_word(
     assert max(map(len, shown.stdout.splitlines())) <= width
 
 
-def test_all_commands_are_on_a_terminal_of_24_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = run().stdout.splitlines()[-23:]
-    assert shown[shown.index("Commands:") + 1].startswith("  generate  Continue a text.")
-    assert any(line.startswith("  bench  ") for line in shown)
-
-
-def test_what_stands_in_brackets_is_no_markup(run: Run) -> None:
-    assert "torch device [the target's]." in run("generate", "--help").stdout
-
-
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
@@ -95,12 +84,6 @@ def test_a_variable_after_another_name_of_a_flag_or_after_one_that_is_gone_is_to
     monkeypatch.setenv(name, "int8")
     line = f"forerun: warning: unknown environment variable {name}: {advice}"
     assert run("version").stderr.startswith(line)
-
-
-def test_no_variable_is_a_switch_for_one_command_and_a_value_for_another() -> None:
-    params = [param for _, command in COMMANDS for param in command.params if getattr(param, "envvar", None)]
-    switches = {param.envvar for param in params if param.is_flag}
-    assert switches & {param.envvar for param in params if not param.is_flag} == set()
 
 
 @pytest.mark.parametrize(

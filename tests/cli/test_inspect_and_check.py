@@ -4,9 +4,6 @@ import json
 import random
 from pathlib import Path
 
-import pytest
-
-from forerun.cli.sheet import count, size
 from tests.cli.conftest import Run
 from tests.drafting.mapped import random_map, write_mapped
 
@@ -29,13 +26,6 @@ def test_inspect_says_why_a_model_cannot_run(run: Run, tmp_path: Path) -> None:
         shown = run("inspect", str(tmp_path), *flags)
         assert shown.exit_code == 3
         assert "gpt2" in shown.stdout
-
-
-@pytest.mark.parametrize("command", ["inspect", "generate", "chat"])
-def test_a_model_that_does_not_exist_has_its_own_exit_code(run: Run, command: str) -> None:
-    shown = run(command, "./nowhere", typed="x")
-    assert shown.exit_code == 5
-    assert shown.stderr.startswith("forerun: error: there is no such file or folder: ./nowhere")
 
 
 def test_check_accepts_a_pair_with_the_same_tokens(run: Run, target: str, draft: str) -> None:
@@ -71,15 +61,3 @@ def test_a_draft_with_a_part_of_the_tokens_is_shown_and_fits_its_own_target_only
     shown = run("check", target, folders[num_ids - 1])
     assert shown.exit_code == 3
     assert f"a target with {num_ids - 1} ids, but {target} has {num_ids}" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (None, "unknown")]
-)
-def test_bytes_are_written_for_people(num_bytes: int | None, text: str) -> None:
-    assert size(num_bytes) == text
-
-
-@pytest.mark.parametrize(("number", "text"), [(999, "999"), (1_540_000_000, "1.54 B"), (260_032, "260 K")])
-def test_parameters_are_written_for_people(number: int, text: str) -> None:
-    assert count(number) == text

@@ -1,19 +1,12 @@
 """Help, version and mistyped commands."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 
-from forerun import __version__
 from forerun.cli.failures import MORE_MEMORY, shows_errors
 from tests.cli.conftest import ROOT, Run, RunProcess
-
-
-@pytest.mark.parametrize("arguments", [("version",), ("--version",)])
-def test_the_version_is_told(run: Run, arguments: tuple[str, ...]) -> None:
-    assert run(*arguments).stdout.startswith(f"forerun {__version__} (Python {sys.version_info.major}.")
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
@@ -28,13 +21,6 @@ def test_every_command_has_help(run: Run, command: str) -> None:
     assert shown.exit_code == 0
     assert "--" in shown.stdout
     assert run("help", command).stdout == shown.stdout
-
-
-def test_help_of_the_program_imports_no_rich_text(run_process: RunProcess) -> None:
-    finished = run_process("--help", PYTHONPROFILEIMPORTTIME="1")
-    assert "generate" in finished.stdout
-    assert "typer" in finished.stderr
-    assert "rich.console" not in finished.stderr
 
 
 def test_ctrl_c_before_anything_is_there_ends_quietly(run_process: RunProcess, tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from shutil import copytree
 import pytest
 
 from forerun.checkpoints.short_names.catalogue import SMOLLM2, HubFolder, listed_models, named_models
-from forerun.cli.drafter_options import DrafterOptions
-from forerun.core.drafter_config import DraftModel
-from forerun.core.errors import ConfigError
 from tests.cli.conftest import Run, RunProcess, command, environment
 from tests.marks import rest_slow
 
@@ -45,29 +42,6 @@ def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
     assert [line.split()[0] for line in shown.splitlines()[1:27]] == [model.name for model in listed_models()]
 
 
-def test_an_unknown_name_is_told_where_they_are_listed(run: Run) -> None:
-    finished = run("models", "llama9")
-    assert finished.exit_code == 5
-    assert "no model has the short name 'llama9': `forerun models` lists them" in finished.stderr
-
-
-def test_draft_auto_takes_the_draft_that_the_catalogue_names(run: Run) -> None:
-    assert DrafterOptions(draft="auto").config("qwen2.5-coder:7b") == DraftModel(model="qwen2.5-coder:0.5b")
-    assert DrafterOptions(draft="auto").config("builtin") == DraftModel(model="builtin-draft")
-    with pytest.raises(ConfigError, match="--draft auto: no draft is known for mistral:7b: name a smaller"):
-        DrafterOptions(draft="auto").config("mistral:7b")
-
-
-def test_a_model_says_where_it_can_be_had(run: Run) -> None:
-    shown = run("models", SMOLLM2).stdout
-    assert "SmolLM2-135M-Instruct, llama, 135 M parameters" in shown
-    assert re.search(rf"licence +Apache-2.0\n +{MODEL.licence_source}\n", shown)
-    assert max(map(len, shown.splitlines())) <= 80
-    assert re.search(r"draft +smollm2-draft, part of this package\n", shown)
-    assert "`forerun pull smollm2` fetches it" in shown
-    assert all(origin.origin in shown for origin in MODEL.origins)
-
-
 def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: str, tmp_path: Path) -> None:
     folder = in_hub_cache(tmp_path, target)
     sheet = json.loads(run_process("models", "--json", HF_HUB_CACHE=str(tmp_path)).stdout.splitlines()[0])
@@ -75,14 +49,6 @@ def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: st
     assert sheet["bytes"] == sum((folder / name).stat().st_size for name in MODEL.origins[0].files)  # type: ignore[union-attr]
     shown = run_process("models", SMOLLM2, HF_HUB_CACHE=str(tmp_path)).stdout
     assert f"bfloat16 safetensors, {sheet['bytes'] / 1e6:.0f} MB" in shown
-
-
-def test_pull_says_what_is_here_already(run_process: RunProcess, target: str, tmp_path: Path) -> None:
-    folder = in_hub_cache(tmp_path, target)
-    finished = run_process("pull", SMOLLM2, HF_HUB_CACHE=str(tmp_path))
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert str(folder) in finished.stdout
-    assert "Apache-2.0" in finished.stdout
 
 
 def test_a_pull_without_network_says_in_one_line_what_to_place_where(run_process: RunProcess, tmp_path: Path) -> None:
@@ -124,6 +90,7 @@ def read_all(leader: int) -> str:
     return written.decode()
 
 
+@pytest.mark.slow
 def test_at_a_terminal_it_is_tried_and_the_reason_said_where_it_fails(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     changes = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}

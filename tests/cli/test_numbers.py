@@ -1,6 +1,5 @@
 """What is said of an answer: first what drafting gained, then the speed; all that is known only where it is wanted."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,13 +71,6 @@ def test_the_long_line_begins_with_the_short_one_and_explains_itself() -> None:
     assert all_numbers(result, Automatic(), is_greedy=False).count("seed 7") == 1
     plain = answered(None, num_drafted=0, rounds_by={"none": 50})
     assert " · nothing drafted · " in all_numbers(plain, Automatic(), is_greedy=True)
-
-
-def test_a_drafter_that_was_away_or_late_is_told_of() -> None:
-    away = answered(None, num_rounds_down=12)
-    assert all_numbers(away, Automatic(), is_greedy=True).endswith(" · drafter away in 12 of 50 passes")
-    late = replace(away, stats=replace(away.stats, num_rounds_down=0, num_rounds_late=3))
-    assert all_numbers(late, Automatic(), is_greedy=True).endswith(" · drafter late in 3 of 50 passes")
 
 
 def test_advice_is_given_only_where_a_drafter_chosen_by_hand_was_surely_slower() -> None:

@@ -3,14 +3,13 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import typer
 
-from forerun.cli.drafter_options import NAMES, DrafterName, DrafterOptions, read_cores
+from forerun.cli.drafter_options import DrafterOptions, read_cores
 from forerun.cli.options import OWN_TO_MODELS, EngineOptions, SamplingOptions, settle
-from forerun.cli.values import read_size, reader_of
+from forerun.cli.values import reader_of
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
@@ -20,7 +19,6 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
-    paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
 
@@ -47,20 +45,6 @@ def test_variables_of_the_chat_template_are_one_json_object() -> None:
     for text in ("enable_thinking=false", "[1]", 5000 * "["):
         with pytest.raises(ConfigError, match=r"--chat-template-kwargs '.*(not valid JSON|JSON object, such as)"):
             EngineOptions(chat_template_kwargs=text).config("m", NoDrafter())
-
-
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [("0", 0), ("4096", 4096), ("512MB", 512_000_000), ("1.5 gib", 3 * 2**29), ("2G", 2_000_000_000), ("7KiB", 7168)],
-)
-def test_a_size_is_read_as_people_write_it(text: str, num_bytes: int) -> None:
-    assert read_size(text) == num_bytes
-
-
-@pytest.mark.parametrize("text", ["", "-1", "MB", "1.MB", "1e9", "2 TB", "512 M B", "nan", "9" * 40, "٣MB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="must be a size, such as 512MB"):
-        read_size(text)
 
 
 def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,20 +93,6 @@ def test_who_drafts(options: DrafterOptions, model: str, drafter: object) -> Non
     assert options.config(model) == drafter
 
 
-def test_a_parallel_drafter_takes_the_named_draft_and_its_shape() -> None:
-    options = DrafterOptions(drafter=PARALLEL, draft="d", verify_width=16, draft_width=6)
-    shape = DraftModel(model="d", verify_width=16, draft_width=6)
-    assert options.config("m") == Parallel(draft=shape)
-
-
-def test_a_parallel_drafter_goes_where_its_flags_say() -> None:
-    text = ",".join(map(str, CORES))
-    here = DrafterOptions(drafter=PARALLEL, drafter_cores=text, draft_device="cuda:1", draft_ranks=2)
-    assert here.config(BUILTIN_TARGET) == Parallel(cores=tuple(CORES), device="cuda:1", ranks=2)
-    elsewhere = DrafterOptions(drafter=PARALLEL, drafter_address=WORKER, key_file="k", verify_width=4)
-    assert elsewhere.config("m") == Parallel(address=WORKER, key_file="k", draft=DraftModel(verify_width=4))
-
-
 def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None:
     options = DrafterOptions(
         drafter=LAYER_SKIP, verify_width=9, depth=5, adaptive=False, search="off", skip_sets="sets.json",
@@ -132,21 +102,6 @@ def test_every_flag_of_a_target_that_drafts_for_itself_finds_its_field() -> None
         verify_width=9, depth=5, adaptive=False, search="off", sets="sets.json", weights="int4"
     )  # fmt: skip
     assert options.config("m") == expected
-
-
-def test_the_papers_search_brings_the_papers_settings() -> None:
-    options = DrafterOptions(drafter=LAYER_SKIP, search="paper")
-    assert options.config("m") == paper_layer_skip()
-    assert replace(options, depth=8).config("m") == replace(paper_layer_skip(), depth=8)
-
-
-def test_what_is_kept_of_the_target_can_draft_beside_it() -> None:
-    options = DrafterOptions(
-        drafter=PARALLEL, draft="self", skip_sets="sets.json", draft_weights="int8", verify_width=8,
-        adaptive=False, draft_device="cuda:1",
-    )  # fmt: skip
-    draft = LayerSkip(sets="sets.json", weights="int8", verify_width=8, adaptive=False)
-    assert options.config("m") == Parallel(draft=draft, device="cuda:1")
 
 
 @pytest.mark.parametrize(
@@ -175,12 +130,6 @@ def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(o
         replace(options, drafter=PARALLEL).config("m")
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", PARALLEL])
-def test_a_drafter_that_needs_a_draft_says_so(drafter: str) -> None:
-    with pytest.raises(ConfigError, match=f"--drafter {drafter} needs a draft for m: .* --draft"):
-        DrafterOptions(drafter=drafter).config("m")
-
-
 @pytest.mark.parametrize(
     ("options", "flag", "advice"),
     [
@@ -194,11 +143,7 @@ def test_a_drafter_that_needs_a_draft_says_so(drafter: str) -> None:
         (DrafterOptions(drafter_address=WORKER), "--drafter-address", "parallel"),
         (DrafterOptions(drafter="none", key_file="k"), "--key-file", "parallel"),
         (DrafterOptions(draft_width=2, drafter_address=WORKER), "--draft-width and --drafter-address", "parallel"),
-        (
-            DrafterOptions(search="off", drafter_address=WORKER),
-            "--search and --drafter-address",
-            None,
-        ),
+        (DrafterOptions(search="off", drafter_address=WORKER), "--search and --drafter-address", None),
         (DrafterOptions(search="off"), "--search", "layer_skip"),
         (DrafterOptions(drafter="none", draft_weights="plain"), "--draft-weights", "layer_skip"),
         (DrafterOptions(draft="d", skip_sets="s"), "--skip-sets", "layer_skip"),
@@ -241,10 +186,6 @@ def test_cores_must_be_those_of_this_process() -> None:
     if hasattr(os, "sched_getaffinity"):
         with pytest.raises(ConfigError, match=f"--cores 9999: .* core 9999: .*{CORES[0]}"):
             read_cores("9999", flag="--cores")
-
-
-def test_every_drafter_has_a_name() -> None:
-    assert set(NAMES.values()) == set(get_args(DrafterName)) - {"ngram"}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from forerun.cli.plain import PlainGroup, add_command
 from forerun.cli.plan import plan
 from forerun.engine import calibrate
 from forerun.engine.profile import Profile
-from forerun.engine.trace import read_traces, write_traces
+from forerun.engine.trace import write_traces
 from forerun.planner.synthetic import SyntheticPair
 from tests.cli.conftest import Run
-from tests.planner.paces import flat
 
 PACED = "paced:target=10ms@8,13ms@32;draft=2ms"
 RunPlan = Callable[..., Result]
@@ -87,15 +86,6 @@ def test_a_machine_that_is_not_here_is_called_a_projection(run_command: RunPlan,
     }
 
 
-def test_a_profile_in_a_file_is_used(run_command: RunPlan, traces: Path, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    paces = {1: flat(10.0), 2: flat(7.0)}
-    Profile(source="measured", unit="core", target=paces, draft=paces).write(path)
-    shown = run_command("plan", "--profile", str(path), "--trace", str(traces))
-    assert "predicted from times measured on this machine" in shown.stdout
-    assert "2 shared" in shown.stdout
-
-
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Few repeats, and as many threads afterwards as before."""
@@ -121,16 +111,6 @@ def test_this_machine_is_measured_and_planned_in_one_call(
     assert list(profile.target) == list(profile.draft) == [1]
     plain = next(entry for entry in json.loads(out.read_text())["plans"] if entry["kind"] == "plain")
     assert plain["round_s"] == pytest.approx(profile.target[1].step_s(1) + profile.serial_overhead_s)
-
-
-@pytest.mark.usefixtures("quickly")
-def test_this_machine_may_be_measured_alone(run_command: RunPlan, tmp_path: Path, target: str, draft: str) -> None:
-    path = tmp_path / "profile.json"
-    shown = run_command("plan", "--target", target, "--draft", draft, "--threads", "1", "--calibrate", str(path))
-    assert (shown.exit_code, shown.stdout) == (0, "")
-    assert Profile.read(path).source == "measured"
-    unfit = run_command("plan", "--target", target, "--draft", "no/such/draft", "--calibrate", str(path))
-    assert unfit.exit_code == 5
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version": 9}'], ids=["absent", "no JSON", "another version"])
@@ -162,22 +142,3 @@ def test_what_is_missing_or_wrong_is_said(run_command: RunPlan, arguments: tuple
     shown = run_command("plan", *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr
-
-
-def test_answers_of_one_temperature_are_taken(run_command: RunPlan, traces: Path) -> None:
-    assert run_command("plan", "--paced", PACED, "--trace", str(traces), "--temperature", "0").exit_code == 0
-    shown = run_command("plan", "--paced", PACED, "--trace", str(traces), "--temperature", "0.7")
-    assert shown.exit_code == 2
-    assert "only of 0" in shown.stderr
-
-
-def test_a_trace_of_the_built_in_pair_is_recorded(run_command: RunPlan, tmp_path: Path) -> None:
-    out = tmp_path / "trace.jsonl"
-    shown = run_command(
-        "trace", "--out", str(out), "--num-prompts", "2", "--max-new-tokens", "8", "--temperature", "0.5",
-        "--threads", "1",
-    )  # fmt: skip
-    assert shown.exit_code == 0, shown.output
-    recorded = read_traces(out)
-    assert [item.temperature for item in recorded] == [0.5, 0.5]
-    assert f"--trace {out}" in shown.stderr

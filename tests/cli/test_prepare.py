@@ -1,15 +1,13 @@
 """forerun prepare, run as a user runs it."""
 
-import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
 from forerun.checkpoints.open import open_source
-from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_in_cache
 from tests.cli.conftest import Run
 
 FEW = ("--num-prompts", "2", "--max-new-tokens", "64", "--threads", "1")
@@ -39,11 +37,7 @@ def assert_table(shown: Result, sets: list[NamedSet]) -> None:
     found = [match for row in rows if (match := ROW.fullmatch(row))]
     assert len(found) == len(rows) == len(sets)
     for row, named in zip(found, sets, strict=True):
-        assert (row["name"], row["hits"], row["rows"]) == (
-            named.name,
-            f"{named.num_hits:.0f}",
-            f"{named.num_rows:.0f}",
-        )
+        assert (row["name"], row["hits"], row["rows"]) == (named.name, f"{named.num_hits:.0f}", f"{named.num_rows:.0f}")
         layers = [int(number) for number in re.findall(r"\d+", row["skips"])]
         assert layers == [
             layer for kind in ("attention", "mlp") for layer, other in sorted(named.skipped) if other == kind
@@ -72,56 +66,6 @@ def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cach
     assert again[0].num_rows > 0.0
 
 
-def test_questions_of_ones_own_are_answered(run: Run, cache: Path, tmp_path: Path) -> None:
-    data, out = tmp_path / "mine.jsonl", tmp_path / "new" / "sets.json"
-    questions = ({"question_id": "a", "turns": ["def f(x):\n", "never read"]}, {"prompt": "x = [1, 2, 3]\n"})
-    data.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    shown = run("prepare", "builtin", "--layer-skip", "--data", str(data), "--out", str(out), *FEW)
-    assert written(shown) == out
-    assert_table(shown, read_sets(out, 12, open_source("builtin").identity()))
-    assert not cache.exists(), "a file that is named is the only one"
-
-
-def test_sets_lie_beside_a_model_of_ones_own_and_its_engines_take_them(
-    run: Run, cache: Path, target: str, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(target, tmp_path / "model"))
-    shown = run("prepare", str(folder), "--layer-skip", "--num-prompts", "1", "--max-new-tokens", "16")
-    assert written(shown) == sets_beside(folder)
-    assert_table(shown, read_sets(sets_beside(folder), 3, open_source(str(folder)).identity()))
-    sets_beside(folder).write_text("{")
-    flags = ("-p", "x", "-n", "2", "--drafter", "layer_skip")
-    assert run("generate", str(folder), *flags).exit_code == 0, "a file that nobody named is left aside"
-    refused = run("generate", str(folder), *flags, "--skip-sets", str(sets_beside(folder)))
-    assert refused.exit_code == 2
-    assert f"{sets_beside(folder)} holds no skip sets" in refused.stderr
-    assert not cache.exists()
-
-
-def test_a_place_that_takes_no_file_is_told_before_the_search(run: Run, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    few = ("--num-prompts", "1", "--max-new-tokens", "16", "--threads", "1")
-    shown = run("prepare", "--layer-skip", "--out", str(tmp_path / "file" / "sets.json"), *few)
-    assert shown.exit_code == 2
-    assert shown.stdout == ""
-    assert shown.stderr.endswith("is not a folder): name another file\n")
-
-
-def test_a_copy_of_the_weights_can_be_prepared_for(run: Run, cache: Path) -> None:
-    few = ("--num-prompts", "1", "--max-new-tokens", "32", "--threads", "1")
-    assert written(run("prepare", "--layer-skip", "--draft-weights", "int4", "--temperature", "1", *few)).exists()
-
-
-def test_nothing_is_prepared_unasked(run: Run, cache: Path) -> None:
-    shown = run("prepare", "no/such/model")
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert shown.stderr == (
-        "forerun: error: say what to prepare: --layer-skip finds sublayers to skip in self-speculation; --quantize awq "
-        "packs weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined\n"
-    )
-    assert not cache.exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -143,9 +87,3 @@ def test_what_cannot_be_prepared_is_told_in_one_message(
     assert shown.exit_code == code
     assert message in shown.stderr
     assert not cache.exists()
-
-
-def test_a_model_with_nothing_to_skip_says_so(run: Run, cache: Path, draft: str) -> None:
-    shown = run("prepare", draft, "--layer-skip")
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has 1 layers, but skipping needs at least 3" in shown.stderr

@@ -9,7 +9,7 @@ import pytest
 from forerun.cli.prepare_awq import calibration_text
 from tests.cli.conftest import Run
 
-SUMMARY = re.compile(r"groups of 64 inputs, .* perplexity is (?P<after>[\d.]+), before (?P<before>[\d.]+) \([+-]")
+SUMMARY = re.compile(r"groups of 32 inputs, .* perplexity is (?P<after>[\d.]+), before (?P<before>[\d.]+) \([+-]")
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_packed_model_is_written_measured_and_opened(run: Run, tmp_path: Path, text: Path) -> None:
     out = tmp_path / "packed"
-    shown = run("prepare", "builtin", "--quantize", "awq", "--out", str(out), "--calib", str(text), "--threads", "1")
+    shown = run(
+        "prepare", "builtin-draft", "--quantize", "awq", "--out", str(out), "--calib", str(text), "--threads", "1"
+    )
     assert shown.exit_code == 0, shown.output
     found = SUMMARY.search(shown.stdout)
     assert found is not None, shown.stdout

@@ -80,23 +80,3 @@ def test_wide_characters_take_two_columns_and_may_be_parted(terminal: tuple[Text
     assert lines == ["北京是中国的", "首都、也是最", "大的城市。"]
     lines = wrapped(terminal, "一二三四五六、七", num_columns=13)
     assert lines == ["一二三四五", "六、七"]
-
-
-def test_colours_move_with_their_word(terminal: tuple[TextIO, int]) -> None:
-    stream, ours = terminal
-    resize(stream.fileno(), 11)
-    wrapping = WrappedTerminal(stream)
-    for piece in ("one two \x1b[4m", "th", "r\x1b[0mee"):
-        wrapping.write(piece)
-    moved = "\x1b[2D\x1b[K\n\x1b[0m\x1b[4mth"
-    assert written(stream, ours) == f"one two \x1b[4mth{moved}r\x1b[0mee\n"
-
-
-def test_a_resized_window_is_heeded_at_once(terminal: tuple[TextIO, int]) -> None:
-    stream, ours = terminal
-    resize(stream.fileno(), 80)
-    wrapping = WrappedTerminal(stream)
-    wrapping.write("one two three four\n")
-    resize(stream.fileno(), 10)
-    wrapping.write("one two three four\n")
-    assert [line.strip() for line in shown(stream, ours)] == ["one two three four", "one two", "three", "four", ""]

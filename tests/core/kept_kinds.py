@@ -28,6 +28,7 @@ from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.chat.files import KeptFile, resumed
 from forerun.cli.chat.session import Session
 from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
+from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.core.kept_files import KeptFiles
 from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
@@ -297,6 +298,18 @@ def folder_numbers(folder: Path) -> set[int]:
     return found
 
 
+def begin_ranks(folder: Path, name: str) -> Write:
+    config = EngineConfig(target="builtin", target_ranks=2, num_threads=1)
+    return lambda number: prepare_ranks(config, folder / f"{number}", is_packed=False, calib=None)
+
+
+def rank_numbers(folder: Path) -> set[int]:
+    found = {int(path.name): path for path in folder.iterdir() if path.name.isdecimal()}
+    whole = {tuple(sorted((file.name, file.read_bytes()) for file in path.iterdir())) for path in found.values()}
+    assert len(whole) <= 1
+    return set(found)
+
+
 def begin_data(folder: Path, name: str) -> Write:
     def write(number: int) -> None:
         download.download = lambda url: rows_of(number)
@@ -342,11 +355,7 @@ KINDS = (
         begin=lambda folder, _: lambda number: write_sets(folder / "s.json", "m", 4, sets_of(number)),
         numbers=set_numbers,
     ),
-    Kind(
-        name="report",
-        begin=lambda folder, _: lambda number: write_whole(folder / "r.md", filler(number)),
-        numbers=report_numbers,
-    ),
+    Kind(name="run", begin=begin_run, numbers=run_numbers, keeps_all=True),
     Kind(
         name="texts",
         begin=begin_texts,
@@ -354,9 +363,14 @@ KINDS = (
         keeps_all=True,
     ),
     Kind(name="distillation", begin=begin_distillation, numbers=distillation_numbers),
-    Kind(name="run", begin=begin_run, numbers=run_numbers, keeps_all=True),
+    Kind(
+        name="report",
+        begin=lambda folder, _: lambda number: write_whole(folder / "r.md", filler(number)),
+        numbers=report_numbers,
+    ),
     Kind(name="packed weights", begin=begin_packed, numbers=packed_numbers, keeps_all=True, has_items=True),
     Kind(name="short name", begin=begin_short_name, numbers=short_name_numbers, keeps_all=True, has_items=True),
     Kind(name="folder", begin=begin_folder, numbers=folder_numbers, keeps_all=True, has_items=True),
+    Kind(name="ranks", begin=begin_ranks, numbers=rank_numbers, keeps_all=True, has_items=True),
     Kind(name="data", begin=begin_data, numbers=data_numbers, keeps_all=True, has_items=True),
 )

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from forerun.core.drafter_config import CEILINGS, DraftModel, LayerSkip, PromptLookup, paper_layer_skip
+from forerun.core.drafter_config import CEILINGS, DraftModel, LayerSkip, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.drafting.layer_skip.policy import SkipPolicy
-from forerun.drafting.policies import LookupPolicy, Policies
+from forerun.drafting.policies import LookupPolicy
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 
@@ -31,20 +31,6 @@ def test_a_wrong_setting_of_self_speculation_is_named(changes: dict[str, Any], m
         LayerSkip(**changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict.fromkeys(SHAPE, 1),
-        *({"search": search} for search in ("gated", "paper", "off")),
-        *({"weights": weights} for weights in ("plain", "int8", "int4")),
-    ],
-    ids=str,
-)
-def test_settings_at_their_limits_are_fine(changes: dict[str, Any]) -> None:
-    built = LayerSkip(**changes)
-    assert {name: getattr(built, name) for name in changes} == changes
-
-
 @pytest.mark.parametrize("name", CEILINGS)
 @pytest.mark.parametrize("config", [DraftModel, LayerSkip, PromptLookup], ids=lambda config: config.__name__)
 def test_every_drafters_tree_has_a_floor_and_a_ceiling_with_a_reason(name: str, config: type[Any]) -> None:
@@ -57,14 +43,6 @@ def test_every_drafters_tree_has_a_floor_and_a_ceiling_with_a_reason(name: str, 
             config(**{name: value})
     with pytest.raises(ConfigError, match=f"{name} 0 must be >= 1"):
         config(**{name: 0})
-
-
-def test_the_paper_drafts_chains_while_it_is_sure_of_them() -> None:
-    paper, policies = paper_layer_skip(), Policies.of(paper_layer_skip())
-    assert (paper.search, paper.depth, paper.adaptive, paper.weights, paper.sets) == ("paper", 25, False, "plain", None)
-    assert (policies.skip.draft_width, policies.tree.min_confidence, policies.tree.min_mass) == (1, 0.8, 0.0)
-    assert (policies.tree.looks_up, policies.tree.knows_noise) == (False, False)
-    assert Policies.of(LayerSkip()) == Policies()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Files that are written whole, and places that are found to take none before any work is done."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ def test_a_place_that_takes_a_file_is_left_as_it_was(tmp_path: Path) -> None:
     require_writable(tmp_path / "a" / "b" / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
-
-
-def test_a_full_disk_is_seen_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, data: bytes) -> int:
-        raise FULL
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(ConfigError, match=r"^.*new cannot be written \(No space left on device\): name another file$"):
-        require_writable(tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -77,37 +67,6 @@ def test_a_link_or_a_device_stays_what_it_is(tmp_path: Path) -> None:
     for refused in (lambda: require_writable(tmp_path / "round"), lambda: write_whole(tmp_path / "round", "new")):
         with pytest.raises(ConfigError, match="cannot be written"):
             refused()
-
-
-def test_threads_that_write_one_file_leave_one_of_their_contents(tmp_path: Path) -> None:
-    path, contents = tmp_path / "file", [letter * size for letter, size in (("a", 300_000), ("b", 100_000), ("c", 5))]
-    with ThreadPoolExecutor(len(contents) + 1) as threads:
-        writes = [threads.submit(lambda text: [write_whole(path, text) for _ in range(40)], text) for text in contents]
-        while not all(write.done() for write in writes):
-            assert not path.exists() or path.read_text() in contents
-        for write in writes:
-            write.result()
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_is_private_is_for_its_owner(tmp_path: Path) -> None:
-    for is_private, mode in ((True, 0o600), (False, 0o666 & ~current_umask())):
-        write_whole(tmp_path / str(is_private), "new", is_private=is_private)
-        assert (tmp_path / str(is_private)).stat().st_mode & 0o777 == mode
-
-
-def current_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    path.chmod(0o600)
-    write_whole(path, "new")
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
 
 
 def test_a_file_that_may_not_be_written_to_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

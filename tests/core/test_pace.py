@@ -9,13 +9,6 @@ from forerun.core.pace import EXAMPLE, Pace, Placement, read_device
 DRAFT = Pace(steps=((64, 0.002),))
 
 
-@pytest.mark.parametrize("text", ["cpu", "cuda", "cuda:0", "mps", "meta"])
-def test_a_torch_device_stands_for_itself(text: str) -> None:
-    placement = read_device(text)
-    assert placement == Placement(torch_device=text, target=None, draft=None)
-    assert not placement.is_paced
-
-
 def test_the_example_is_read_as_it_says() -> None:
     placement = read_device(EXAMPLE)
     assert (placement.torch_device, placement.is_paced) == ("cpu", True)
@@ -46,23 +39,11 @@ def test_sides_and_entries_come_in_any_order_and_may_be_left_out(text: str, expe
     assert expected.is_paced
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("1.5ms", 0.0015), ("250us", 0.00025), ("1e3us", 0.001)])
-def test_every_unit_counts_in_seconds(text: str, seconds: float) -> None:
-    pace = read_device(f"paced:target={text}").target
-    assert pace is not None
-    assert pace.step_s(1) == pytest.approx(seconds)
-
-
 @pytest.mark.parametrize(
     ("num_rows", "seconds"), [(1, 1.0), (8, 1.0), (9, 1.5), (16, 1.5), (17, 3.0), (32, 3.0), (33, 4.5), (256, 24.0)]
 )
 def test_a_pass_takes_the_smallest_size_that_holds_it_or_several_of_the_largest(num_rows: int, seconds: float) -> None:
     assert Pace(steps=((8, 1.0), (16, 1.5))).step_s(num_rows) == seconds
-
-
-@pytest.mark.parametrize(("num_rows", "seconds"), [(1, 0.002), (64, 0.002), (65, 0.004), (128, 0.004)])
-def test_a_bare_time_holds_64_rows(num_rows: int, seconds: float) -> None:
-    assert DRAFT.step_s(num_rows) == seconds
 
 
 @pytest.mark.parametrize(
@@ -106,13 +87,3 @@ def test_a_paced_device_that_cannot_be_read_is_refused_with_an_example(text: str
         read_device(text)
     with pytest.raises(ConfigError, match=EXAMPLE):
         EngineConfig(device=text)
-
-
-@pytest.mark.parametrize("steps", [(), ((16, 2.0), (8, 1.0)), ((8, float("nan")),)])
-def test_a_pace_cannot_be_built_wrong(steps: tuple[tuple[int, float], ...]) -> None:
-    with pytest.raises(ConfigError, match="write it like"):
-        Pace(steps=steps)
-
-
-def test_a_config_keeps_the_text_of_its_device() -> None:
-    assert EngineConfig(device=EXAMPLE).device == EXAMPLE

@@ -15,25 +15,12 @@ from forerun.core.sublayers import (
     every_other_layer,
     kept_share,
     read_skips,
-    skippable,
     write_skips,
 )
 from forerun.model.program import build_program
 from tests.tiny import plain_spec, random_weights
 
 SKIP_SETS = st.frozensets(st.tuples(st.integers(0, 99), st.sampled_from([ATTENTION, MLP])), max_size=30)
-
-
-def test_sublayers_come_in_the_order_of_a_pass() -> None:
-    assert all_sublayers(2) == ((0, ATTENTION), (0, MLP), (1, ATTENTION), (1, MLP))
-    spec = plain_spec(num_layers=4)
-    in_a_pass = dict.fromkeys(op.sublayer for op in build_program(spec) if op.sublayer is not None)
-    assert tuple(in_a_pass) == all_sublayers(4)
-
-
-@pytest.mark.parametrize(("num_layers", "layers"), [(1, []), (2, []), (3, [1]), (40, list(range(1, 39)))])
-def test_the_first_and_the_last_layer_are_kept(num_layers: int, layers: list[int]) -> None:
-    assert skippable(num_layers) == tuple((layer, kind) for layer in layers for kind in (ATTENTION, MLP))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +63,6 @@ def test_a_text_that_is_no_set_is_refused_with_an_example(text: str, seen: str) 
     message = str(caught.value)
     assert message.startswith(f"skipped sublayers {text!r} must look like attention:3,5;mlp:4 (")
     assert seen in message
-
-
-def test_there_is_no_layer_below_the_first_one() -> None:
-    with pytest.raises(ConfigError):
-        read_skips("attention:-3")
-
-
-@given(text=st.text(alphabet="atenionmlp:;,0123456789- ", max_size=20))
-def test_any_text_is_a_set_or_is_refused(text: str) -> None:
-    try:
-        skipped = read_skips(text)
-    except ConfigError:
-        return
-    assert read_skips(write_skips(skipped)) == skipped
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

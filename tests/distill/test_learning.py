@@ -1,6 +1,5 @@
 """What a draft learns from: the loss, its vocabulary, its sizes, its first weights, and the state of its training."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from forerun.checkpoints.open import open_source
-from forerun.core.errors import CheckpointError, ConfigError
 from forerun.distill.draft_shape import (
     candidate_drafts,
     choose_sizes,
@@ -17,19 +15,17 @@ from forerun.distill.draft_shape import (
     draft_spec,
     enough_tokens,
     initial_weights,
-    require_sizes,
 )
 from forerun.distill.network import Network, read_network
 from forerun.distill.run_place import RunLog, SavedDraft
-from forerun.distill.trainer import Lesson, Trainer, batches, cross_entropy, is_among, objective, overlap
+from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, overlap
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.golden.families import FAMILIES
 from tests.tiny import plain_spec
 
 EVEN = VocabularyMap(  # the draft has tokens 0, 2 and 4 of six
-    target_ids=torch.tensor([0, 2, 4], dtype=torch.int32),
-    draft_ids=torch.tensor([0, 0, 1, 1, 2, 2], dtype=torch.int32),
+    target_ids=torch.tensor([0, 2, 4], dtype=torch.int32), draft_ids=torch.tensor([0, 0, 1, 1, 2, 2], dtype=torch.int32)
 )
 
 
@@ -50,17 +46,6 @@ def test_the_loss_is_that_computed_by_hand() -> None:
     torch.testing.assert_close(overlap(log_probs, lesson), torch.tensor([0.5, 0.25 + 0.125]))
     assert is_among(log_probs, lesson, 1).tolist() == [True, False]
     assert is_among(log_probs, lesson, 3).tolist() == [True, True]
-
-
-def test_rejections_count_once_the_draft_is_mature() -> None:
-    surprise, accepted = torch.tensor([2.0, 4.0]), torch.tensor([0.5, 0.25])
-    assert objective(surprise, accepted, 0.1).item() == 3.0
-    assert objective(surprise, accepted, 0.9).item() == pytest.approx(0.3 * 3.0 + 0.625)
-
-
-def test_a_token_that_the_draft_lacks_is_never_a_hit() -> None:
-    lesson = Lesson.of(torch.tensor([[3, 2]]), torch.tensor([[0.6, 0.3]]).log(), EVEN)
-    assert is_among(torch.tensor([[0.1, 0.8, 0.1]]).log(), lesson, 3).tolist() == [False]
 
 
 def test_tokens_are_counted_after_the_given_ones_only() -> None:
@@ -99,12 +84,6 @@ def test_the_largest_draft_that_is_cheap_enough_is_taken() -> None:
     assert choose_sizes(target, 10, lambda draft: 1.0, 1.0).hidden_size < 256
 
 
-@pytest.mark.parametrize("hidden_size", [101, 0, 512])
-def test_a_width_that_no_draft_has_is_refused(hidden_size: int) -> None:
-    with pytest.raises(ConfigError, match="must be a multiple of 32"):
-        require_sizes(plain_spec(hidden_size=256, head_dim=32), hidden_size)
-
-
 def test_a_draft_of_its_targets_width_begins_as_its_first_layers(tmp_path: Path) -> None:
     source = open_source(str(FAMILIES["llama_biased"].save(tmp_path).folder))
     target = read_network(source.spec(), source.weights(dtype=torch.float32)).requires_grad_(False)
@@ -139,15 +118,6 @@ def test_a_draft_learns_and_goes_on_after_it_was_saved_as_if_it_had_not_been(tmp
     assert again.step(TEXTS, 0.4) == trainer.step(TEXTS, 0.4)
 
 
-def test_a_damaged_training_is_named(tmp_path: Path) -> None:
-    saved = SavedDraft(tmp_path / "training.safetensors")
-    saved.keep(some_trainer(), 1.0)
-    path = tmp_path / "training.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match="a draft is trained anew on the texts beside it"):
-        saved.open("cpu")
-
-
 def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tmp_path: Path) -> None:
     path, log = tmp_path / "log.jsonl", RunLog(tmp_path / "log.jsonl")
     for trained_s in (1.0, 2.0, 3.0):
@@ -157,9 +127,3 @@ def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tm
     log.forget_after(2.0)
     log.add(kind="step", trained_s=2.5, loss=1.0)
     assert [line["trained_s"] for line in log.read()] == [1.0, 2.0, 2.5]
-
-
-def test_every_text_is_in_one_batch() -> None:
-    texts = [text_of([1] * length, [[1]] * length, [[1.0]] * length) for length in range(1, 400, 7)]
-    found = [id(text) for batch in batches(texts, random.Random(1)) for text in batch]
-    assert sorted(found) == sorted(map(id, texts))

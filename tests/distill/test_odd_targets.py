@@ -26,6 +26,7 @@ def distillation(target: Path, out: Path, *text: Path) -> Distillation:
     return Distillation(DistillConfig(engine=engine, out=out, time=5.0, layers=2, text=text))
 
 
+@pytest.mark.slow
 def test_stop_tokens_that_the_target_does_not_have_are_left_out(tmp_path: Path) -> None:
     target = copytree(builtin_folder(BUILTIN_TARGET), tmp_path / "target")
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 999_999]}))

@@ -16,6 +16,7 @@ from forerun.distill.text_store import TextStore
 WAIT_S = 120.0
 
 
+@pytest.mark.slow
 def test_every_device_writes_under_a_name_of_its_own_until_it_is_not_wanted(tmp_path: Path, target: str) -> None:
     config = DistillConfig(
         engine=EngineConfig(target=target, num_threads=1),

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
-from forerun.core.errors import CheckpointError
 from forerun.distill.network import Network, TextCache, read_network
 from forerun.distill.reader import read_texts
 from forerun.distill.text_store import TextStore
-from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText, top_scores
+from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES
 
@@ -65,15 +64,6 @@ def test_scores_of_texts_of_several_lengths_are_those_of_the_engine(name: str, t
         runner.sync(text[:length])
         expected = runner.extend(text[length : length + 3], num_logit_rows=3)
         assert (scores - expected).abs().max() <= MAX_ERROR
-
-
-@pytest.mark.parametrize(("num_scores", "num_kept"), [(100, 32), (131, 4), (4099, 32), (49_152, 32), (5, 8)])
-def test_the_top_scores_are_those_of_topk(num_scores: int, num_kept: int) -> None:
-    scores = torch.randn(7, num_scores, generator=torch.Generator().manual_seed(num_scores))
-    values, places = top_scores(scores, num_kept)
-    expected = scores.topk(min(num_kept, num_scores))
-    assert torch.equal(values, expected.values)
-    assert torch.equal(scores.gather(1, places), expected.values)
 
 
 def greedy(folder: Path, ids: list[int], length: int) -> list[int]:
@@ -176,21 +166,3 @@ def test_the_store_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert [left.read.token_ids.tolist() for left in again.unfinished()] == [some_ids(5, 6), some_ids(6, 6)]
     assert again.unfinished()[0].opening == left_text(some_text(5, 2)).opening
     assert list(again.known_ids()) == [tuple(some_ids(1, 6)), tuple(some_ids(2, 1))]
-
-
-def test_files_of_other_processes_are_found_and_cost_no_time(tmp_path: Path) -> None:
-    store, other = TextStore(tmp_path), TextStore(tmp_path, "cuda1-77")
-    store.add([some_text(1, 2)], 2.0)
-    other.add([some_text(2, 2)], 3.0)
-    other.add([some_text(3, 2)], 3.0)
-    found = store.read(store.find_new())
-    assert [text.token_ids.tolist() for text in found] == [some_ids(2, 6), some_ids(3, 6)]
-    assert (store.seconds, store.num_texts, store.find_new()) == (2.0, 3, [])
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    TextStore(tmp_path).add([some_text(1, 2)], 1.0)
-    (path,) = tmp_path.glob("texts_*")
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(CheckpointError, match="delete it, and the run goes on without it"):
-        TextStore(tmp_path)

@@ -6,26 +6,13 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter, PromptLookup
+from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Round
-from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.policies import BEST, LookupPolicy
-from forerun.drafting.prompt_lookup import PromptLookupDrafter
-from tests.marks import rest_slow
-from tests.tiny import (
-    Weights,
-    decode_ids,
-    decode_rounds,
-    negated,
-    plain_spec,
-    poison_freed_slots,
-    random_weights,
-    tiny_runner,
-)
+from tests.tiny import Weights, decode_ids, decode_rounds, plain_spec, poison_freed_slots, random_weights, tiny_runner
 from tests.varied import Varied, draft_model, varied
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
@@ -79,15 +66,6 @@ def test_a_draft_equal_to_the_target_has_every_chain_accepted(params: SamplingPa
     assert ids_of(rounds) == plain_ids(params)
 
 
-@PARAMS
-@pytest.mark.parametrize("lookup", [False, True])
-def test_a_draft_equal_to_the_target_is_worth_several_tokens_a_round(params: SamplingParams, lookup: bool) -> None:
-    rounds = rounds_of(drafter_of(WEIGHTS, draft_model(looks_up=lookup)), params)
-    assert ids_of(rounds) == plain_ids(params)
-    assert len(rounds) < NUM_TOKENS / 2
-    assert sum(step.stats.num_accepted for step in rounds) > NUM_TOKENS / 2
-
-
 def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
     accepted = {}
     for noise_aware in (True, False):
@@ -95,52 +73,6 @@ def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
         steps = [step.stats for seed in range(5) for step in rounds_of(drafter, SAMPLED, seed=seed)]
         accepted[noise_aware] = sum(item.num_accepted for item in steps) / len(steps)
     assert accepted[True] > 1.5 * accepted[False] > 0
-
-
-@PARAMS
-def test_a_draft_that_is_always_wrong_costs_no_token(params: SamplingParams) -> None:
-    rounds = rounds_of(drafter_of(negated(WEIGHTS), draft_model(num_children=1, looks_up=False)), params)
-    assert sum(step.stats.num_drafted for step in rounds) > 0
-    assert ids_of(rounds) == plain_ids(params)
-    if params.is_greedy:
-        assert all(step.stats.num_accepted == 0 for step in rounds)
-
-
-@PARAMS
-def test_rounds_keep_their_books(params: SamplingParams) -> None:
-    config = DraftModel(verify_width=6)
-    for step in rounds_of(drafter_of(weights_of(2), config), params):
-        stats = step.stats
-        assert 1 <= stats.num_verified <= config.verify_width
-        assert stats.num_drafted == stats.num_verified - 1
-        assert len(step.token_ids) == stats.num_accepted + 1 <= config.depth + config.verify_width
-
-
-def broken_weights() -> dict[str, Weights]:
-    nan_column = {**WEIGHTS, "head.weight": WEIGHTS["head.weight"].clone()}
-    nan_column["head.weight"][3] = float("nan")
-    return {
-        "nan": {name: torch.full_like(weight, float("nan")) for name, weight in WEIGHTS.items()},
-        "one nan column": nan_column,
-        "overflow": {**WEIGHTS, "head.weight": WEIGHTS["head.weight"] * 1e308 * 100},
-        "flat": {**WEIGHTS, "head.weight": torch.zeros_like(WEIGHTS["head.weight"])},
-    }
-
-
-@PARAMS
-@pytest.mark.parametrize("kind", ["nan", "one nan column", "overflow", "flat"])
-@pytest.mark.parametrize("seed", rest_slow(range(12), 4))
-def test_a_draft_that_computes_nonsense_costs_no_token(params: SamplingParams, kind: str, seed: int) -> None:
-    rng = random.Random(seed)
-    config = draft_model(
-        verify_width=rng.randint(2, 12),
-        draft_width=rng.randint(1, 6),
-        depth=rng.randint(1, 6),
-        num_children=rng.randint(1, 5),
-        looks_up=rng.random() < 0.5,
-    )
-    drafter = drafter_of(broken_weights()[kind], config, is_poisoned=False)
-    assert ids_of(rounds_of(drafter, params)) == plain_ids(params)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -212,19 +144,6 @@ def test_the_context_can_be_filled_to_its_last_slot(params: SamplingParams, seed
 
 
 @PARAMS
-def test_a_drafter_serves_one_request_after_another(params: SamplingParams) -> None:
-    """Nothing of the last request is left over, also when the next prompt begins with the last text."""
-    target = tiny_runner(SPEC, WEIGHTS)
-    drafters = [drafter_of(weights_of(2), DraftModel()), PromptLookupDrafter(PromptLookup())]
-    prompt = list(PROMPT)
-    for turn in range(4):
-        expected = decode_ids(tiny_runner(SPEC, WEIGHTS), NoneDrafter(), prompt, params, seed=turn, num_tokens=12)
-        for drafter in drafters:
-            assert decode_ids(target, drafter, prompt, params, seed=turn, num_tokens=12) == expected
-        prompt = [*prompt, *expected, 2, 3] if turn != 1 else [9, 9]
-
-
-@PARAMS
 @pytest.mark.parametrize("cut", [1, 2, 7, 39])
 def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: int) -> None:
     """The noise is keyed by the place in the text, not by a count of draws."""
@@ -235,20 +154,6 @@ def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: 
     assert [*first, *rest] == whole
 
 
-def test_seeds_give_different_texts_and_greedy_none() -> None:
-    assert len({tuple(plain_ids(SAMPLED, seed=seed)) for seed in range(8)}) == 8
-    assert plain_ids(GREEDY, seed=1) == plain_ids(GREEDY, seed=2)
-
-
-@PARAMS
-def test_prompt_lookup_finds_what_a_text_repeats(params: SamplingParams) -> None:
-    params = SamplingParams(temperature=params.temperature, logit_bias=dict.fromkeys(range(4), 30.0))
-    rounds = rounds_of(PromptLookupDrafter(PromptLookup(), LookupPolicy(min_match=1)), params)
-    assert sum(step.stats.num_drafted for step in rounds) > 0
-    assert sum(step.stats.num_accepted for step in rounds) > 0
-    assert ids_of(rounds) == plain_ids(params)
-
-
 def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() -> None:
     """Such a node was a child once likely enough, which likelier nodes then displaced from the cut."""
     drafter = drafter_of(
@@ -257,14 +162,3 @@ def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() 
     num_hits = sum(step.stats.was_hit for seed in range(10) for step in rounds_of(drafter, SAMPLED, seed=seed))
     assert num_hits > 0
     assert not any(step.stats.was_hit for step in rounds_of(NoneDrafter(), SAMPLED))
-
-
-@pytest.mark.parametrize(
-    ("config", "kind"),
-    [(NoDrafter(), NoneDrafter), (PromptLookup(), PromptLookupDrafter), (DraftModel(), DraftModelDrafter)],
-    ids=["none", "prompt_lookup", "draft_model"],
-)
-def test_every_config_builds_its_drafter(config: NoDrafter | PromptLookup | DraftModel, kind: type[Drafter]) -> None:
-    drafter = build_drafter(config, BEST, target=SPEC, draft_runner=tiny_runner(SPEC, WEIGHTS))
-    assert isinstance(drafter, kind)
-    assert ids_of(rounds_of(drafter, SAMPLED)) == plain_ids(SAMPLED)

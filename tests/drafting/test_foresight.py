@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.foresight import LONGEST, MOST_CONTEXTS, MOST_KEPT, Foresight, remember
-from forerun.drafting.guessed_tree import MOST_KINDS, GuessedTree
+from forerun.drafting.foresight import Foresight
+from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.tree import HOPELESS, TokenTree
+from forerun.speculation.tree import TokenTree
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 WIDTH: Final = 8
@@ -50,36 +50,6 @@ def test_what_was_said_before_gives_several_levels_a_pass() -> None:
     assert depths[5] >= depths[4] + 3, "a row for every foreseen level"
 
 
-def test_each_kind_of_request_is_known_for_itself() -> None:
-    tree = guessed()
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    for _ in range(6):
-        play_pass(tree)
-    tree.begin(CYCLE[:1], kind=("b", 0.0))
-    assert [play_pass(tree) for _ in range(3)] == [1, 2, 3]
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    assert play_pass(tree) > 2
-    for number in range(MOST_KINDS):
-        tree.begin(CYCLE[:1], kind=number)
-    tree.begin(CYCLE[:1], kind=("a", 0.0))
-    assert play_pass(tree) == 1, "the oldest kind is forgotten"
-
-
-def test_what_is_not_said_is_in_no_proposal() -> None:
-    tree = guessed()
-    tree.begin(CYCLE[:1])
-    for _ in range(6):
-        play_pass(tree)
-    tree.begin(CYCLE[:1])
-    batch = tree.next_batch()
-    assert len(batch) > 1
-    tree.add_children(batch, [[8, 9]] * len(batch), [[math.log(0.6), math.log(0.3)]] * len(batch))
-    assert all(tree.tree.log_probs[node] < HOPELESS for node in batch[1:])
-    proposal = tree.proposal()
-    assert sorted(proposal.token_ids[1:]) == [8, 9]
-    assert play_pass(tree) >= 2, "growth goes on below what was said"
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_guesses_know_the_noise_of_the_place_they_are_for(seed: int) -> None:
     """Kept without noise, as the draft's own probabilities, and ranked with another place's."""
@@ -95,32 +65,6 @@ def test_guesses_know_the_noise_of_the_place_they_are_for(seed: int) -> None:
     ranked = sorted(totals, key=totals.__getitem__, reverse=True)
     assert [token for token, _ in foresight.guess(tree, 0)] == ranked[:3]
     assert all(value <= 0.0 for _, value in foresight.guess(tree, 0))
-
-
-@pytest.mark.parametrize("noise", [None, KeyedNoise(1, 50)])
-def test_what_cannot_be_is_not_foreseen(noise: KeyedNoise | None) -> None:
-    foresight, tree = Foresight(), TokenTree(3)
-    foresight.begin([1, 2, 3], noise)
-    foresight.learn(tree, [0], [[4, 5, 6]], [[-math.inf, math.nan, -math.inf]])
-    assert foresight.guess(tree, 0) == []
-    foresight.learn(tree, [0], [[4, 5, 6]], [[-0.1, -math.inf, math.nan]])
-    for _ in range(3):
-        (guess,) = foresight.guess(tree, 0)
-        assert guess[0] == 4
-        assert guess[1] <= 0.0
-        foresight.learn(tree, [0], [[4, 5, 6]], [[math.nan, math.nan, math.nan]])
-
-
-def test_memory_is_bounded() -> None:
-    rng, contexts = random.Random(0), {}
-    for number in range(MOST_CONTEXTS + 100):
-        remember(contexts, (number,), {rng.randrange(99): 0.0 for _ in range(4)})
-    assert len(contexts) == MOST_CONTEXTS
-    assert (99,) not in contexts
-    for number in range(50):
-        remember(contexts, (500,), {number: 0.0, number + 1: 0.0})
-    assert len(contexts[500,]) <= MOST_KEPT
-    assert len(Foresight()._said) == LONGEST
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

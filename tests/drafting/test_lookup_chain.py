@@ -74,16 +74,6 @@ def test_a_chain_that_goes_wrong_counts_there_once_and_is_dropped() -> None:
     assert {place: chance(chain, MIN_MATCH, place) for place in (0, 1, 3, 7)} == counted
 
 
-def test_chains_of_several_rounds_are_followed_side_by_side() -> None:
-    chain = chain_of(10)
-    hung(chain)
-    chain.accept(STRETCH[2:3])
-    hung(chain)  # a second chain, of a longer match, while the first is still true
-    chain.accept(STRETCH[3:4])
-    assert chance(chain, MIN_MATCH, 1) > 0.5, "the first one's second token"
-    assert chance(chain, MIN_MATCH + 1, 0) > 0.5, "the second one's first token"
-
-
 def test_what_chains_are_worth_survives_the_request_and_what_is_pending_does_not() -> None:
     chain = chain_of(10)
     hung(chain)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forerun.drafting.lookup_chain import LookupRecord, PromptIndex, stretch_of
+from forerun.drafting.lookup_chain import LookupRecord, PromptIndex
 
 
 def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | None:
@@ -44,12 +44,6 @@ def test_the_index_finds_what_a_scan_finds(seed: int) -> None:
     assert num_found > 0
 
 
-def test_nothing_is_found_in_a_text_without_repetition() -> None:
-    index = PromptIndex(min_match=1, max_match=3)
-    index.extend(range(20))
-    assert index.continuation(5).token_ids == []
-
-
 def test_the_latest_occurrence_and_the_longest_match_win() -> None:
     index = PromptIndex(min_match=1, max_match=2)
     index.extend([1, 2, 7, 1, 2, 8, 5, 2, 9, 1, 2])
@@ -58,15 +52,6 @@ def test_the_latest_occurrence_and_the_longest_match_win() -> None:
 
 def chances(record: LookupRecord, match_length: int, num_tokens: int = 16) -> list[float]:
     return [math.exp(value) for value in record.log_probs(match_length, num_tokens)]
-
-
-def test_places_belong_to_stretches_each_twice_as_long_as_the_one_before() -> None:
-    assert [stretch_of(place) for place in range(16)] == [0, 1, 1, 2, 2, 2, 2, *[3] * 8, 4]
-
-
-def test_a_record_starts_from_an_even_guess() -> None:
-    assert chances(LookupRecord(), 3) == pytest.approx([0.5] * 16)
-    assert LookupRecord().log_probs(3, 0) == []
 
 
 def test_what_came_true_counts_for_its_stretch_and_match_length_alone() -> None:
@@ -82,14 +67,3 @@ def test_a_broken_chain_counts_against_the_place_where_it_broke() -> None:
     assert chances(record, 2, 8) == pytest.approx([3 / 5, 4 / 6, 4 / 6, *[2 / 5] * 4, 0.5])
     record.count(2, range(7, 7), is_broken=True)  # its very first token of this round was wrong
     assert chances(record, 2, 8)[7] == pytest.approx(2 / 5)
-
-
-def test_a_record_forgets_what_is_long_past() -> None:
-    record = LookupRecord()
-    for _ in range(500):
-        record.count(2, range(1), is_broken=False)
-    sure = chances(record, 2, 1)[0]
-    assert 0.9 < sure < 1.0
-    for _ in range(100):
-        record.count(2, range(0), is_broken=True)
-    assert chances(record, 2, 1)[0] < 0.25

@@ -97,15 +97,6 @@ def test_a_prediction_that_is_wrong_at_places_costs_no_token_and_is_found_back(k
     assert len(followed) < len(rounds), "the other drafter must have had rounds too"
 
 
-def test_a_drafter_that_is_told_of_predicted_rounds_guesses_as_well_as_before(text: list[int]) -> None:
-    rounds = rounds_with(draft_of(1), target(), [*text[:13], 0, 0, 0, *text[40:]])
-    assert ids_of(rounds) == text
-    drafted = [step.stats for step in rounds if not step.stats.drafted_by]
-    assert len(drafted) > 1
-    assert len(drafted) < len(rounds)
-    assert all(item.num_accepted == item.num_drafted > 0 for item in drafted)
-
-
 def test_a_request_that_goes_on_after_plain_rounds_stands_where_it_stood(text: list[int]) -> None:
     """As after a stretch of plain rounds that are timed: the drafter begins again on the text so far."""
     predicted = PredictedDrafter(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)))
@@ -132,10 +123,3 @@ def test_a_prediction_that_never_comes_true_is_soon_no_longer_followed(text: lis
         num_followed.append(sum(step.stats.num_drafted for step in rounds if step.stats.drafted_by == "prediction"))
     assert num_followed[0] > 0
     assert num_followed[2] < num_followed[0] / 4
-
-
-def test_where_rows_cost_as_much_as_passes_no_prediction_is_followed(text: list[int]) -> None:
-    pace = Pace(steps=tuple((rows, 1.0 * rows) for rows in range(1, WIDTH + 1)))
-    rounds = rounds_with(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)), target(), text, pace)
-    assert ids_of(rounds) == text
-    assert {step.stats.drafted_by for step in rounds} == {""}

@@ -42,11 +42,6 @@ def test_of_several_places_the_longest_match_counts_then_the_next_one_after_wher
     assert after([*prediction, 60, *pair], prediction, 1) == [50], "all are behind: the first"
 
 
-def test_an_empty_prediction_and_one_shorter_than_any_match_say_nothing() -> None:
-    assert after([], []) == after([1, 2, 3], []) == after([7, 7], [7]) == []
-    assert after([], [7]) == [7]
-
-
 def test_what_comes_next_has_always_just_been_matched() -> None:
     """On texts of few tokens, so that all of this happens often; the whole text at once is as good as bit by bit."""
     rng = random.Random(0)

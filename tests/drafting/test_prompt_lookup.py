@@ -47,12 +47,6 @@ def test_nothing_is_proposed_where_it_seldom_came_true() -> None:
     assert sum(chosen[-100:]) <= 0.05 * sum(fixed[-100:])
 
 
-def test_a_text_that_repeats_itself_is_proposed_whole() -> None:
-    stretch = list(range(100, 140))
-    sizes = proposals(adaptive(), stretch, stretch * 4)
-    assert sizes[-5:-1] == [7] * 4
-
-
 def test_it_comes_back_when_the_text_begins_to_repeat_itself() -> None:
     stretch = list(range(20_000, 20_040))
     sizes = proposals(adaptive(), [0], misleading_text(900) + stretch * 6)

@@ -1,8 +1,6 @@
 """Successors that the target named once are proposed again, and kept for another process."""
 
 import random
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
 from forerun.drafting.none import NoneDrafter
-from forerun.drafting.successor_table import HEADER, NUM_KEPT, ROW, SuccessorTable
+from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.sampling.noise import KeyedNoise, gumbel_rows
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -85,53 +82,11 @@ def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingPara
     assert not restarted.restore(NoneDrafter().state())
 
 
-@PARAMS
-@pytest.mark.parametrize("width", [1, 2, 5, 16])
-def test_proposals_keep_to_their_width(params: SamplingParams, width: int) -> None:
-    drafter = drafter_of(TokenRecycling(verify_width=width, adaptive=False))
-    rounds = rounds_of(drafter, params)
-    assert max(done.stats.num_verified for done in rounds) == width
-    assert ids_of(rounds) == ids_of(rounds_of(NoneDrafter(), params))
-
-
-def test_knowing_the_noise_gets_more_tokens_accepted() -> None:
-    accepted = {}
-    for knows_noise in (True, False):
-        drafter = drafter_of(policy=TreePolicy(looks_up=False, knows_noise=knows_noise))
-        rounds = [done for seed in range(6) for done in rounds_of(drafter, SAMPLED, seed=seed)]
-        accepted[knows_noise] = sum(done.stats.num_accepted for done in rounds) / len(rounds)
-    assert accepted[True] > 1.2 * accepted[False] > 0
-
-
 def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
     drafter = drafter_of(policy=NO_CHAIN)
     drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
     num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
     assert sum(num_drafted[-60:]) <= 0.1 * 60
-
-
-def test_rows_of_rejected_nodes_teach_too() -> None:
-    """Greedy, each text token is written once, so what stands behind more tokens than that came from wrong guesses."""
-    drafter = drafter_of(TokenRecycling(adaptive=False), NO_CHAIN)
-    text = ids_of(rounds_of(drafter, SAMPLED))
-    assert drafter.table.num_known > len({5, *text})
-
-
-def test_the_noise_of_a_few_tokens_is_that_of_all() -> None:
-    positions, tokens = [3, 900, 41], np.array([[0, 5, 90], [7, 7, 60], [1, 2, 3]], np.int32)
-    for seed in (0, 1, 2**63 - 1):
-        whole = gumbel_rows(seed, positions, SPEC.vocab_size, device="cpu").numpy()
-        found = KeyedNoise(seed, SPEC.vocab_size).of(positions, tokens % SPEC.vocab_size)
-        np.testing.assert_allclose(found, np.take_along_axis(whole, tokens % SPEC.vocab_size, -1), rtol=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [1e-4, 1e-3, 0.04, 100.0])
-def test_extreme_temperatures_are_guessed_at_too(temperature: float) -> None:
-    params, drafter = SamplingParams(temperature=temperature), drafter_of(policy=NO_CHAIN)
-    rounds_of(drafter, params)
-    rounds = rounds_of(drafter, params)
-    assert sum(done.stats.num_drafted for done in rounds) > 0
-    assert ids_of(rounds) == ids_of(rounds_of(NoneDrafter(), params))
 
 
 def filled_table(vocab_size: int = 500) -> SuccessorTable:
@@ -162,15 +117,3 @@ def test_a_damaged_table_or_another_models_is_refused_and_nothing_is_known() -> 
         assert not table.restore(wrong)
         assert table.num_known == 0
     assert not SuccessorTable(501).restore(data)
-
-
-WRONG_VALUES = [("token", 500), ("token", -1), ("successors", 500), ("log_probs", np.nan), ("log_probs", 0.5)]
-
-
-@pytest.mark.parametrize(("field", "value"), WRONG_VALUES)
-def test_wrong_values_under_a_right_checksum_are_refused(field: str, value: float) -> None:
-    data = filled_table().to_bytes()
-    rows = np.frombuffer(data[HEADER.size :], ROW).copy()
-    rows[field][3] = value
-    header = data[: HEADER.size - 4] + struct.pack("<I", zlib.crc32(rows.tobytes()))
-    assert not SuccessorTable(500).restore(header + rows.tobytes())

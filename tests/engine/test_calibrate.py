@@ -11,7 +11,6 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.core.steps import StepStats
 from forerun.drafting import draft_model
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine import calibrate as calibration
 from forerun.engine import learnt
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
@@ -75,8 +74,3 @@ def test_an_engine_verifies_by_what_rows_cost(rounds_with: Callable[[Pace, Pace]
     assert {step.num_verified for step in dear} == {1}, "a second row would take a quarter of an hour"
     free = rounds_with(Pace(steps=((64, 1e3),)), CHEAP)
     assert max(step.num_verified for step in free) == DraftModel().verify_width
-
-
-def test_a_dear_draft_is_asked_once_a_round(rounds_with: Callable[[Pace, Pace], list[StepStats]]) -> None:
-    steps = rounds_with(Pace(steps=((64, 1e3),)), Pace(steps=((64, 1e5),)))
-    assert 1 < max(step.num_verified for step in steps) <= 1 + TreePolicy().num_children

@@ -2,18 +2,16 @@
 
 import logging
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu.models import LLAMA_70B
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter
 from forerun.checkpoints.open import open_source
 from forerun.engine import device as placing
 from forerun.engine import model_loading as loading
-from forerun.engine.device import Gpu, choose_device, opening_bytes, settle_device
+from forerun.engine.device import Gpu, choose_device, settle_device
 from forerun.engine.model_loading import hint_at_gpu
 
 
@@ -92,35 +90,6 @@ def test_a_gpu_takes_a_model_that_fits_in_the_bits_it_will_have_there(
     monkeypatch.setattr(placing, "gpus_of_torch", lambda: [Gpu(name="x", free_bytes=2 * spec.num_parameters)])
     monkeypatch.setattr(placing, "has_triton", lambda checkpoint, config: config.kernels != "torch")
     assert settle_device(config).device == device
-
-
-@dataclass(frozen=True)
-class PackedSource:
-    """A checkpoint of 4 bits, as far as its files' sizes go."""
-
-    formats: dict[str, int]
-
-    def stored_formats(self) -> dict[str, int]:
-        return self.formats
-
-    def stored_dtype(self) -> str:
-        return "float16"
-
-
-@pytest.mark.parametrize(("stored", "gb"), [("AWQ int4", 42), ("Q4_K", 141)])
-def test_what_stays_packed_needs_less_than_what_becomes_plain(
-    stored: str, gb: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placing, "has_triton", lambda checkpoint, config: True)
-    source: Any = PackedSource({stored: 35_600_000_000, "F16": 4_203_000_000})
-    assert opening_bytes(source, LLAMA_70B, EngineConfig(device="cuda:0")) // 10**9 == gb
-
-
-def test_a_gpu_that_torch_was_made_without_is_told_of() -> None:
-    device, obstacle = choose_device([], needed_bytes=1, is_unseen=True)
-    assert device == "cpu"
-    assert obstacle is not None
-    assert "built without CUDA" in obstacle
 
 
 def test_auto_opens_an_engine_on_what_is_there() -> None:

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import forerun
 from forerun import (
-    Automatic,
     ConfigError,
     ContextOverflowError,
     DraftModel,
@@ -23,7 +21,6 @@ from forerun import (
     NumericalError,
     PromptLookup,
     SamplingParams,
-    VocabularyError,
 )
 from forerun.backends.cpu.binding import fault
 from forerun.model.inputs import ForwardInput
@@ -69,17 +66,6 @@ def test_the_seed_of_a_result_reproduces_it(engine: Engine) -> None:
     other = engine.generate(PROMPT, SamplingParams(temperature=1.0, max_new_tokens=30, ignore_eos=True))
     assert again.token_ids == free.token_ids
     assert other.token_ids != free.token_ids
-
-
-def test_steps_joined_are_the_result(engine: Engine) -> None:
-    stream = engine.stream(PROMPT, SAMPLED)
-    steps = list(stream)
-    result = stream.result()
-    assert "".join(step.text for step in steps) == result.text
-    assert tuple(token for step in steps for token in step.token_ids) == result.token_ids
-    assert [step.finish for step in steps[:-1]] == [None] * (len(steps) - 1)
-    assert steps[-1].finish == result.finish_reason == FinishReason.LENGTH
-    assert len(result.token_ids) == 40
 
 
 def test_a_second_turn_does_not_prefill_the_first_again(engine: Engine, plain_engine: Engine) -> None:
@@ -144,28 +130,6 @@ def test_what_does_not_fit_is_refused_with_numbers(plain_engine: Engine, num_pro
         plain_engine.generate([5] * num_prompt, SamplingParams(max_new_tokens=max_new))
 
 
-@pytest.mark.parametrize("prompt", ["", []])
-def test_an_empty_prompt_is_refused(plain_engine: Engine, prompt: object) -> None:
-    with pytest.raises(ConfigError, match="the prompt is empty"):
-        plain_engine.generate(prompt)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("token", [-1, 320, 10**9])
-def test_an_unknown_id_is_refused(plain_engine: Engine, token: int) -> None:
-    with pytest.raises(ConfigError, match=f"token id {token}"):
-        plain_engine.generate([1, token, 2])
-
-
-def test_a_draft_with_other_tokens_is_refused(target: str, plain: str) -> None:
-    with pytest.raises(VocabularyError, match="do not share their tokens"):
-        Engine(EngineConfig(target=target, drafter=DraftModel(model=plain)))
-
-
-def test_a_context_longer_than_the_models_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match="max_length 513 exceeds the 512 positions"):
-        Engine(EngineConfig(target=target, drafter=NoDrafter(), max_length=513))
-
-
 def test_a_target_that_produces_nan_ends_the_request_with_an_error(target: str) -> None:
     with Engine(EngineConfig(target=target, drafter=NoDrafter(), dtype="float64")) as engine:
         sound = engine.generate(PROMPT, SAMPLED)
@@ -204,13 +168,6 @@ def test_a_paced_engine_writes_the_same_text_and_takes_its_time(
     assert elapsed_s >= 0.05 * num_passes
 
 
-def test_load_takes_what_suits_the_models(target: str, draft: str) -> None:
-    with forerun.load(target, draft, dtype="float32") as engine:
-        assert engine.generate(PROMPT, SAMPLED).stats.num_drafted > 0
-    with forerun.load(target) as engine:
-        assert engine.config.drafter == Automatic()
-
-
 def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain_engine: Engine) -> None:
     failures: list[BaseException] = []
 
@@ -228,13 +185,6 @@ def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain
         thread.join()
     assert len(failures) == 1
     assert stream.result().token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
-
-
-def test_a_closed_engine_says_so(target: str) -> None:
-    engine = Engine(EngineConfig(target=target, drafter=NoDrafter()))
-    engine.close()
-    with pytest.raises(EngineBusyError, match="closed"):
-        engine.generate(PROMPT)
 
 
 def test_an_engine_that_is_closed_while_another_thread_is_in_a_round_ends_its_text_behind_it(
@@ -284,14 +234,6 @@ def test_after_forgetting_no_cache_holds_anything(engine: Engine, plain_engine: 
     assert again.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
 
 
-def test_forgetting_ends_what_is_running_and_changes_no_text(engine: Engine, plain_engine: Engine) -> None:
-    stream = engine.stream(PROMPT, SAMPLED)
-    next(stream)
-    engine.forget()
-    assert stream.result().finish_reason == FinishReason.CANCELLED
-    assert engine.generate(PROMPT, SAMPLED).token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_margin_is_the_lead_of_the_token_that_is_chosen(plain_engine: Engine, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, seed=11, max_new_tokens=6, ignore_eos=True)
@@ -309,18 +251,6 @@ def test_the_margin_is_the_lead_of_the_token_that_is_chosen(plain_engine: Engine
         scale = temperature or 1.0  # a bias is added before the temperature divides
         assert choice(0.999 * margin * scale) == chosen
         assert choice(1.001 * margin * scale) != chosen, "less would have done"
-
-
-def test_asking_for_a_margin_ends_what_is_running_and_leaves_the_cache_empty(
-    engine: Engine, plain_engine: Engine
-) -> None:
-    stream = engine.stream(PROMPT, SAMPLED)
-    next(stream)
-    engine.margin_after(engine.encode(PROMPT), SAMPLED)
-    assert stream.result().finish_reason == FinishReason.CANCELLED
-    again = engine.generate(PROMPT, SAMPLED)
-    assert again.stats.num_reused_tokens == 0
-    assert again.token_ids == plain_engine.generate(PROMPT, SAMPLED).token_ids
 
 
 def test_what_counts_as_a_near_tie_depends_on_dtype_mode_and_temperature(target: str, plain_engine: Engine) -> None:

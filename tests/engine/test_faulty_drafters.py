@@ -3,11 +3,9 @@
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,15 +15,11 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import NumericalError
-from forerun.decoding.host_loop import decode
-from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
-from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from tests.random_settings import random_params
 from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
@@ -80,59 +74,6 @@ def weights_that_overflow_on(token: int) -> dict[str, torch.Tensor]:
     weights = random_weights(SPEC, torch.Generator().manual_seed(5))
     weights["embedding.weight"][token] = torch.nan
     return weights
-
-
-@pytest.mark.parametrize("params", PARAMS)
-def test_a_drafted_token_that_breaks_the_target_does_not_break_the_request(params: SamplingParams) -> None:
-    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=20)
-    unused = next(token for token in range(30) if token not in plain + PROMPT)
-    sick = tiny_runner(SPEC, weights_that_overflow_on(unused))
-    drafter = FaultyDrafter(lambda tree: tree.token_ids.__setitem__(1, unused))
-    ours = decode_ids(sick, drafter, PROMPT, params, seed=3, num_tokens=20)
-    assert ours == plain
-
-
-class SickRowDrafter(NoneDrafter):
-    """Adds one row to every pass, of a token that makes the target overflow."""
-
-    adds_rows = True
-
-    def __init__(self, target: Runner, token: int) -> None:
-        self._target, self._token, self.num_added = target, token, 0
-
-    def extend(self, inputs: ForwardInput) -> ForwardInput:
-        self.num_added += 1
-        self._target.cache.reserve(1)
-        num_rows = len(inputs.token_ids)
-        ancestry = np.eye(num_rows + 1, dtype=np.bool_)
-        ancestry[:num_rows, :num_rows] = True if inputs.ancestry is None else inputs.ancestry
-        return replace(
-            inputs,
-            token_ids=[*inputs.token_ids, self._token],
-            positions=[*inputs.positions, inputs.positions[0]],
-            ancestry=ancestry,
-            num_logit_rows=num_rows + 1,
-        )
-
-    def observe(self, logits_EV: torch.Tensor) -> None:
-        assert logits_EV.isnan().all()
-
-
-@pytest.mark.parametrize("kernels", [FUSED, REFERENCE])
-@pytest.mark.parametrize("params", PARAMS)
-def test_an_added_row_that_breaks_the_target_does_not_break_the_request(
-    params: SamplingParams, kernels: ModelBackend
-) -> None:
-    """Kernels that add up masked values times 0 carry NaN from one row of a pass to all others."""
-    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=6)
-    unused = next(token for token in range(30) if token not in plain + PROMPT)
-    sick = tiny_runner(SPEC, weights_that_overflow_on(unused), backend=kernels)
-    sick.sync(PROMPT[:-1])
-    drafter, noise = SickRowDrafter(sick, unused), None if params.is_greedy else KeyedNoise(3, 30)
-    drafter.begin(PROMPT, params, noise)
-    rounds = list(decode(Verifier(sick, params, PROMPT, noise), drafter, near_tie=0.0, num_tokens=6))
-    assert [token for done in rounds for token in done.token_ids] == plain
-    assert drafter.num_added == 6
 
 
 def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:

@@ -12,6 +12,7 @@ from forerun import Engine, EngineConfig, NoDrafter, SamplingParams, TokenRecycl
 from forerun.core.config import KernelsName
 from forerun.core.drafter_config import DrafterConfig
 from forerun.runtime.threads import kernel_threads, on_threads
+from tests.marks import in_turn
 
 LIMIT_S = 30  # a child that waits for threads that it does not have waits for ever
 PROMPT = list(range(5, 905))
@@ -23,8 +24,10 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize("kernels", ["auto", "torch"])
-@pytest.mark.parametrize("drafter", [NoDrafter(), TokenRecycling(adaptive=False)])
+DRAFTERS: tuple[DrafterConfig, ...] = (NoDrafter(), TokenRecycling(adaptive=False))
+
+
+@pytest.mark.parametrize(("kernels", "drafter"), in_turn(["torch", "auto"], DRAFTERS))
 def test_a_forked_process_writes_the_same_texts(drafter: DrafterConfig, kernels: KernelsName) -> None:
     with Engine(EngineConfig(drafter=drafter, max_length=2048, num_threads=2, kernels=kernels)) as engine:
         expected = [engine.generate(PROMPT, params).token_ids for params in ASKED]

@@ -81,24 +81,6 @@ def test_a_damaged_or_foreign_file_is_left_aside_with_one_line(
     assert "\n" not in caplog.records[0].getMessage()
 
 
-def test_files_of_other_models_machines_and_versions_have_other_names(tmp_path: Path) -> None:
-    for threads in (1, 2):
-        LearntFile(str(tmp_path), ABOUT | {"threads": threads}).keep(NoneDrafter())
-    assert len(list(tmp_path.glob("*.json"))) == 2
-
-
-@pytest.mark.parametrize("name", ["file", "x" * 300])
-def test_a_folder_that_takes_no_file_is_said_and_nothing_else(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    with caplog.at_level(logging.WARNING, logger="forerun"):
-        learnt = LearntFile(str(tmp_path / name), ABOUT)
-        learnt.restore(NoneDrafter())
-        learnt.keep(NoneDrafter())
-    assert "are not saved" in caplog.text
-
-
 def test_the_next_start_measures_nothing_and_writes_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,29 +111,6 @@ def test_the_next_start_measures_nothing_and_writes_the_same_text(
     assert result.token_ids == expected
     assert sum(result.stats.rounds_by.values()) <= result.stats.num_rounds
     assert measured == [(1,)], "one short look whether the machine is as fast as it was"
-
-
-def test_pass_times_of_another_state_of_the_machine_are_measured_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)))
-    Engine(config).close()
-    (path,) = tmp_path.glob("*.json")
-    kept = json.loads(path.read_text())
-    slow = [[[rows, 100.0 * seconds] for rows, seconds in steps] for steps in kept["paces"]]
-    path.write_text(json.dumps(kept | {"paces": slow}))
-    Engine(config).close()
-    assert json.loads(path.read_text())["paces"][0][0][1] < slow[0][0][1] / 4
-
-
-@pytest.mark.parametrize("rows", [10**30, 10**6, 500])
-def test_pass_times_of_more_rows_than_there_are_are_not_tried(rows: int, tmp_path: Path) -> None:
-    config = EngineConfig(drafter=Automatic(learnt=str(tmp_path)), max_length=64)
-    Engine(config).close()
-    (path,) = tmp_path.glob("*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"paces": [[[rows, 1.0]]]}))
-    Engine(config).close()
-    assert all(steps[-1][0] < rows for steps in json.loads(path.read_text())["paces"])
 
 
 def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(

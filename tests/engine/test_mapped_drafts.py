@@ -11,6 +11,7 @@ from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, Sampl
 from forerun.checkpoints.open import open_source
 from forerun.drafting.policies import Policies
 from tests.drafting.mapped import random_map, write_mapped
+from tests.marks import rest_slow
 from tests.varied import NO_LOOKUP
 
 NUM_TARGET, NUM_DRAFT = 4096, 3000
@@ -61,12 +62,13 @@ def assert_same_and_counted(engine: Engine, plain: Engine, folder: Path) -> None
     assert num_outside > 0
 
 
-@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("kernels", rest_slow(["auto", "torch"], 1))
 def test_a_serial_draft_changes_no_text(folder: Path, plain: Engine, kernels: str) -> None:
     with drafted_by(DraftModel(model=str(folder), adaptive=False), kernels=kernels) as engine:
         assert_same_and_counted(engine, plain, folder)
 
 
+@pytest.mark.slow
 def test_a_draft_in_a_process_of_its_own_changes_no_text(folder: Path, plain: Engine) -> None:
     with drafted_by(Parallel(draft=DraftModel(model=str(folder)))) as engine:
         assert_same_and_counted(engine, plain, folder)

@@ -77,31 +77,6 @@ def test_requests_follow_each_other_and_the_process_drafts_for_them(engine: Engi
     assert all(0 <= result.stats.wait_s <= result.stats.draft_s for result in results)
 
 
-@PARAMS
-def test_a_turn_that_goes_on_from_the_last_one_is_not_confused(
-    engine: Engine, plain_engine: Engine, params: SamplingParams
-) -> None:
-    first = engine.generate(PROMPT, params)
-    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode("\n\ndef write_lines(path, lines):\n")]
-    second = engine.generate(prompt_ids, params)
-    assert second.stats.num_reused_tokens >= first.stats.num_prompt_tokens + first.stats.num_new_tokens - 1
-    assert_same(second, plain_engine.generate(prompt_ids, params))
-
-
-def test_a_prompt_of_several_prefill_passes_is_drafted_for(engine: Engine, plain_engine: Engine) -> None:
-    prompt_ids = engine.encode("".join(f"x{number} = f({number}, {number % 7})\n" for number in range(120)))[:600]
-    assert len(prompt_ids) == 600
-    ours = engine.generate(prompt_ids, GREEDY)
-    assert_same(ours, plain_engine.generate(prompt_ids, GREEDY))
-    assert ours.stats.num_accepted > 0
-
-
-def test_a_cancelled_request_does_not_disturb_the_next(engine: Engine, plain_engine: Engine) -> None:
-    with engine.stream(PROMPT, SAMPLED) as stream:
-        next(stream)
-    assert_same(engine.generate(PROMPT * 2, SAMPLED), plain_engine.generate(PROMPT * 2, SAMPLED))
-
-
 def children_of(parent: int) -> set[int]:
     """The processes below this one, of any generation."""
     found, parents = set(), {}
@@ -143,6 +118,7 @@ def test_an_engine_that_is_gone_leaves_no_process(is_closed: bool) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_an_engine_that_fails_to_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise CheckpointError("the target's weights are damaged")

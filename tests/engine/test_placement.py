@@ -1,21 +1,13 @@
 """Who works on which cores."""
 
-import os
-from collections.abc import Sequence
-
 import pytest
 import torch
 
-from forerun import ConfigError, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
-from forerun.backends.cpu.backend import CpuBackend
-from forerun.backends.cpu.binding import fault
-from forerun.cli.about import About
+from forerun import ConfigError, EngineConfig, NoDrafter, Parallel
 from forerun.core.pace import Pace
-from forerun.engine import opening, placement
+from forerun.engine import placement
 from forerun.engine.drafters import draft_device
 from forerun.engine.placement import CorePlacement
-
-needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no core affinity")
 
 
 def pace(milliseconds: float) -> Pace:
@@ -57,12 +49,6 @@ def test_ranks_of_target_and_draft_share_no_core_as_far_as_there_are_any(
     assert found.target == (tuple(range(8 - len(draft))) if draft else ())
 
 
-@pytest.mark.usefixtures("eight_cores")
-def test_ranks_of_other_hosts_take_no_core_of_this_one() -> None:
-    config = EngineConfig(target_ranks=4, remote_ranks=2, rank_address="127.0.0.1:0", drafter=NoDrafter())
-    assert CorePlacement.of(config).num_threads == 4
-
-
 @pytest.mark.parametrize(
     ("device", "num_target", "num_remote", "drafter", "expected"),
     [
@@ -98,17 +84,6 @@ def test_a_serial_drafter_and_one_elsewhere_keep_nobody_from_any_core() -> None:
         assert (found.target, found.draft, found.every) == ((), (), ())
 
 
-@needs_affinity
-def test_the_thread_stays_on_the_targets_cores_for_a_while_only() -> None:
-    before = os.sched_getaffinity(0)
-    one = (min(before),)
-    assert CorePlacement(target=one).run(lambda: os.sched_getaffinity(0)) == set(one)
-    assert os.sched_getaffinity(0) == before
-    with pytest.raises(KeyError):
-        CorePlacement(target=one).run(lambda: {}["nothing"])
-    assert os.sched_getaffinity(0) == before
-
-
 def cores(monkeypatch: pytest.MonkeyPatch, *, usable: int, of: int) -> None:
     """A process that may run on so many cores, and whose quota pays for less."""
     monkeypatch.setattr(placement, "own_cores", lambda: list(range(of)))
@@ -124,15 +99,6 @@ def test_by_default_there_are_as_many_threads_as_the_quota_pays_for(
     assert CorePlacement.of(EngineConfig(drafter=NoDrafter())).num_threads == expected
     assert CorePlacement.of(EngineConfig(drafter=NoDrafter(), num_threads=1)).num_threads == 1
     assert caplog.records == []
-
-
-def test_more_threads_than_cores_are_not_had_and_both_numbers_are_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cores(monkeypatch, usable=2, of=64)
-    assert CorePlacement.of(EngineConfig(drafter=NoDrafter(), num_threads=1000)).num_threads == 2
-    (record,) = caplog.records
-    assert "1000 threads were requested, but only 2 run" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -179,30 +145,3 @@ def test_torchs_threads_are_an_engines_own_while_it_works_and_the_hosts_again_af
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-def test_an_engine_leaves_the_host_its_threads_and_says_its_own() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)) as engine:
-            assert torch.get_num_threads() == 3
-            engine.generate("x", SamplingParams(max_new_tokens=2))
-            engine.margin_after([1, 2], SamplingParams())
-            assert torch.get_num_threads() == 3
-            assert About.of(engine).num_threads == 1
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.skipif(fault() is not None, reason="the C library is not built")
-def test_the_kernels_threads_are_where_they_belong_before_any_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-
-    def note(_: CpuBackend, cores: Sequence[int]) -> None:
-        told.append(tuple(cores))
-
-    monkeypatch.setattr(CpuBackend, "place_threads", note)
-    monkeypatch.setattr(opening, "warm_up", lambda *_: told.append("warm-up"))
-    with Engine(EngineConfig(drafter=NoDrafter(), num_threads=1, max_length=32)):
-        assert told == [(), "warm-up"], "another engine may have kept them on a few cores"

@@ -47,16 +47,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
-def test_a_perfect_prediction_comes_true_token_by_token(engine: Engine, plain: Generation) -> None:
-    result = engine.generate(PROMPT, PARAMS, prediction=plain.token_ids)
-    stats = result.stats
-    assert result.token_ids == plain.token_ids
-    assert stats.rounds_by["prediction"] >= 1
-    assert stats.num_predicted_accepted >= 32, "of 48; how many rows a round has depends on the machine"
-    assert stats.num_predicted_accepted + stats.num_rounds >= len(plain.token_ids)
-    assert stats.num_predicted_rejected <= stats.num_drafted - stats.num_accepted + engine.drafter.verify_width
-
-
 def test_a_wrong_one_is_counted_and_costs_no_token(engine: Engine, plain: Generation) -> None:
     result = engine.generate(PROMPT, PARAMS, prediction="Once upon a time there was a prediction")
     assert result.token_ids == plain.token_ids
@@ -77,18 +67,6 @@ def test_plain_decoding_can_be_asked_for_in_between(engine: Engine, plain: Gener
     assert first.stats.num_drafted > 0 < last.stats.num_drafted
 
 
-@pytest.mark.usefixtures("random_turns")
-def test_auto_can_be_told_which_of_its_drafters_drafts(plain: Generation) -> None:
-    with Engine(EngineConfig(drafter=Automatic(), **SETTINGS)) as engine:  # type: ignore[arg-type]
-        for name in ("recycling", "draft_model", "prompt_lookup"):
-            result = engine.generate(PROMPT, PARAMS, drafter=name, owner="me")
-            assert result.token_ids == plain.token_ids
-            assert result.stats.num_drafted > 0
-            assert result.stats.rounds_by == {}, "the other one had no turn"
-        with pytest.raises(ConfigError, match=r"'layer_skip'.*name none or draft_model or recycling or prompt_lookup"):
-            engine.stream(PROMPT, PARAMS, drafter="layer_skip")
-
-
 def test_a_drafter_or_a_prediction_that_cannot_be_is_refused() -> None:
     with engine_with(DRAFTERS["prompt_lookup"], **SETTINGS) as engine:
         with pytest.raises(
@@ -99,17 +77,6 @@ def test_a_drafter_or_a_prediction_that_cannot_be_is_refused() -> None:
             engine.generate(PROMPT, prediction=[5, -1])
         with pytest.raises(ConfigError, match="prediction of type int cannot be read"):
             engine.generate(PROMPT, prediction=5)  # type: ignore[arg-type]
-
-
-def test_tokens_behind_a_stop_are_not_counted_as_right(plain: Generation) -> None:
-    params = SamplingParams(
-        temperature=0.8, seed=3, max_new_tokens=48, ignore_eos=True, stop_token_ids=(plain.token_ids[2],)
-    )
-    with engine_with(DRAFTERS["draft_model"], **SETTINGS) as engine:
-        result = engine.generate(PROMPT, params, prediction=plain.token_ids)
-    assert len(result.token_ids) <= 3
-    assert result.stats.num_predicted_accepted == len(result.token_ids)
-    assert result.stats.num_predicted_accepted + result.stats.num_predicted_rejected == result.stats.num_drafted
 
 
 def test_every_node_says_who_guessed_it() -> None:

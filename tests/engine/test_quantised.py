@@ -5,17 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun import (
-    ConfigError,
-    DraftModel,
-    Engine,
-    EngineConfig,
-    NoDrafter,
-    Parallel,
-    PromptLookup,
-    SamplingParams,
-    load,
-)
+from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, PromptLookup, SamplingParams
 from forerun.backends import dtypes
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
@@ -49,31 +39,13 @@ def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[li
 
 @pytest.mark.usefixtures("random_turns")
 @pytest.mark.parametrize("weights", FORMATS)
-def test_every_drafter_writes_the_text_of_the_same_rounded_target(
-    target: str, draft: str, weights: WeightsName
-) -> None:
+def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, weights: WeightsName) -> None:
     expected, _ = texts(target, weights, NoDrafter())
-    drafters = [
-        DraftModel(model=draft),
-        DraftModel(model=target),
-        PromptLookup(),
-        Parallel(draft=DraftModel(model=target), num_threads=1),
-    ]
+    drafters = [DraftModel(model=target), PromptLookup(), Parallel(draft=DraftModel(model=target), num_threads=1)]
     for drafter in drafters:
         found, num_accepted = texts(target, weights, drafter)
         assert found == expected, drafter
         assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
-
-
-def test_four_bits_write_another_text_than_the_weights_as_stored(target: str) -> None:
-    plain, _ = texts(target, "stored", NoDrafter())
-    rounded, _ = texts(target, "int4", NoDrafter())
-    assert plain != rounded
-
-
-def test_load_takes_a_format() -> None:
-    with load(weights="int8", drafter=NoDrafter(), num_threads=1, max_length=64) as engine:
-        assert engine.generate("def f(x):", SamplingParams(max_new_tokens=4)).token_ids
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
@@ -91,17 +63,6 @@ def test_linears_and_head_are_rounded_and_nothing_else(is_tied: bool, weight_for
     expected = Runner(replace(spec, tied_embeddings=False), LoadedWeights(by_hand), **settings)  # type: ignore[arg-type]
     rows = [3, 1, 4, 1, 5]
     assert torch.equal(rounded.extend(rows, num_logit_rows=5), expected.extend(rows, num_logit_rows=5))
-
-
-@pytest.mark.parametrize("weights", FORMATS)
-def test_a_checkpoint_knows_its_format_and_computes_in_another_dtype(weights: WeightsName) -> None:
-    checkpoint = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights))
-    assert checkpoint.weight_format == checkpoint.dtype_name == weights
-    assert checkpoint.dtype in (torch.bfloat16, torch.float32)
-    asked = Checkpoint.open(open_source("builtin"), EngineConfig(weights=weights, dtype="float16"))
-    assert (asked.weight_format, asked.dtype) == (weights, torch.float16)
-    plain = Checkpoint.open(open_source("builtin"), EngineConfig(dtype="float64"))
-    assert (plain.weight_format, plain.dtype_name) == ("plain", "float64")
 
 
 def test_a_draft_is_held_in_8_bits_where_that_is_faster_and_nothing_else_was_asked_for() -> None:
@@ -122,8 +83,3 @@ def test_what_is_not_rounded_is_bfloat16_where_the_cpu_does_not_emulate_it(
     expected = "bfloat16" if is_native or is_fast else "float32"
     assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cpu") == expected
     assert dtypes.compute_dtype("auto", stored="float16", is_quantised=True, device="cuda:0") == "float16"
-
-
-def test_other_formats_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"weights .int3. must be one of .*int8, int4"):
-        EngineConfig(weights="int3")  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
 """Ranks that come from other hosts: here from other processes of this one, over TCP and with a key."""
 
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from forerun.core.drafter_config import NoDrafter, PromptLookup
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
 from forerun.engine.follow import read_opening
-from forerun.sharding import joining, torch_group
+from forerun.sharding import joining
 from forerun.sharding.messages import Greeting, messages_from, to_frame
 from tests.cli.conftest import environment
 
@@ -88,18 +87,6 @@ def test_ranks_of_other_hosts_write_the_text_of_one_process_and_end_with_their_l
 
 
 @pytest.mark.slow
-def test_ranks_of_this_host_and_of_others_share_a_target(meeting: Meeting) -> None:
-    with Engine(EngineConfig(drafter=NoDrafter(), dtype="float32", kernels="torch", num_threads=1)) as one:
-        plain = texts(one)
-    with ExitStack() as several:
-        processes = [several.enter_context(rank_elsewhere(meeting)) for _ in range(2)]
-        with leader(meeting, 4, 2, dtype="float32") as one:
-            assert one.kernels_name == "fused"  # torch's, in place of native ones
-            assert texts(one) == plain
-        assert [process.wait(END_S) for process in processes] == [0, 0]
-
-
-@pytest.mark.slow
 def test_torchrun_starts_ranks(meeting: Meeting) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     worker = ["forerun", "worker", "builtin", "--role", "target", "--join", meeting.address, "--key-file"]
@@ -125,26 +112,8 @@ def test_a_killed_rank_of_another_host_is_named(meeting: Meeting) -> None:
 
 
 @pytest.mark.slow
-def test_of_several_ranks_of_other_hosts_the_stopped_one_is_named(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_group, "DEADLINE_S", 3.0)
-    with ExitStack() as several:
-        processes = [several.enter_context(rank_elsewhere(meeting)) for _ in range(2)]
-        one = several.enter_context(leader(meeting, 3, 2))
-        stream = iter(one.stream(PROMPT, LONG))
-        next(stream)
-        processes[0].send_signal(signal.SIGSTOP)
-        with pytest.raises(RankLostError, match=r"rank [12] of the target \(at .*\) is stopped, or out of reach"):
-            list(stream)
-        assert processes[1].wait(END_S) is not None
-        assert processes[0].poll() is None
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("builtin-draft",), "is not the leader's"), (("builtin", "--dtype", "float32"), "")],
+    ("arguments", "said"), [(("builtin-draft",), "is not the leader's"), (("builtin", "--dtype", "float32"), "")]
 )
 def test_a_rank_that_does_not_fit_says_so_on_both_sides(
     meeting: Meeting, arguments: tuple[str, ...], said: str

@@ -2,25 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
-from forerun import (
-    Engine,
-    EngineConfig,
-    FinishReason,
-    Generation,
-    LayerSkip,
-    NoDrafter,
-    Parallel,
-    SamplingParams,
-)
+from forerun import Engine, EngineConfig, FinishReason, Generation, LayerSkip, NoDrafter, Parallel, SamplingParams
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.swift import SwiftStrategy
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.policy import RemotePolicy
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
@@ -89,7 +77,12 @@ def plain() -> Iterator[PlainTexts]:
         yield PlainTexts(engine)
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+RARELY = ("gated search", "the paper's search", "an int8 copy")  # others stand for them by default
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in RARELY else ()) for name in DRAFTERS]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with engine_of(DRAFTERS[request.param]) as engine:
         yield engine
@@ -119,15 +112,6 @@ def test_every_token_in_bfloat16_is_that_of_plain_decoding(
 
 
 @needs_native
-def test_short_texts_are_cut_at_the_token_that_was_asked_for(engine: Engine, plain: PlainTexts) -> None:
-    for length in (1, 2, 3, 5):
-        params = replace(GREEDY, max_new_tokens=length)
-        result = engine.generate(PROMPT, params)
-        assert len(result.token_ids) == length
-        assert_same(result, plain.generate(PROMPT, params))
-
-
-@needs_native
 def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: PlainTexts) -> None:
     with engine.stream(PROMPT, GREEDY) as stream:
         pieces = [step.token_ids for step in stream]
@@ -142,76 +126,8 @@ def test_a_stop_token_within_a_draft_ends_the_text_there(engine: Engine, plain: 
         assert_same(result, plain.generate(PROMPT, params))
 
 
-@needs_native
-def test_a_turn_that_goes_on_from_the_last_one_is_not_computed_again(engine: Engine, plain: PlainTexts) -> None:
-    first = engine.generate(PROMPT, SAMPLED)
-    prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode("\n\ndef write_lines(path, lines):\n")]
-    second = engine.generate(prompt_ids, SAMPLED)
-    assert second.stats.num_reused_tokens >= first.stats.num_prompt_tokens + first.stats.num_new_tokens - 1
-    assert_same(second, plain.generate(prompt_ids, SAMPLED))
-
-
-@needs_native
-def test_the_context_can_be_filled_to_its_last_place(engine: Engine, plain: PlainTexts) -> None:
-    prompt_ids = engine.encode(PROMPT * 40)[: engine.max_length - 21]
-    params = replace(GREEDY, max_new_tokens=21)
-    assert_same(engine.generate(prompt_ids, params), plain.generate(prompt_ids, params))
-
-
-@needs_native
-def test_cancelling_and_forgetting_leave_nothing_behind(engine: Engine, plain: PlainTexts) -> None:
-    with engine.stream(PROMPT, SAMPLED) as stream:
-        next(stream)
-    assert_same(engine.generate(PROMPTS[1], SAMPLED), plain.generate(PROMPTS[1], SAMPLED))
-    abandoned = engine.stream(PROMPT, SAMPLED)
-    next(abandoned)
-    engine.forget()
-    assert engine._target.cached_ids == []
-    again = engine.generate(PROMPT, SAMPLED)
-    assert again.stats.num_reused_tokens == 0
-    assert_same(again, plain.generate(PROMPT, SAMPLED))
-
-
-@needs_native
-def test_searches_do_search_while_the_text_stays_the_same(plain: PlainTexts) -> None:
-    for name in ("gated search", "the paper's search", "an int8 copy"):
-        with engine_of(DRAFTERS[name]) as engine:
-            params = replace(GREEDY, max_new_tokens=100)
-            assert_same(engine.generate(PROMPT, params), plain.generate(PROMPT, params))
-            strategy = self_drafter_of(engine).search.strategy
-            match strategy:
-                case GatedStrategy():
-                    assert strategy.num_evaluations > 0, name
-                case SwiftStrategy():
-                    assert strategy.num_steps > 0, name
-
-
-@cache
-def with_torchs_kernels(temperature: float) -> tuple[Generation, Generation, int | None, float, float]:
-    """Ours and the plain text by torch's kernels in bfloat16, the place where they part, and how near the tie was."""
-    params = SamplingParams(temperature=temperature, seed=3, max_new_tokens=40, ignore_eos=True)
-    settings = {"exactness": "fast", "kernels": "torch"}
-    with engine_of(NoDrafter(), **settings) as judge, engine_of(TREE, **settings) as engine:
-        ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
-        pairs = zip(ours.token_ids, plain.token_ids, strict=True)
-        place = next((place for place, (left, right) in enumerate(pairs) if left != right), None)
-        if place is None:
-            return ours, plain, None, 0.0, judge.near_tie(params)
-        margin = judge.margin_after([*judge.encode(PROMPT), *plain.token_ids[:place]], params)
-        return ours, plain, place, margin, judge.near_tie(params)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_with_torchs_kernels_the_text_parts_only_at_a_near_tie_and_those_are_counted(temperature: float) -> None:
-    ours, _, place, margin, bound = with_torchs_kernels(temperature)
-    assert ours.stats.num_accepted > 0
-    assert bound > 0.0
-    if place is not None:
-        assert margin < bound, f"parted at token {place}, where the lead was {margin}"
-        assert ours.stats.num_near_ties > 0
-
-
-@pytest.mark.parametrize("weights", ["plain", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["plain", "int4"])
 def test_a_process_with_a_part_of_the_target_drafts_for_it_and_the_text_stays(weights: str) -> None:
     """The target is paced, so that it leaves the process time even where both share one core."""
     draft = LayerSkip(search="off", weights=weights)  # type: ignore[arg-type]

@@ -5,15 +5,9 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from subprocess import DEVNULL, PIPE
-from textwrap import dedent
 from typing import Any
 
 import psutil
@@ -22,12 +16,11 @@ import pytest
 from forerun.backends.cpu import host_group
 from forerun.backends.dtypes import runs_native
 from forerun.core.config import DTypeName, EngineConfig, KernelsName, SamplingParams
-from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel, PromptLookup
+from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError, RankLostError
-from forerun.core.steps import DrafterState
 from forerun.engine.engine import Engine
+from tests.marks import rest_slow
 
-NUM_LOST = 200
 START_S = 120.0
 END_S = 5.0
 PROMPT = "def read(path):\n    return"
@@ -53,15 +46,9 @@ def plain() -> list[str]:
     return texts(1, NoDrafter())
 
 
-@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("num_ranks", rest_slow([2, 3], 1))
 def test_ranks_write_the_text_of_one_process(num_ranks: int, plain: list[str]) -> None:
     assert texts(num_ranks, PromptLookup()) == plain
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_draft", [1, 2, 3])
-def test_ranks_of_a_draft_change_no_token_of_several_ranks(num_draft: int, plain: list[str]) -> None:
-    assert texts(2, Parallel(ranks=num_draft)) == plain
 
 
 @pytest.mark.slow
@@ -84,23 +71,6 @@ def test_a_draft_shared_by_processes_drafts_and_all_of_them_end_with_the_engine(
         assert result.text == plain[0]
         assert result.stats.num_accepted > 0
     assert psutil.wait_procs(ranks, END_S)[1] == []
-
-
-@NATIVE
-@pytest.mark.parametrize(
-    ("weights", "drafter"),
-    [
-        ("stored", PromptLookup()),
-        *(
-            pytest.param(weights, drafter, marks=pytest.mark.slow)
-            for weights in ("stored", "int8", "int4")
-            for drafter in (DraftModel(), Parallel(draft=DraftModel()))
-        ),
-    ],
-)
-def test_rows_of_several_ranks_are_exact(weights: str, drafter: DrafterConfig) -> None:
-    plain = texts(2, NoDrafter(), "bfloat16", weights=weights)
-    assert texts(2, drafter, "bfloat16", weights=weights, exactness="exact") == plain
 
 
 @pytest.fixture(params=[pytest.param("float64", marks=pytest.mark.slow), pytest.param("float32", marks=NATIVE)])
@@ -126,7 +96,7 @@ def follower_of_this_process() -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("is_at_work", [True, False])
+@pytest.mark.parametrize("is_at_work", rest_slow([True, False], 1))
 def test_a_killed_rank_is_named_within_a_second(shared: Engine, is_at_work: bool) -> None:
     follower = follower_of_this_process()
     stream = iter(shared.stream(PROMPT, SamplingParams(max_new_tokens=400, ignore_eos=True)))
@@ -151,7 +121,9 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
         assert not follower.is_running()
 
 
-def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list[str]) -> None:
+def test_ctrl_c_leaves_all_ranks_with_the_same_cache_and_none_outlives_its_engine(
+    shared: Engine, plain: list[str]
+) -> None:
     rng = random.Random(1)
     for number in range(6):
         timer = threading.Timer(rng.uniform(0.0, 0.05), _thread.interrupt_main)
@@ -160,6 +132,9 @@ def test_ctrl_c_leaves_all_ranks_with_the_same_cache(shared: Engine, plain: list
             write_on(shared, PROMPT + " x" * number)
         timer.join()
         assert shared.generate(PROMPT, GREEDY).text == plain[0]
+    follower = follower_of_this_process()
+    shared.close()
+    assert not follower.is_running()
 
 
 def write_on(one: Engine, prompt: str) -> None:
@@ -168,138 +143,10 @@ def write_on(one: Engine, prompt: str) -> None:
         one.generate(prompt, SamplingParams(max_new_tokens=200, ignore_eos=True), owner="another")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_many_ranks_are_lost_in_the_midst_of_work(sent: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_group, "DEADLINE_S", 1.0)
-    rng = random.Random(int(sent))
-    files = psutil.Process().num_fds()
-    for _ in range(NUM_LOST):
-        with engine(rng.choice([2, 3]), NoDrafter(), "float32", max_length=1024) as one:
-            lost = rng.choice(followers_of_this_process())
-            timer = threading.Timer(rng.uniform(0.0, 0.2), os.kill, (lost.pid, sent))
-            timer.start()
-            began = time.monotonic()
-            with pytest.raises(RankLostError, match=rf"rank \d of the target \(pid {lost.pid}\)"):
-                write_two(one)
-            assert time.monotonic() - began < 10.0
-            timer.join()
-    assert followers_of_this_process() == []
-    assert psutil.Process().num_fds() <= files + 1  # the last engine's memory
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_draft_that_lost_a_rank_drafts_again_within_the_text(sent: signal.Signals) -> None:
-    with engine(1, Parallel(ranks=2), "float32", measures_speedup=False) as one:
-        assert one.drafter.wait_until_ready(START_S)
-        _, follower = draft_ranks(one)
-        states: list[DrafterState] = []
-        while len(states) < 3 or states[-1] is not DrafterState.READY:  # one text: no wait, and no request begins
-            for number, step in enumerate(one.stream(PROMPT, SamplingParams(max_new_tokens=2000, ignore_eos=True))):
-                states += [state for state in [step.stats.drafter] if states[-1:] != [state]]
-                if number == 20 and len(states) == 1:
-                    os.kill(follower.pid, sent)
-        assert DrafterState.DOWN in states
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_many_ranks_of_a_draft_are_lost_and_the_text_stays(sent: signal.Signals) -> None:
-    rng = random.Random(int(sent))
-    params = SamplingParams(max_new_tokens=120, ignore_eos=True)
-    with engine(1, NoDrafter(), "float32") as one:
-        plain = one.generate(PROMPT, params).text
-    ports, memory = listening_ports(), shared_memory_files()
-    ever: set[psutil.Process] = set()
-    with engine(1, Parallel(ranks=2), "float32", measures_speedup=False) as one:
-        for number in range(NUM_LOST):
-            ranks = ready_ranks(one, params, ever)
-            lost = rng.choice(ranks)
-            timer = threading.Timer(rng.uniform(0.0, 0.1), os.kill, (lost.pid, sent))
-            timer.start()
-            assert one.generate(PROMPT, params).text == plain, f"another text after loss {number}"
-            timer.join()
-            ever |= set(ranks)
-        while one.drafter_pid in {process.pid for process in ever}:
-            assert one.generate(PROMPT, params).text == plain
-        assert psutil.wait_procs(list(ever), END_S)[1] == []
-        ever |= set(psutil.Process().children(recursive=True))
-    assert psutil.wait_procs(list(ever), END_S)[1] == []
-    assert (listening_ports(), shared_memory_files()) == (ports, memory)
-
-
-def ready_ranks(one: Engine, params: SamplingParams, lost: set[psutil.Process]) -> list[psutil.Process]:
-    """The draft's ranks, none of them lost before, once they have drafted."""
-    while True:
-        result = one.generate(PROMPT, params)
-        pid = one.drafter_pid
-        if pid is not None and result.stats.num_accepted > 0 and psutil.pid_exists(pid):
-            ranks = draft_ranks(one)
-            if len(ranks) == 2 and lost.isdisjoint(ranks):
-                return ranks
-        one.drafter.wait_until_ready(START_S)
-
-
-def listening_ports() -> set[int]:
-    """Of this process and all that it has started."""
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return {link.laddr.port for process in family for link in process.net_connections() if link.status == "LISTEN"}
-
-
-def shared_memory_files() -> set[str]:
-    """Of torch and of ours; other programs come and go."""
-    names = {path.name for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
-    return {name for name in names if name.startswith(("torch", "forerun"))}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes that outlive their parents are told on Linux only")
-@pytest.mark.parametrize("killed", ["engine", "drafter engine", "rank engine", "drafter rank engine"])
-@pytest.mark.parametrize("stopped", ["", "drafter", "rank", "target's rank"])
-def test_no_process_is_left_whoever_dies_first(killed: str, stopped: str) -> None:
-    script = f"""if __name__ == "__main__":
-        from forerun import *
-        with Engine(EngineConfig(dtype="float32", target_ranks=2, num_threads=1, drafter=Parallel(ranks=2))) as one:
-            one.drafter.wait_until_ready({START_S})
-            print(one.drafter_pid, flush=True)
-            while True:
-                one.generate({PROMPT!r}, SamplingParams(max_new_tokens=100, ignore_eos=True))
-    """
-    with subprocess.Popen([sys.executable, "-c", dedent(script)], stdout=PIPE, stderr=DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        leader = psutil.Process(int(process.stdout.readline()))
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) == 4  # the target's other rank, the drafter's forkserver, the drafter and its other rank
-        (other,) = (child for child in psutil.Process(process.pid).children() if "--role" in child.cmdline())
-        by_name = {"drafter": leader, "rank": leader.children()[0], "target's rank": other}
-        by_name["engine"] = psutil.Process(process.pid)
-        if stopped:
-            by_name[stopped].suspend()
-        for name in killed.split():
-            with suppress(psutil.NoSuchProcess):  # one that has gone with another
-                by_name[name].kill()
-        assert psutil.wait_procs(family, END_S)[1] == []
-
-
-def write_two(one: Engine) -> None:
-    """A long text, and another one should the first have come to its end."""
-    one.generate(PROMPT, SamplingParams(max_new_tokens=-1, ignore_eos=True))
-    one.generate(PROMPT, GREEDY)
-
-
-def test_no_rank_outlives_its_engine(shared: Engine) -> None:
-    follower = follower_of_this_process()
-    shared.close()
-    assert not follower.is_running()
-
-
 def test_a_rank_that_cannot_be_made_ready_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_MAX_LENGTH", "no number")  # which only processes of the command line read
     files: list[int] = []
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(RankLostError, match=r"rank 1 of the target \(pid \d+\) ended with status 2"):
             engine(2, NoDrafter(), "float32")
         gc.collect()

@@ -1,6 +1,5 @@
 """Skip sets found offline, kept for a model, and found again by its engines."""
 
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
-from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.drafter import search_of
 from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache, write_sets
+from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from forerun.engine import skip_finder
-from forerun.engine.model_loading import Checkpoint
-from forerun.engine.self_drafter import byte_share
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 from tests.checkpoints.folders import model_identity
 
@@ -99,22 +95,10 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
     assert (asked, told) == (list(PROMPTS[:2]), [1, 2])
 
 
-def test_a_model_without_inner_layers_has_nothing_to_skip(draft: str) -> None:
-    with pytest.raises(ConfigError, match=r"has 1 layers, but skipping needs at least 3"):
-        find_skip_sets(EngineConfig(target=draft, num_threads=1, max_length=64), LayerSkip(), prompts, PARAMS)
-
-
 def test_sets_lie_beside_their_model(folder: Path, tmp_path: Path) -> None:
     assert kept(folder, [BEST, WORSE], cache_folder=tmp_path / "cache") == sets_beside(folder)
     assert read_sets(sets_beside(folder), 3, model_identity(folder)) == [BEST, WORSE]
     assert not (tmp_path / "cache").exists()
-
-
-def test_nothing_is_written_into_the_package_itself(tmp_path: Path) -> None:
-    path = kept(BUILTIN_TARGET, [BEST], num_layers=12, cache_folder=tmp_path)
-    assert path == sets_in_cache(tmp_path, open_source(BUILTIN_TARGET).identity())
-    assert read_sets(path, 12, open_source(BUILTIN_TARGET).identity()) == [BEST]
-    assert not sets_beside(open_source(BUILTIN_TARGET).folder).exists()
 
 
 def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
@@ -134,14 +118,6 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_cache(
         ConfigError, match=r"the sets of .* cannot be saved, because neither .* can be written: name a file"
     ):
         kept(folder, [BEST])
-
-
-def test_where_there_is_no_place_at_all_a_file_is_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the sets of builtin cannot be saved, because .*: name a file"):
-        kept(BUILTIN_TARGET, [BEST], num_layers=12)
-    path = tmp_path / "new" / "sets.json"
-    assert kept(BUILTIN_TARGET, [BEST], num_layers=12, out=path) == path
-    assert read_sets(path, 12) == [BEST]
 
 
 @pytest.mark.parametrize("search", ["gated", "off"])
@@ -168,60 +144,8 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
     assert first_skipped(replace(BUILTIN, drafter=FIXED)) == every_other_layer(12), "no file, no sets"
 
 
-def test_a_file_that_is_named_goes_before_the_one_that_lies_there(folder: Path, tmp_path: Path) -> None:
-    kept(folder, [BEST])
-    other = kept(folder, [WORSE], out=tmp_path / "other.json")
-    assert first_skipped(config_for(folder, replace(FIXED, sets=str(other)))) == WORSE.skipped
-
-
-@pytest.mark.parametrize("search", ["gated", "off", "paper"])
-def test_the_sets_of_another_model_are_refused(folder: Path, plain: str, tmp_path: Path, search: str) -> None:
-    """It has as many layers."""
-    path = kept(plain, [BEST], out=tmp_path / "sets.json")
-    with pytest.raises(
-        ConfigError, match=rf"sets\.json holds no skip sets .* the model '{model_identity(Path(plain))}'"
-    ):
-        Engine(config_for(folder, replace(FIXED, search=search, sets=str(path))))  # type: ignore[arg-type]
-
-
-def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.json cannot be read .*forerun prepare"):
-        Engine(config_for(folder, replace(FIXED, sets="nowhere.json")))
-
-
-def test_swifts_own_file_serves_a_model_that_its_layers_fit(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "skip_layers.json"
-    sets = {
-        "llama-2-13b_cnndm": {"attention": [3, 5], "mlp": [2]},
-        "tiny_cnndm": {"attention": [1], "mlp": []},
-        "deep_cnndm": {"attention": [1], "mlp": [2]},
-    }
-    path.write_text(json.dumps(sets))
-    assert first_skipped(config_for(folder, replace(FIXED, sets=str(path)))) == {(1, ATTENTION)}
-    path.write_text(json.dumps({"llama-2-13b_cnndm": sets["llama-2-13b_cnndm"]}))
-    with pytest.raises(ConfigError, match="the model has 3 layers, the sets are 'llama-2-13b_cnndm' up to layer 5"):
-        Engine(config_for(folder, replace(FIXED, sets=str(path))))
-
-
-def test_a_model_that_was_trained_on_is_prepared_anew(folder: Path, plain: str) -> None:
-    write_sets(sets_beside(folder), model_identity(Path(plain)), 3, [BEST])
-    config = config_for(folder)
-    result = find_skip_sets(config, LayerSkip(), prompts, SamplingParams(max_new_tokens=8))
-    assert kept(folder, result.sets, num_layers=result.num_layers) == sets_beside(folder)
-
-
 def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) -> None:
     for drafter in (NoDrafter(), PromptLookup(), DraftModel(model=draft)):
         with Engine(EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=64)) as engine:
             assert search_of(engine.drafter) is None
             assert engine.generate("the cat", SamplingParams(max_new_tokens=2)).token_ids
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_the_share_of_a_copy_is_that_of_its_bytes(dtype: str) -> None:
-    """A weight of 256 inputs: two or four bytes each, or one and a scale a row, or half a one and two groups of 128."""
-    numbers = {"weights" if dtype == "int8" else "dtype": dtype}
-    checkpoint = Checkpoint.open(open_source(BUILTIN_TARGET), EngineConfig(**numbers))  # type: ignore[arg-type]
-    own = {"float32": 4 * 256, "bfloat16": 2 * 256, "int8": 256 + 4}[dtype]
-    assert byte_share(checkpoint.spec, "int8", checkpoint) == pytest.approx((256 + 4) / own)
-    assert byte_share(checkpoint.spec, "int4", checkpoint) == pytest.approx((128 + 2 * 5) / own)

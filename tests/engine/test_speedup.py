@@ -1,11 +1,9 @@
 """Plain rounds that are timed change no text, leave the caches as they were, and stand for plain decoding."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from forerun import (
     ContextOverflowError,
@@ -19,8 +17,8 @@ from forerun import (
     PromptLookup,
     SamplingParams,
 )
-from forerun.runtime.affinity import own_cores
 from forerun.speculation.economy import plain_times
+from tests.marks import rest_slow
 
 PROMPT = "the cat sat on the mat and the cat "
 MIXED = [
@@ -42,7 +40,7 @@ def drafters(draft: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["draft_model", "parallel", "prompt_lookup", "layer_skip"])
+@pytest.fixture(params=rest_slow(["draft_model", "parallel", "layer_skip", "prompt_lookup"], 2))
 def engine(request: pytest.FixtureRequest, target: str, draft: str) -> Iterator[Engine]:
     config = EngineConfig(target=target, drafter=drafters(draft)[request.param], dtype="float32", measures_speedup=True)
     with Engine(config) as engine:
@@ -71,18 +69,6 @@ def test_stretches_after_nearly_every_round_change_no_text(
     assert "dropped" not in caplog.text, "the drafter was not told of the text that it paused in"
 
 
-@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
-def test_a_drafter_that_counts_the_answers_tokens_is_not_made_to_begin_anew(
-    penalty: str, target: str, draft: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain_times, "SHARE", 1000.0)
-    params = replace(MIXED[0], **{penalty: 0.5})
-    config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", measures_speedup=True)
-    with Engine(config) as engine:
-        states = [step.stats.drafter for step in engine.stream(PROMPT, params)]
-    assert DrafterState.PAUSED not in states
-
-
 def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,37 +81,6 @@ def test_a_text_is_not_lost_where_no_memory_is_left_for_plain_rounds_behind_it(
         num_tokens = sum(len(step.token_ids) for step in stream)
         monkeypatch.setattr(engine._target, "forward", refuse)
         assert len(stream.result().token_ids) == num_tokens == 60
-
-
-def test_plain_rounds_behind_a_text_are_forgotten(engine: Engine, plain_engine: Engine) -> None:
-    for params in MIXED:
-        first = engine.generate(PROMPT, params)
-        text = [*engine.encode(PROMPT), *first.token_ids]
-        again = engine.generate(text, params)
-        assert again.stats.num_reused_tokens == len(text) - 1
-        assert again.token_ids == plain_engine.generate(text, params).token_ids
-
-
-def test_they_are_timed_until_enough_are_known(engine: Engine) -> None:
-    before = torch.get_num_threads(), own_cores()
-    assert engine._baseline is not None
-    results = [engine.generate(PROMPT, params) for params in MIXED]
-    if any(result.stats.num_drafted for result in results):  # a draft may be late, or not pay, on a busy machine
-        assert len(engine._baseline.times.since(0.0, 0)) >= plain_times.ENOUGH
-    else:
-        assert isinstance(engine.config.drafter, Parallel | DraftModel)
-    assert (torch.get_num_threads(), own_cores()) == before
-
-
-def test_the_end_of_the_context_leaves_no_room_for_them(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_times, "SHARE", 0.0)
-    config = EngineConfig(target=target, drafter=PromptLookup(), dtype="float32", max_length=64, measures_speedup=True)
-    with Engine(config) as engine:
-        ids = engine.encode(PROMPT)
-        result = engine.generate(ids, SamplingParams(max_new_tokens=64 - len(ids), ignore_eos=True))
-        assert len(ids) + len(result.token_ids) == 64
-        assert engine._baseline is not None
-        assert engine._baseline.times.since(0.0, 0) == []
 
 
 def test_a_result_that_is_asked_for_late_does_not_touch_the_text_that_runs_now(
@@ -147,9 +102,3 @@ def test_nothing_is_compared_unless_asked_for_or_where_nothing_is_drafted(target
     with Engine(EngineConfig(target=target, drafter=PromptLookup(), dtype="float32")) as engine:
         assert engine.generate(PROMPT, MIXED[0]).stats.speedup is None
     assert plain_engine.generate(PROMPT, MIXED[0]).stats.speedup is None
-
-
-def test_a_text_that_was_cancelled_is_not_compared(engine: Engine) -> None:
-    with engine.stream(PROMPT, MIXED[0]) as stream:
-        next(stream)
-    assert stream.result().stats.speedup is None

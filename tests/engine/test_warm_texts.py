@@ -25,6 +25,7 @@ from forerun.core.shared_length import shared_length
 from forerun.core.steps import DraftedTree
 from forerun.model.runner import LEAST_ROWS
 from forerun.text.tokenizer import Tokenizer
+from tests.marks import rest_slow
 from tests.varied import engine_with
 
 DRAFTERS: dict[str, DrafterConfig] = {
@@ -36,10 +37,7 @@ DRAFTERS: dict[str, DrafterConfig] = {
     "layer_skip": LayerSkip(adaptive=False, search="off"),
     "auto": Automatic(),
 }
-SYSTEM = (
-    "You write short and simple programs, with names that say what things are, and no comments at all.\n",
-    "",
-)
+SYSTEM = ("You write short and simple programs, with names that say what things are, and no comments at all.\n", "")
 ASKED = (
     "def read_lines(path):\n    with open(path) as file:\n",
     "import os\n\nfor name in os.listdir('.'):\n",
@@ -49,7 +47,7 @@ ASKED = (
 SETTINGS = {"num_threads": 1, "max_length": 640}
 OWNERS = ("", "ann", "bob", "ann")
 ACTIONS = ("ask", "ask", "edit", "again", "several", "cancel")
-NUM_REQUESTS = 36
+NUM_REQUESTS = 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +192,7 @@ def test_200_conversations_are_reused_as_without_a_drafter(
     assert sum(one.num_reused for one in found[0]) > sum(len(one.prompt_ids) for one in found[0]) // 4
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", rest_slow(range(2), 1))
 def test_what_is_reused_is_the_longest_beginning_of_the_owners_and_changes_no_text(plain: Engine, seed: int) -> None:
     plain.forget()
     asked = talk_with(plain, seed)
@@ -227,10 +225,6 @@ def test_where_room_is_short_texts_stay_right_and_every_drafter_reuses_the_same(
     assert sum(one.num_reused for one in found[0]) < sum(one.num_reused for one in ample)
 
 
-PROMPTS = (
-    "def read_lines(path):\n    with open(path) as file:\n" * 3,
-    "import os\n\nfor name in os.listdir('.'):\n" * 4,
-)
 GREEDY = SamplingParams(max_new_tokens=16, ignore_eos=True)
 
 
@@ -255,37 +249,6 @@ def test_no_tree_shows_what_another_owner_wrote() -> None:
             engine.generate(secret, GREEDY, owner=owner)
             trees = [step.stats.tree for step in engine.stream(asked, GREEDY, owner="bob")]
             assert ("hunter2" in shown(trees, engine.tokenizer)) == expected
-
-
-def test_a_draft_stays_warm_beside_its_target() -> None:
-    with engine_with(DraftModel(), **SETTINGS) as engine:
-        assert engine.drafter.round_plan is not None
-        draft = engine.drafter.round_plan.draft
-        assert draft is not None
-        assert abs(draft._warm._num_blocks - engine._target._warm._num_blocks) <= 1, "room for as many tokens"
-        for prompt in PROMPTS:
-            engine.generate(prompt, GREEDY)
-        first = engine.encode(PROMPTS[0])
-        engine.drafter.begin(first, GREEDY, None)
-        assert draft.cached_ids == first[:-1]
-        engine.drafter.change_owner("another")
-        engine.drafter.begin(first, GREEDY, None)
-        assert draft.cached_ids == []
-
-
-def test_forgetting_drops_every_conversation(engine: Engine) -> None:
-    for prompt in PROMPTS:
-        engine.generate(prompt, GREEDY)
-    assert engine.generate(PROMPTS[0], GREEDY).stats.num_reused_tokens == len(engine.encode(PROMPTS[0])) - 1
-    engine.forget()
-    assert [engine.generate(prompt, GREEDY).stats.num_reused_tokens for prompt in PROMPTS] == [0, 0]
-
-
-def test_a_request_that_is_never_read_leaves_the_text_before_it_warm(engine: Engine) -> None:
-    engine.forget()
-    engine.generate(PROMPTS[0], GREEDY)
-    engine.stream("x", GREEDY).cancel()
-    assert engine.generate(PROMPTS[0], GREEDY).stats.num_reused_tokens == len(engine.encode(PROMPTS[0])) - 1
 
 
 def test_a_size_below_0_is_refused() -> None:

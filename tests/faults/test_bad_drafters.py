@@ -44,10 +44,10 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
     made.close()
 
 
-KINDS = ["garbage", "silent", "dying", "lying", "wrong", "busy", "failing", "slow"]
+KINDS = ["lying", "dying", "garbage", "silent", "wrong", "busy", "failing", "slow"]
 
 
-@pytest.mark.parametrize("drafter", rest_slow(KINDS, 5), indirect=True)
+@pytest.mark.parametrize("drafter", rest_slow(KINDS, 3), indirect=True)
 def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     for params in PARAMS:
@@ -56,7 +56,7 @@ def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDr
         assert ids_of(ours, 300) == ids_of(plain, 300)
 
 
-@pytest.mark.parametrize("drafter", ["busy", "silent", "slow"], indirect=True)
+@pytest.mark.parametrize("drafter", rest_slow(["silent", "slow", "busy"], 1), indirect=True)
 def test_a_process_that_does_not_answer_is_waited_for_once(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     rounds = decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=300)
@@ -66,7 +66,8 @@ def test_a_process_that_does_not_answer_is_waited_for_once(drafter: ParallelDraf
     assert sum(wait > 0.004 for wait in waits) < len(waits) / 4, "most rounds go on without waiting"
 
 
-@pytest.mark.parametrize("drafter", ["busy", "silent"], indirect=True)
+@pytest.mark.parametrize("drafter", ["silent", "busy"], indirect=True)
+@pytest.mark.slow  # in virtual time: test_wait_policy
 def test_a_process_that_hangs_is_replaced(drafter: ParallelDrafter, caplog: pytest.LogCaptureFixture) -> None:
     assert drafter.wait_until_ready(HANG_S)
     first = drafter._connection.supply.pid  # type: ignore[attr-defined]
@@ -77,16 +78,6 @@ def test_a_process_that_hangs_is_replaced(drafter: ParallelDrafter, caplog: pyte
         while drafter._connection.supply.pid == first and time.monotonic() < end:  # type: ignore[attr-defined]
             decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=20)
     assert drafter._connection.supply.pid != first  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("drafter", ["garbage"], indirect=True)
-def test_a_process_that_sends_garbage_is_replaced(drafter: ParallelDrafter, caplog: pytest.LogCaptureFixture) -> None:
-    assert drafter.wait_until_ready(HANG_S)
-    end = time.monotonic() + HANG_S
-    with caplog.at_level(logging.WARNING):
-        while "sends garbage" not in caplog.text and time.monotonic() < end:
-            decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=50)
-    assert "sends garbage" in caplog.text
 
 
 @pytest.mark.parametrize("drafter", ["failing"], indirect=True)

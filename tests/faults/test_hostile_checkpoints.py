@@ -1,23 +1,18 @@
 """Whatever a stranger's checkpoint holds, a chat is answered, or refused in one clear line, and soon."""
 
 import logging
-import subprocess
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.text import encoder
 from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import NO_VARIABLES, ChatTemplate
-from tests.cli.conftest import command, environment
-from tests.cli.random_command_lines import Line, fault_of, limited, run_here
+from tests.cli.command_lines import Line, fault_of, limited, run_here
 from tests.faults.hostile_checkpoints import KINDS, HostileFolders
-from tests.server.strain.process import read_apart, wait_until_ready
 
 LOGGER = logging.getLogger(__name__)
 CHUNK, NUM_CHUNKS, FEW = 200, 15, 12
@@ -86,41 +81,3 @@ def test_each_is_answered_or_refused_in_one_line(chunk: int, folders: HostileFol
     for kind in KINDS:
         assert counts[f"{kind} answered"] > 0
         assert counts[f"{kind} refused"] > 0
-
-
-def serve(folder: Path) -> str:
-    """Start a server of this folder and ask it: it says that it is ready and answers, or it ends with an error."""
-    with tempfile.TemporaryFile() as log:
-        words = command("serve", str(folder), "--drafter", "none", "--threads", "1", "--port", "0")
-        server = subprocess.Popen(words, env=environment(), stdout=log, stderr=log)
-        try:
-            try:
-                found = wait_until_ready(server, log)
-            except AssertionError:
-                said = read_apart(log)
-                assert server.poll() is not None, f"still loading: {said}"
-                assert "Traceback" not in said, said
-                assert said.count("error: ") == 1, said
-                return "ended with an error"
-            url = f"http://{found[1]}:{found[2]}"
-            asked = {"messages": MESSAGES, "max_tokens": 2}
-            answer = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60, trust_env=False)
-            assert answer.is_success or answer.json()["error"]["message"], answer.text
-            assert httpx.get(f"{url}/v1/models", timeout=60, trust_env=False).is_success
-            assert "Traceback" not in read_apart(log), read_apart(log)
-            return "answered" if answer.is_success else f"refused with {answer.status_code}"
-        finally:
-            server.terminate()
-            server.wait(60)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(0, NUM_SERVED, SERVED_PER_TEST))
-def test_a_server_answers_or_ends(first: int, folders: HostileFolders) -> None:
-    counts: Counter[str] = Counter()
-    for number in range(first, first + SERVED_PER_TEST):
-        kind = folders.write(10_000 + number)
-        counts[f"{kind} {serve(folders.folder)}"] += 1
-    LOGGER.info("%s", dict(counts))
-    assert counts.total() == SERVED_PER_TEST

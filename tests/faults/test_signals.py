@@ -68,12 +68,12 @@ def wait_until_gone(*pids: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("harm", "params"), [
-    (signal.SIGKILL, GREEDY), (signal.SIGSTOP, SAMPLED), pytest.param(signal.SIGKILL, SAMPLED, marks=pytest.mark.slow),
-    pytest.param(signal.SIGSTOP, GREEDY, marks=pytest.mark.slow),
-    pytest.param(signal.SIGSEGV, GREEDY, marks=pytest.mark.slow),
-    pytest.param(signal.SIGTERM, SAMPLED, marks=pytest.mark.slow),
-])  # fmt: skip
+HARMS = [(signal.SIGKILL, GREEDY), (signal.SIGSTOP, SAMPLED), (signal.SIGSEGV, GREEDY), (signal.SIGTERM, SAMPLED)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "params"), [HARMS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in HARMS[1:])]
+)
 def test_a_harmed_drafter_changes_no_token_and_comes_back(
     engine: Engine, plain: Engine, harm: signal.Signals, params: SamplingParams
 ) -> None:

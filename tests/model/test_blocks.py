@@ -1,6 +1,7 @@
 """Blocks of GGUF's types stand for the values that ggml's own package reads from them."""
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,18 @@ def test_values_are_those_of_the_gguf_package_bit_for_bit(block_type: BlockType)
     values_OI = dequantise_blocks(blocks_OB, block_type)
     assert values_OI.shape == (NUM_OUT, 3 * BLOCKS[block_type].num_elements)
     assert torch.equal(values_OI, by_gguf(blocks_OB, block_type))
+
+
+@pytest.mark.parametrize("block_type", BLOCKS)
+def test_so_are_values_of_any_bytes(block_type: BlockType) -> None:
+    """Scales may be NaN, infinite or subnormal; the first and the last block have all bits 0 or 1."""
+    num_bytes = BLOCKS[block_type].num_bytes
+    blocks_OB = torch.randint(256, (2000, num_bytes), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
+    blocks_OB[0], blocks_OB[-1] = 0, 255
+    with np.errstate(all="ignore"):
+        expected = by_gguf(blocks_OB, block_type)
+    values_OI = dequantise_blocks(blocks_OB, block_type)
+    assert ((values_OI == expected) | (values_OI.isnan() & expected.isnan())).all()
 
 
 @pytest.mark.parametrize("block_type", BLOCKS)

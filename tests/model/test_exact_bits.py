@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.backends.torch.backend import REFERENCE
 from forerun.backends.torch.ops import TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
@@ -19,6 +19,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
 from forerun.speculation.tree import ancestry_matrix
+from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
 
@@ -109,7 +110,7 @@ def num_different_rows(runner: Runner, seed: int) -> int:
 @KERNELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_slow(range(6), 2))
 def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
     shape: str, dtype: torch.dtype, seed: int, kernels: ModelBackend
 ) -> None:
@@ -118,8 +119,8 @@ def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
 
 @KERNELS
 @DTYPES
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("shape", rest_slow(["odd", "even", "wide"], 1))
+@pytest.mark.parametrize("num_threads", rest_slow([2, 1], 1))
 def test_a_prefill_has_the_bits_of_single_steps(
     shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
@@ -128,13 +129,6 @@ def test_a_prefill_has_the_bits_of_single_steps(
         alone = one_by_one(runner, token_ids)
         runner.sync(())
         assert torch.equal(runner.extend(token_ids, num_logit_rows=50), alone)
-
-
-def test_the_fast_kernels_do_show_differences_in_float32() -> None:
-    num_different = sum(
-        num_different_rows(build(shape, torch.float32, FUSED), seed) for shape in SHAPES for seed in range(3)
-    )
-    assert num_different > 10, "the tests of exactness are blind: nothing differs without it either"
 
 
 ROW_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

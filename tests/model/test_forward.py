@@ -143,13 +143,7 @@ def test_a_model_that_computes_nan_ends_with_an_error(kernels: TorchBackend, tem
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"positions": [0]},
-        {"prefix_len": 3},
-        {"num_logit_rows": 3},
-        {"ancestry": ancestry_matrix([-1, 0, 1])},
-    ],
+    "changes", [{"positions": [0]}, {"prefix_len": 3}, {"num_logit_rows": 3}, {"ancestry": ancestry_matrix([-1, 0, 1])}]
 )
 def test_rows_that_do_not_fit_together_are_refused(changes: dict[str, object]) -> None:
     fields = {"token_ids": [1, 2], "positions": [2, 3], "first_slot": 2, "prefix_len": 2}

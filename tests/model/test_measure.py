@@ -11,7 +11,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, rising, stand_in
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import DraftRunner, SharedCacheRunner
+from forerun.model.shared_cache import SharedCacheRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -63,24 +63,6 @@ def test_every_width_gets_its_undisturbed_time(monkeypatch: pytest.MonkeyPatch) 
     pace = measure_pace(runner, list(times), context=20, budget_s=1e9)
     assert {rows: 1e3 * seconds for rows, seconds in pace.steps} == pytest.approx(times)
     assert passes.contexts == {20}
-
-
-def test_a_time_above_that_of_more_rows_was_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = runner_of()
-    Passes(runner, monkeypatch, {1: 1.0, 2: 4.0, 3: 2.0})
-    pace = measure_pace(runner, (1, 2, 3), budget_s=1e9)
-    assert [1e3 * seconds for _, seconds in pace.steps] == pytest.approx([1.0, 2.0, 2.0])
-
-
-def test_a_slow_model_is_measured_only_as_often_as_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    for budget_s in (0.0, 1e9):
-        runner = runner_of()
-        passes = Passes(runner, monkeypatch, {1: 1000.0, 4: 1000.0})
-        measure_pace(runner, (1, 4), budget_s=budget_s)
-        counts.append(len(passes.rows) - 1)
-    few, many = measure.LEAST_REPEATS, measure.MOST_REPEATS
-    assert counts == [2 * repeats for repeats in (few, many)]
 
 
 @pytest.mark.parametrize("capacity", [8, 40, 128])
@@ -143,58 +125,6 @@ def test_what_sublayers_take_is_found_and_how_it_grows_with_the_text(
     assert passes.contexts == contexts
     assert costs.whole == whole
     assert_recovered(costs, passes, min(contexts))
-
-
-def test_parts_are_scaled_to_the_pace_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That was measured with more care."""
-    runner = runner_of(400)
-    passes = SkippingPasses(runner, monkeypatch)
-    whole_s = 3.0 * passes.seconds(64, SPEC.num_layers, SPEC.num_layers)
-    costs = measure_skip_costs(runner, Pace(steps=((1, whole_s),)), budget_s=1e9)
-    assert costs.mlp_s == pytest.approx(3.0 * passes.mlp_s)
-    assert costs.attention_s == pytest.approx(3.0 * (passes.attention_s + 64 * passes.slope_s))
-    assert costs.attention_slope_s == pytest.approx(3.0 * passes.slope_s)
-
-
-def test_attention_that_seems_to_get_faster_is_taken_not_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = runner_of(400)
-    monkeypatch.setattr(SkippingPasses, "slope_s", -1e-4)
-    SkippingPasses(runner, monkeypatch)
-    assert measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=1e9).attention_slope_s == 0.0
-
-
-def test_skips_are_measured_only_as_often_as_they_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    for budget_s in (0.0, 1e9):
-        runner = runner_of()
-        passes = SkippingPasses(runner, monkeypatch, disturbance_s=0.0)
-        measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=budget_s)
-        counts.append(passes.num_passes)
-    few, many = measure.LEAST_REPEATS, measure.MOST_REPEATS
-    assert counts == [6 * repeats for repeats in (few, many)]
-
-
-@pytest.mark.parametrize("is_shared", [False, True], ids=["a runner", "a shared cache"])
-@pytest.mark.parametrize("capacity", [2, 8, 200])
-def test_the_cache_is_empty_after_measuring_skips(capacity: int, is_shared: bool) -> None:
-    owner = runner_of(capacity)
-    runner: DraftRunner = SharedCacheRunner(owner) if is_shared else owner
-    costs = measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=0.0)
-    assert min(costs.attention_s, costs.mlp_s, costs.attention_slope_s) >= 0.0
-    assert (owner.cached_ids, owner.cache.committed_len, owner.cache.num_tree) == ([], 0, 0)
-
-
-def test_a_text_is_forgotten_when_skips_are_measured() -> None:
-    runner = runner_of()
-    runner.sync([1, 2, 3])
-    measure_skip_costs(runner, Pace(steps=((1, 1.0),)), budget_s=0.0)
-    assert (runner.cached_ids, runner.cache.committed_len) == ([], 0)
-
-
-def test_a_lent_cache_is_empty_after_its_passes_were_measured() -> None:
-    owner = runner_of()
-    measure_pace(SharedCacheRunner(owner), [1, 2], budget_s=0.0)
-    assert (owner.cached_ids, owner.cache.committed_len) == ([], 0)
 
 
 def test_a_stand_in_fills_the_cache_whatever_was_in_it() -> None:

@@ -99,23 +99,6 @@ def test_it_shows_the_owners_text_and_follows_it() -> None:
         assert shared.cached_ids == text
 
 
-def test_without_a_copy_the_owners_weights_draft() -> None:
-    owner, reference = owner_of(), owner_of()
-    shared = SharedCacheRunner(owner)
-    assert not shared.has_copy
-    assert torch.equal(draft_rows(shared, TEXT), reference.extend(TEXT, num_logit_rows=5))
-
-
-def test_a_copy_drafts_with_its_own_weights_behind_the_owners_text() -> None:
-    owner, other = owner_of(), owner_of(seed=9)
-    shared = SharedCacheRunner(owner, copy_for(owner, 9))
-    assert shared.has_copy
-    drafted = draft_rows(shared, TEXT)
-    assert torch.equal(drafted, other.extend(TEXT, num_logit_rows=5))
-    shared.drop_rows()
-    assert not torch.equal(drafted, owner.extend(TEXT, num_logit_rows=5))
-
-
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_a_rounded_copy_reads_the_text_that_the_exact_weights_left_in_the_cache(weight_format: str) -> None:
     """Against a pass of the rounded weights, written out plainly, over the same keys and values."""
@@ -150,35 +133,3 @@ def test_a_pass_that_skips_half_takes_about_as_much_less_of_the_stated_time(monk
         share = kept_share(SPEC, skipped)
         assert 0.2 < share < 0.9
         assert seconds_of(clock, lambda some=skipped: draft_rows(shared, [7], some)) == pytest.approx(share * 0.25)  # type: ignore[misc]
-
-
-def test_a_pass_of_a_copy_takes_its_share_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, owner, skipped = rule_time(monkeypatch), owner_of(pace=PACE), every_other_layer(SPEC.num_layers)
-    shared = SharedCacheRunner(owner, copy_for(owner, 9), copy_share=0.25)
-    assert seconds_of(clock, lambda: draft_rows(shared, [7])) == pytest.approx(0.25 * 0.25)
-    assert seconds_of(clock, lambda: draft_rows(shared, [7, 8, 9])) == pytest.approx(0.25 * 0.5)
-    expected_s = 0.25 * kept_share(SPEC, skipped) * 0.25
-    assert seconds_of(clock, lambda: draft_rows(shared, [7], skipped)) == pytest.approx(expected_s)
-    shared.drop_rows()
-    assert seconds_of(clock, lambda: owner.extend([1], num_logit_rows=1)) == pytest.approx(0.25), "the owner's own"
-
-
-def test_what_is_not_there_at_all_takes_no_time_and_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    unused = every_other_layer(SPEC.num_layers)
-    clock = rule_time(monkeypatch)
-    weights = LoadedWeights(random_weights(SPEC, torch.Generator().manual_seed(6)))
-    runner = Runner(
-        SPEC, weights, backend=FUSED, capacity=CAPACITY, dtype=torch.float64, device="cpu", pace=PACE, unused=unused
-    )
-    shared, expected_s = SharedCacheRunner(runner), kept_share(SPEC, unused) * 0.25
-    for skipped in (NOTHING, unused):
-        assert seconds_of(clock, lambda some=skipped: draft_rows(shared, [7], some)) == pytest.approx(expected_s)  # type: ignore[misc]
-
-
-def test_a_pace_changes_no_bit_of_a_draft() -> None:
-    skipped = every_other_layer(SPEC.num_layers)
-    drafted = []
-    for pace in (None, Pace(steps=((8, 1e-4),))):
-        owner = owner_of(pace=pace)
-        drafted.append(draft_rows(SharedCacheRunner(owner, copy_for(owner, 9), copy_share=0.5), TEXT, skipped))
-    assert torch.equal(*drafted)

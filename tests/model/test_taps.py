@@ -94,19 +94,6 @@ def test_taps_change_no_logit_and_none_are_there_unasked(seed: int, kernels: Mod
     assert untapped.features is None
 
 
-@pytest.mark.parametrize("kernels", KERNEL_SETS)
-def test_an_observer_sees_the_features_grow(kernels: ModelBackend) -> None:
-    runner = runner_of(7, kernels)
-    inputs = replace(random_pass(7, runner.spec, runner.cache.reserve(12)), taps=tuple(range(runner.spec.num_layers)))
-    seen: list[Tensor] = []
-    features = runner.forward(
-        inputs, lambda op, buffer: seen.append(buffer.clone()) if op.kind == "tap" else None
-    ).features
-    assert features is not None
-    assert [part.shape[1] for part in seen] == [layer + 1 for layer in range(runner.spec.num_layers)]
-    assert all(torch.equal(part, features[:, : part.shape[1]]) for part in seen)
-
-
 def test_taps_are_named_once_and_in_order() -> None:
     for taps in ((1, 0), (1, 1)):
         with pytest.raises(AssertionError, match="taps"):

@@ -97,24 +97,6 @@ def test_where_room_is_short_what_is_found_is_still_right(seed: int) -> None:
     assert len(shelf.warm._by_age) <= rng_blocks
 
 
-def test_a_beginning_that_many_texts_share_is_held_once() -> None:
-    start = list(range(2 * BLOCK))
-    texts = [[*start, 1000 + number, *range(number)] for number in range(BLOCK - 1)]
-    shelf = Shelf(2 + len(texts))
-    for text in texts:
-        shelf.warm.find([], "")
-        shelf.save(text)
-    assert [shelf.find(text) for text in texts] == list(map(len, texts))
-
-
-def test_a_text_that_goes_on_fills_its_last_block_up() -> None:
-    shelf, text = Shelf(2), list(range(2 * BLOCK))
-    for length in (1, 2, BLOCK - 1, BLOCK + 3, 2 * BLOCK):
-        shelf.save(text[:length])
-        assert shelf.find(text) == length
-    assert shelf.num_free() == 2 * BLOCK
-
-
 def test_the_text_used_least_recently_goes_first_and_its_end_before_its_beginning() -> None:
     first, second = (list(range(start, start + 2 * BLOCK)) for start in (0, 1000))
     shelf = Shelf(4)
@@ -124,16 +106,6 @@ def test_the_text_used_least_recently_goes_first_and_its_end_before_its_beginnin
     shelf.warm.find([], "")
     shelf.save([5000, *range(BLOCK - 1)])
     assert (shelf.find(first), shelf.find(second)) == (2 * BLOCK, BLOCK)
-
-
-def test_what_was_just_found_is_not_written_over_by_what_makes_room_for_it() -> None:
-    first, second = (list(range(start, start + 2 * BLOCK)) for start in (0, 1000))
-    shelf = Shelf(3)
-    shelf.save(first)
-    assert shelf.warm.find(first, "") == 2 * BLOCK
-    shelf.save(second)
-    assert shelf.warm.restore(first, "", 0) == 2 * BLOCK
-    assert shelf.find(second) == BLOCK
 
 
 def test_forgetting_one_owner_makes_its_room_free_and_leaves_the_others() -> None:
@@ -150,14 +122,6 @@ def test_forgetting_one_owner_makes_its_room_free_and_leaves_the_others() -> Non
     shelf.warm.forget()
     assert shelf.find(text, "bob") == 0
     assert shelf.num_free() == 4 * BLOCK
-
-
-@pytest.mark.parametrize("num_bytes", [0, 100])
-def test_without_room_for_a_block_nothing_is_saved(num_bytes: int) -> None:
-    cache = TreeCache(plain_spec(), CAPACITY, dtype=torch.float64, device="cpu")
-    warm = WarmTexts(cache, num_bytes)
-    warm.save([1, 2, 3], "")
-    assert (warm.find([1, 2, 3], ""), warm.restore([1, 2, 3], "", 0)) == (0, 0)
 
 
 def test_more_than_the_machine_has_is_refused_with_what_to_do() -> None:
@@ -237,35 +201,6 @@ def test_a_text_that_is_recalled_has_the_rows_of_a_fresh_prefill(num_blocks: int
         if num_blocks == AMPLE:
             assert num_known >= max(shares, default=0) - LEAST_ROWS
         texts.append((text, owner))
-
-
-def test_a_short_text_is_not_worth_saving_and_a_longer_one_is() -> None:
-    runner = warm_runner()
-    for length, num_known in ((LEAST_ROWS, 0), (LEAST_ROWS + 1, LEAST_ROWS + 1)):
-        text = [length % 2] * length
-        runner.forget()
-        runner.recall(text)
-        runner.sync(text)
-        runner.recall([5, 6])
-        runner.sync([5, 6])
-        runner.recall(text)
-        assert runner.sync(text) == num_known
-
-
-def test_another_owners_text_is_not_gone_on_from() -> None:
-    runner, text = warm_runner(), [place % 5 for place in range(3 * BLOCK)]
-    for owner, num_known in (("ann", 0), ("bob", 0), ("ann", len(text)), ("bob", len(text)), ("", 0)):
-        runner.recall(text, owner)
-        assert runner.sync(text) == num_known, owner
-    runner.forget("")
-    assert runner.cached_ids == []
-    for owner, num_known in (("", 0), ("ann", len(text))):
-        runner.recall(text, owner)
-        assert runner.sync(text) == num_known, owner
-    runner.forget()
-    for owner in ("", "ann", "bob"):
-        runner.recall(text, owner)
-        assert runner.sync(text) == 0, owner
 
 
 @pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])

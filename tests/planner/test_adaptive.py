@@ -1,13 +1,12 @@
 """Adaptive widths: the simulated drafter decides as the real one, which is put into virtual time for that."""
 
 import random
-from contextlib import closing
 
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import Recorder, Teacher
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.bench.run.draft_traces import Teacher
+from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
 from forerun.decoding.decoder import Round
@@ -16,7 +15,6 @@ from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.engine import Engine
 from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.planner.simulate import CHOOSING, Costs, simulate
@@ -30,7 +28,6 @@ SPEC = plain_spec(num_layers=1, hidden_size=32, vocab_size=32, tied_embeddings=F
 PARAMS = SamplingParams(temperature=1.0, seed=5)
 POLICIES = Policies(tree=TreePolicy(num_children=2, looks_up=False, knows_noise=False))
 NUM_TOKENS = 90
-DEVICE = "paced:target=10.4ms@8,13.3ms@16;draft=1.9ms"
 IMPOSSIBLE = -1e5  # as a logit: its share of the sum is 0, whatever the order of adding
 
 
@@ -101,39 +98,6 @@ def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_roun
     assert answer.num_accepted == sum(item.num_accepted for item in stats) > 20
     real_s = sum(item.draft_s + item.verify_s for item in stats)
     assert answer.decode_s == pytest.approx(real_s + len(rounds) * (1.0 - CHOOSING) * times.serial_overhead_s)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_built_in_pairs_rounds_are_foretold(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    """Not exactly: guesses behind a wrong one are borrowed, and their chances weigh in every decision."""
-    prompts = ["def add(left, right):", "class Point:"]
-    params = SamplingParams(max_new_tokens=72, temperature=temperature, seed=1, ignore_eos=True)
-    with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
-        traces = list(recorder.record(prompts, params))
-    paces = read_device(DEVICE)
-    assert paces.target is not None
-    times = Costs(target=paces.target, draft=paces.draft)
-    rule_time(monkeypatch)
-    for config in (DraftModel(), DraftModel(adaptive=False)):
-        with Engine(EngineConfig(drafter=config, num_threads=1, device=DEVICE)) as engine:
-            stats = [step.stats for prompt in prompts for step in engine.stream(prompt, params)]
-        num_tokens = sum(len(trace.token_ids) for trace in traces)
-        foretold = simulate(traces, config, times)
-        assert foretold.tokens_per_round == pytest.approx(num_tokens / len(stats), rel=0.03)
-        real_s = sum(item.draft_s + item.verify_s for item in stats)
-        assert foretold.tokens_per_s == pytest.approx(num_tokens / real_s, rel=0.03)
-
-
-def test_adaptive_widths_follow_what_rows_and_expansions_cost() -> None:
-    sure = [known_answer(60)]
-    dear_rows = Costs(target=Pace(steps=((1, 10e-3), (16, 400e-3))), draft=flat(1.0))
-    dear_draft = Costs(target=flat(10.0), draft=flat(200.0))
-    shape = DraftModel()
-    assert simulate(sure, shape, dear_rows, NO_LOOKUP).tokens_per_round == 1.0
-    assert simulate(sure, shape, costs(10.0, 1.0), NO_LOOKUP).tokens_per_round > 6.0
-    assert simulate(sure, shape, dear_draft, NO_LOOKUP).expansions_per_round < 0.5, (
-        "drafting stops where it does not pay"
-    )
 
 
 def test_a_parallel_drafter_may_choose_how_many_rows_to_verify() -> None:

@@ -1,12 +1,9 @@
 """The search: it finds what is fastest, and only among what the profile knows."""
 
-from pathlib import Path
-
 import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.engine.profile import Profile
-from forerun.planner.picture import draw_plans
 from forerun.planner.plan import search, splits_of
 from forerun.planner.synthetic import SyntheticPair
 from tests.planner.paces import flat
@@ -38,11 +35,6 @@ def test_only_splits_with_known_times_are_looked_at() -> None:
         splits_of(profile_of({2: 1.0}, {}), 2)
 
 
-def test_a_shared_draft_runs_on_as_many_units_as_suit_it() -> None:
-    profile = profile_of({1: 20.0, 2: 12.0, 4: 10.0}, {1: 2.0, 2: 1.5, 4: 3.0})
-    assert splits_of(profile, 4)[0].draft_units == 2
-
-
 def test_the_plans_come_fastest_first_with_plain_decoding_among_them() -> None:
     calls: list[tuple[int, int]] = []
     profile = profile_of({1: 20.0, 2: 11.0}, {1: 2.0, 2: 2.0})
@@ -63,35 +55,3 @@ def test_a_target_that_loses_nothing_by_sharing_is_drafted_for_in_parallel() -> 
 def test_a_target_that_needs_all_units_is_drafted_for_in_turn() -> None:
     plans = search(profile_of({1: 20.0, 2: 10.0}, {1: 1.0, 2: 0.5}), TRACES)
     assert plans[0].kind == "serial"
-
-
-def test_the_search_finds_narrower_and_wider_trees() -> None:
-    from forerun.core.pace import Pace
-
-    steep = Pace(steps=tuple((rows, 1e-3 * rows) for rows in (1, 4, 8, 16, 32)))
-    flat_to_32 = Pace(steps=((32, 8e-3),))
-    widths = []
-    for target in (steep, flat_to_32):
-        profile = Profile(source="stated", unit="GPU", target={1: target}, draft={1: flat(0.2)})
-        trees = [plan.tree for plan in search(profile, TRACES, units=1) if plan.kind == "serial"]
-        widths += [tree.verify_width for tree in trees if tree is not None and not tree.adaptive]
-    assert widths[0] <= 8 < widths[1]
-
-
-def test_a_serial_plan_comes_with_fixed_and_with_adaptive_widths() -> None:
-    plans = search(profile_of({1: 10.0}, {1: 3.0}), TRACES, units=1)
-    trees = [plan.tree for plan in plans if plan.kind == "serial"]
-    assert sorted(tree.adaptive for tree in trees if tree is not None) == [False, True]
-    plans = search(profile_of({1: 10.0, 2: 10.0}, {1: 3.0}), TRACES, units=2)
-    assert not any(plan.tree.adaptive for plan in plans if plan.kind == "parallel" and plan.tree is not None)
-
-
-@pytest.mark.parametrize("ending", ["svg", "png"])
-def test_a_picture_of_the_splits_is_drawn(tmp_path: Path, ending: str) -> None:
-    pytest.importorskip("matplotlib")
-    plans = search(profile_of({1: 12.0, 2: 10.0}, {1: 1.0, 2: 1.0}), TRACES[:1])
-    path = tmp_path / f"plan.{ending}"
-    draw_plans(path, plans, title="a machine")
-    assert path.stat().st_size > 1000
-    with pytest.raises(ConfigError, match=r"plan\.svg"):
-        draw_plans(tmp_path / "plan.nonsense", plans, title="a machine")

@@ -1,7 +1,5 @@
 """Times of machines that are not here."""
 
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,9 @@ from forerun.planner.roofline import (
     BYTES_PER_WEIGHT,
     Machine,
     SizedModel,
-    between,
     known_models,
     machine_named,
     pace_of,
-    pass_s,
     roofline_profile,
 )
 
@@ -39,11 +35,6 @@ def sized(name: str, weight_bits: int = 4) -> SizedModel:
 @pytest.mark.parametrize(("name", "units", "rows", "milliseconds"), PUBLISHED)
 def test_published_times_come_out(name: str, units: int, rows: int, milliseconds: float) -> None:
     assert 1e3 * pace_of(H800, sized(name), units, 512).step_s(rows) == pytest.approx(milliseconds, rel=0.01)
-
-
-@pytest.mark.parametrize(("name", "units", "rows", "milliseconds"), PUBLISHED[:5])
-def test_the_targets_come_out_without_anchors_too(name: str, units: int, rows: int, milliseconds: float) -> None:
-    assert 1e3 * pass_s(H800, sized(name), units, rows, 512) == pytest.approx(milliseconds, rel=0.02)
 
 
 def test_bytes_of_a_pass_count_the_head_once_and_the_embedding_never() -> None:
@@ -76,53 +67,12 @@ def test_published_sums_over_units_come_out(
     assert mlp_us is None or product_us(mlp_size) == pytest.approx(mlp_us, rel=0.04)
 
 
-def test_sums_over_units_take_longer_with_more_of_them_and_longer_messages() -> None:
-    assert H800.all_reduce_s(1, 2**17) == 0.0
-    assert replace(H800, all_reduce_us={}).all_reduce_s(8, 2**17) == 0.0
-    for places in ([(2, 2**17), (3, 2**17), (4, 2**17), (8, 2**17)], [(4, 2**14), (4, 2**17), (4, 2**18)]):
-        times = [H800.all_reduce_s(units, num_bytes) for units, num_bytes in places]
-        assert times == sorted(set(times))
-    llama = sized("Llama-3-70B")
-    without = pass_s(replace(H800, all_reduce_us={}), llama, 4, 8, 512)
-    assert pass_s(H800, llama, 4, 8, 512) - without == pytest.approx(160 * H800.all_reduce_s(4, 8 * 8192 * 2))
-
-
-def test_degrees_that_divide_nothing_evenly_are_not_free() -> None:
-    llama = sized("Llama-3-70B")
-    more = {units: units * llama.pass_bytes(512, units) / llama.pass_bytes(512) for units in range(1, 9)}
-    assert [more[units] for units in (1, 2, 4, 8)] == pytest.approx([1.0] * 4, rel=1e-3)
-    assert all(1.02 < more[units] < 1.1 for units in (3, 5, 6, 7))
-
-
-def test_the_floor_is_below_what_was_fitted() -> None:
-    floor = machine_named("8xH800-floor")
-    for model, units, rows in product(map(sized, known_models()), (1, 3, 8), (1, 8, 64)):
-        assert pass_s(floor, model, units, rows, 512) < pass_s(H800, model, units, rows, 512)
-    assert not floor.anchors
-
-
-def test_anchors_hold_for_the_bits_they_were_taken_with() -> None:
-    plain = replace(H800, anchors=())
-    assert pace_of(H800, sized("Qwen2-1.5B", 16), 2, 512) == pace_of(plain, sized("Qwen2-1.5B", 16), 2, 512)
-    assert pace_of(H800, sized("Qwen2-1.5B", 4), 2, 512) != pace_of(plain, sized("Qwen2-1.5B", 4), 2, 512)
-
-
-def test_many_rows_are_bound_by_arithmetic() -> None:
-    slow = replace(H800, teraflops=1.0)
-    assert pass_s(slow, sized("Llama-3.1-8B"), 1, 64, 0) == pytest.approx(64 * 2 * 7.5e9 / 1e12 + 32 * 25e-6, rel=0.01)
-
-
 def test_splits_on_which_a_model_does_not_fit_are_left_out() -> None:
     profile = roofline_profile(H800, sized("Llama-3-70B", 16), sized("Llama-3.2-1B", 16))
     assert (min(profile.target), max(profile.target), min(profile.draft)) == (2, 8, 1)
     assert profile.source == "roofline"
     with pytest.raises(ConfigError, match="needs 141 GB"):
         roofline_profile(machine_named("1xH200"), sized("Llama-3-70B", 16), sized("Llama-3.2-1B"))
-
-
-def test_between_points_lies_the_line_and_beyond_them_the_nearest() -> None:
-    points = {2: 1.0, 6: 3.0}
-    assert [between(points, place) for place in (1, 2, 3, 4, 6, 9)] == [1.0, 1.0, 1.5, 2.0, 3.0, 3.0]
 
 
 def test_a_machine_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:

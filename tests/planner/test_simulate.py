@@ -1,6 +1,5 @@
 """Simulated decoding: exact where it can be, close to the real drafters where guesses off the text matter."""
 
-import math
 import random
 
 import pytest
@@ -16,7 +15,6 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.planner.outcome import AnswerOutcome, Outcome
 from forerun.planner.simulate import Costs, simulate
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
@@ -39,37 +37,11 @@ def test_a_serial_draft_that_is_right_costs_its_depth_and_yields_it() -> None:
     assert outcome.expansions_per_round == 6.0
 
 
-def test_a_serial_draft_that_is_wrong_costs_its_depth_and_yields_the_bonus_token() -> None:
-    outcome = simulate([known_answer(9, is_right=False)], ALWAYS_DEEP, costs(10.0, 1.0), TWO_CHILDREN)
-    assert (outcome.tokens_per_round, outcome.round_s) == (1.0, pytest.approx(16e-3))
-
-
 def test_a_parallel_draft_that_is_right_costs_nothing_and_fills_the_cut() -> None:
     config = Parallel(draft=FIXED_PAIR)
     outcome = simulate([known_answer(400)], config, costs(10.0, 1.0), TWO_CHILDREN)
     assert outcome.tokens_per_round > 7.5  # rounds of 8, but for the first ones
     assert outcome.round_s == pytest.approx(10e-3, rel=0.1)  # the wire, and now and then the end of an expansion
-
-
-def test_a_parallel_draft_that_is_wrong_is_not_waited_for_in_the_long_run() -> None:
-    config = Parallel(draft=FIXED_PAIR)
-    outcome = simulate([known_answer(400, is_right=False)], config, costs(10.0, 8.0), TWO_CHILDREN)
-    assert (outcome.tokens_per_round, outcome.miss_rate) == (1.0, pytest.approx(399 / 400))
-    assert outcome.round_s < 12e-3  # a wait for every miss would make it 18
-
-
-def test_a_text_that_repeats_itself_is_looked_up() -> None:
-    token_ids = tuple(range(100, 110)) * 8
-    nothing = AnswerTrace(
-        prompt_ids=(1,), token_ids=token_ids, children=((7,),) * 80, log_probs=((math.log(0.01),),) * 80
-    )
-    rounds = [
-        simulate([nothing], config, costs(10.0, 1.0), policies).tokens_per_round
-        for policies in (NO_LOOKUP, Policies())
-        for config in (DraftModel(), Parallel(draft=DraftModel()))
-    ]
-    assert rounds[:2] == [1.0, 1.0]
-    assert min(rounds[2:]) > 2.5
 
 
 def test_the_last_round_counts_only_the_tokens_that_are_left() -> None:
@@ -108,14 +80,6 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
     assert answer.num_accepted == sum(step.stats.num_accepted for step in rounds) > 20
 
 
-def test_a_simulation_gives_the_same_outcome_twice() -> None:
-    traces = [known_answer(50), known_answer(30, is_right=False)]
-    for config in (DraftModel(), FIXED_PAIR, Parallel(), Parallel(draft=DraftModel())):
-        assert simulate(traces, config, costs(10.0, 3.0, overhead_ms=0.4)) == simulate(
-            traces, config, costs(10.0, 3.0, overhead_ms=0.4)
-        )
-
-
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(ConfigError, match="PromptLookup has no draft"):
         simulate([known_answer(5)], PromptLookup(), costs(10.0, 1.0))
@@ -137,20 +101,3 @@ def test_a_profile_gives_the_costs_of_a_split_and_says_what_it_lacks() -> None:
         Costs.of(profile, target_units=6, draft_units=2)
     with pytest.raises(ConfigError, match="draft on 3 GPUs, only on 2"):
         Costs.of(profile, target_units=4, draft_units=3)
-
-
-def test_the_interval_is_wide_where_answers_differ() -> None:
-    def outcome(times_s: list[float]) -> Outcome:
-        return Outcome(
-            answers=tuple(
-                AnswerOutcome(
-                    num_tokens=100, num_rounds=50, num_accepted=50, num_misses=5, num_expansions=9, decode_s=time_s
-                )
-                for time_s in times_s
-            )
-        )
-
-    low, high = outcome([1.0] * 10).interval()
-    assert low == high == pytest.approx(100.0)
-    low, high = outcome([0.5, 1.5] * 5).interval()
-    assert low < 85.0 < 100.0 < 120.0 < high

@@ -20,6 +20,7 @@ from forerun.sampling.sample import sample
 from forerun.sampling.truncation import filter_scores
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
+from tests.marks import rest_soak
 
 WEIGHT_SUM = 16
 MAX_COMBINATIONS = 260
@@ -126,15 +127,8 @@ def check_laws(chunk: int) -> list[int]:
     return [number for number in numbers if law_differs(number)]
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_the_law_of_the_emitted_text_is_the_targets(chunk: int) -> None:
-    assert check_laws(chunk) == []
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
-def test_the_law_of_the_emitted_text_is_the_targets_in_many_cases(chunk: int) -> None:
     assert check_laws(chunk) == []
 
 

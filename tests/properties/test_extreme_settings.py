@@ -110,10 +110,6 @@ def require_names(message: str, name: str, value: float) -> None:
     assert any(text in message for text in RANGES), message
 
 
-def test_there_are_forty_values() -> None:
-    assert len({repr(value) for value in VALUES}) >= 40
-
-
 @pytest.mark.parametrize("name", rest_slow(DRAFTERS, 1))
 def test_some_extreme_settings_write_the_plain_text_or_are_refused_by_name(name: str, plain: Engine) -> None:
     counts = contest(plain, DRAFTERS[name], VALUES[::9])

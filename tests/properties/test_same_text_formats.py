@@ -34,7 +34,7 @@ from tests.random_settings import random_params
 from tests.tiny import CAPACITY, decode_ids, poison_freed_slots
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
-NUM_MODELS, NUM_SLOW_MODELS, MODELS_PER_CHUNK = 8, 400, 20
+NUM_MODELS, NUM_SLOW_MODELS, MODELS_PER_CHUNK = 5, 400, 20
 TURNS = 3  # requests of one drafter, each beginning with a part of the text before it
 TYPES: Final = ("F32", "F16", "BF16", *BLOCKS)
 FLOATS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -42,17 +42,17 @@ SPREAD: Final = 0.12  # of logits among some fifty tokens at 256 inputs: several
 SKIP: Final = layer_skip(adaptive=False, search="gated", search_share=0.5, draft_width=2, depth=4)
 
 
-def write_random_model(path: Path, rng: random.Random, *, vocab_size: int) -> dict[str, str]:
-    """A model of one to three layers, each matrix of any type; the types by tensor."""
+def write_random_model(path: Path, rng: random.Random, *, vocab_size: int, only: str | None = None) -> dict[str, str]:
+    """A model of one to three layers, each matrix of any type, or of one type only; the types by tensor."""
     architecture = rng.choice(list(OF_ARCHITECTURE))
-    num_layers, is_mixed = rng.randint(1, 3), rng.random() < 0.6
+    num_layers, is_mixed = rng.randint(1, 3), rng.random() < 0.6 and only is None
     shapes = {"token_embd.weight": (vocab_size, 256), "output_norm.weight": (256,)}
     if rng.random() < 0.5:
         shapes["output.weight"] = (vocab_size, 256)
     for layer in range(num_layers):
         parts = SHAPES | OF_ARCHITECTURE[architecture]
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
-    common = rng.choice(TYPES)
+    common = only or rng.choice(TYPES)
     types = {name: rng.choice(TYPES) if is_mixed else common for name, shape in shapes.items() if len(shape) == 2}
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (metadata_of(architecture) | {f"{architecture}.block_count": num_layers}).items():
@@ -95,16 +95,22 @@ def runner_of(path: Path, dtype: torch.dtype, weight_format: WeightFormat) -> Ru
 
 
 class Model:
-    """A random target, which every drafter has to itself, and their requests."""
+    """A random target, which every drafter has to itself, and their requests.
 
-    def __init__(self, folder: Path, number: int) -> None:
+    Args:
+        only: the type of all its matrices, which are then kept as they are.
+    """
+
+    def __init__(self, folder: Path, number: int, only: str | None = None) -> None:
         self.rng = rng = random.Random(number)
         self.number, vocab_size = number, rng.choice([3, 9, 16, 17, 40, 60])
         self.paths = [folder / f"{number}-{name}.gguf" for name in ("target", "draft")]
-        self.types = write_random_model(self.paths[0], rng, vocab_size=vocab_size)
+        self.types = write_random_model(self.paths[0], rng, vocab_size=vocab_size, only=only)
         write_random_model(self.paths[1], rng, vocab_size=vocab_size)
         self.dtype = rng.choice([torch.float32, torch.bfloat16])
         self.weight_format: WeightFormat = rng.choice(["plain", "plain", "plain", "int8", "int4"])
+        if only is not None:
+            self.weight_format = "plain"
         self.vocab_size = vocab_size
 
     def __str__(self) -> str:
@@ -196,6 +202,13 @@ def test_files_of_any_formats_give_the_same_text_with_every_drafter(tmp_path: Pa
     found, totals = check(tmp_path, range(NUM_MODELS))
     assert found == []
     assert all(totals[name] for name in totals if name.endswith("accepted")), totals
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
+def test_files_of_one_type_give_the_same_text_with_every_drafter(kind: str, tmp_path: Path) -> None:
+    totals: Counter[str] = Counter()
+    assert Model(tmp_path, 3, kind).differences(totals) == []
+    assert totals["draft_model: accepted"] > 0
 
 
 @pytest.mark.slow

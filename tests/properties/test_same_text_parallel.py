@@ -25,6 +25,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
 from tests.drafting.remote.fake_wires import Pace, Spend, World
+from tests.marks import rest_soak
 from tests.properties.test_same_text import Case, random_case
 from tests.random_settings import edited
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
@@ -126,12 +127,7 @@ def parallel_drafter(case: Case, rng: random.Random) -> TimedDrafter:
         poison_freed_slots(runner)
         return TimedTree(grow_with(runner, setup, case.vocabulary), pace.expansion_s, spend)
 
-    world = World(
-        rng,
-        pace,
-        vocab_size=case.draft_spec.vocab_size,
-        make_grower=make_grower,
-    )
+    world = World(rng, pace, vocab_size=case.draft_spec.vocab_size, make_grower=make_grower)
     policy = RemotePolicy(
         sends_ahead=rng.random() < 0.7,
         looks_up=rng.random() < 0.3,
@@ -186,20 +182,7 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="forerun")  # many drafters come and go
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation(chunk: int) -> None:
     found, _ = check_chunk(chunk)
-    assert found == []
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
-def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation_in_many_cases(
-    chunk: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found, totals = check_chunk(chunk)
-    first, num_accepted = chunk * CASES_PER_CHUNK, totals["accepted"]
-    with capsys.disabled():
-        print(f"\n{CASES_PER_CHUNK} cases from {first}: {len(found)} differ, {num_accepted} accepted")  # noqa: T201
     assert found == []

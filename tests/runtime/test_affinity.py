@@ -9,8 +9,6 @@ from forerun.runtime import affinity
 from forerun.runtime.affinity import cpu_quota, usable_cores
 
 TOP = "sys/fs/cgroup"
-V1_GROUPS = "9:name=systemd:/\n3:cpuset:/else\n1:cpu,cpuacct:/docker/abc\n0::/\n"
-V1_MOUNT = "32 31 0:29 {root} {point} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "41 31 0:38 {root} {point} rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 OTHERS = (
     "23 1 254:0 / / rw,relatime - ext4 /dev/vda rw",
@@ -33,10 +31,6 @@ def machine(
     return root
 
 
-def v1(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
-    return {f"{folder}/cpu.cfs_quota_us": str(quota), f"{folder}/cpu.cfs_period_us": str(period)}
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -55,36 +49,6 @@ def test_version_two_grants_the_least_of_a_group_and_its_parents(
     tmp_path: Path, files: dict[str, str], expected: float
 ) -> None:
     assert cpu_quota(machine(tmp_path, groups="0::/docker/abc\n", mount=V2_MOUNT, files=files)) == expected
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (v1(f"{TOP}/docker/abc", 100_000), 1.0),
-        (v1(f"{TOP}/docker/abc", -1) | v1(TOP, -1), inf),
-        (v1(f"{TOP}/docker/abc", -1) | v1(f"{TOP}/docker", 250_000), 2.5),
-        (v1(f"{TOP}/docker/abc", 25_000, 50_000) | v1(f"{TOP}/docker", 250_000), 0.5),
-        (v1(f"{TOP}/else", 100_000), inf),
-        ({f"{TOP}/docker/abc/cpu.cfs_quota_us": "100000"}, inf),
-    ],
-)
-def test_version_one_grants_the_least_of_a_group_and_its_parents(
-    tmp_path: Path, files: dict[str, str], expected: float
-) -> None:
-    assert cpu_quota(machine(tmp_path, groups=V1_GROUPS, mount=V1_MOUNT, files=files)) == expected
-
-
-@pytest.mark.parametrize("mount_root", ["/docker/abc", "/docker/abc/inner"])
-def test_a_container_that_sees_its_own_group_as_the_root_finds_its_quota_there(tmp_path: Path, mount_root: str) -> None:
-    point, files = f"/{TOP}/cpu", v1(f"{TOP}/cpu", 200_000)
-    root = machine(tmp_path, groups=V1_GROUPS, mount=V1_MOUNT, files=files, mount_root=mount_root, point=point)
-    assert cpu_quota(root) == 2.0
-
-
-def test_a_mount_with_a_blank_in_its_name_is_found(tmp_path: Path) -> None:
-    files = {"my groups/cpu.max": "300000 100000"}
-    root = machine(tmp_path, groups="0::/\n", mount=V2_MOUNT, files=files, point="/my\\040groups")
-    assert cpu_quota(root) == 3.0
 
 
 def test_a_system_without_such_files_has_no_quota(tmp_path: Path) -> None:

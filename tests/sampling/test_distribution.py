@@ -44,22 +44,6 @@ def test_a_rows_scores_have_the_same_bits_alone_and_among_others(seed: int, dtyp
     assert torch.equal(together, torch.cat(alone))
 
 
-def test_shaping_leaves_the_logits_as_they_were() -> None:
-    logits = torch.randn(3, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
-    before = logits.clone()
-    params = SamplingParams(
-        temperature=0.7,
-        top_k=3,
-        top_p=0.9,
-        min_p=0.1,
-        repetition_penalty=1.3,
-        presence_penalty=0.5,
-        logit_bias={1: 3.0},
-    )
-    LogitShaper(params, VOCAB_SIZE, [1, 2]).shape(logits, [[1], [2], [3]])
-    assert torch.equal(logits, before)
-
-
 def test_shaping_drafted_paths_counts_nothing_for_good() -> None:
     shaper = LogitShaper(SamplingParams(presence_penalty=1.0, frequency_penalty=1.0), VOCAB_SIZE, [0])
     logits = torch.zeros(1, VOCAB_SIZE)

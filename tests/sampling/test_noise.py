@@ -1,7 +1,6 @@
 """Keyed noise: a function of (seed, position, token id), the same bits in any order, as good as random."""
 
 import random
-from itertools import pairwise
 
 import pytest
 import torch
@@ -44,20 +43,6 @@ def test_noise_equals_that_of_whole_number_arithmetic() -> None:
         assert row[token_id].item() == pytest.approx(gumbel(seed, position, token_id), rel=2e-7)
 
 
-@pytest.mark.parametrize("vocab_size", [1, 3, 1000, 70_000])
-def test_noise_is_the_same_in_any_order_of_asking(vocab_size: int) -> None:
-    rng = random.Random(vocab_size)
-    positions = [rng.randrange(400 if vocab_size < 10_000 else 12) for _ in range(60)]
-    expected = gumbel_rows(5, positions, vocab_size, device="cpu")
-    noise = KeyedNoise(5, vocab_size)
-    start = 0
-    while start < len(positions):
-        num_rows = rng.randint(1, 9)
-        asked = positions[start : start + num_rows]
-        assert torch.equal(noise.rows(asked), expected[start : start + num_rows])
-        start += num_rows
-
-
 def test_a_longer_vocabulary_keeps_the_noise_of_the_shorter_one() -> None:
     positions = [0, 17, 4095]
     short, long = (gumbel_rows(9, positions, vocab_size, device="cpu") for vocab_size in (100, 70_000))
@@ -71,62 +56,6 @@ def test_noise_is_finite_and_differs_between_seeds_positions_and_tokens() -> Non
     assert base.unique().numel() == 1000
     for other in (gumbel_rows(2, [5], 1000, device="cpu"), gumbel_rows(1, [6], 1000, device="cpu")):
         assert (base != other[0]).all()
-
-
-def uniforms(seeds: list[int], positions: list[int], vocab_size: int) -> torch.Tensor:
-    """The uniform numbers behind the noise, [seeds, positions, vocabulary]."""
-    rows = torch.stack([gumbel_rows(seed, positions, vocab_size, device="cpu") for seed in seeds])
-    return (-(-rows.double()).exp()).exp()
-
-
-SHAPES = {
-    "tokens": ([7], [3], 200_000),
-    "positions": ([7], list(range(50_000)), 4),
-    "seeds": (list(range(3000)), [0], 60),
-    "long texts": ([LARGEST_SEED], list(range(10**6, 10**6 + 2000)), 100),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_noise_is_uniform_before_its_logarithms(shape: str) -> None:
-    values = uniforms(*SHAPES[shape]).flatten()
-    num_bins = 1000
-    counts = torch.histc(values, num_bins, 0.0, 1.0).tolist()
-    assert chi_square_p_value(counts, [len(values) / num_bins] * num_bins) > ALPHA
-
-
-def correlation_z(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Standard deviations by which the correlation of two samples is away from none."""
-    pairs = torch.stack([left.flatten(), right.flatten()])
-    return float(torch.corrcoef(pairs)[0, 1]) * pairs.shape[1] ** 0.5
-
-
-NEIGHBOURS = [1, 2, 64, 1024]
-
-
-def neighbour_pairs(axis: str, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Uniforms of places `distance` apart along an axis: 2 * 10^5 pairs or more."""
-    match axis:
-        case "seeds":
-            left = uniforms(list(range(200)), [1], 1000)
-            right = uniforms([seed + distance for seed in range(200)], [1], 1000)
-        case "positions":
-            left = uniforms([11], list(range(2000)), 100)
-            right = uniforms([11], [place + distance for place in range(2000)], 100)
-        case _:
-            values = uniforms([11], list(range(100)), 3072)
-            left, right = values[..., : 3072 - distance], values[..., distance:]
-    return left, right
-
-
-@pytest.mark.parametrize("axis", ["seeds", "positions", "tokens"])
-@pytest.mark.parametrize("distance", NEIGHBOURS)
-def test_neighbours_are_independent(axis: str, distance: int) -> None:
-    left, right = neighbour_pairs(axis, distance)
-    assert abs(correlation_z(left, right)) < 5.5
-    cells = (left.flatten() * 10).long() * 10 + (right.flatten() * 10).long()
-    counts = torch.bincount(cells, minlength=100).tolist()
-    assert chi_square_p_value(counts, [cells.numel() / 100] * 100) > ALPHA
 
 
 def test_a_seed_and_a_position_cannot_be_traded_for_each_other() -> None:
@@ -160,14 +89,3 @@ def test_choosing_by_score_plus_noise_draws_from_the_law(law: str) -> None:
     assert counts[expected == 0].sum() == 0, "a token outside the filters was chosen"
     live = expected > 0
     assert chi_square_p_value(counts[live].tolist(), expected[live].tolist()) > ALPHA
-
-
-def test_draws_at_neighbouring_positions_are_independent() -> None:
-    """Pairs of neighbouring draws follow the product of their laws."""
-    probs = torch.tensor([0.5, 0.3, 0.2])
-    noise = gumbel_rows(5, range(300_000), 3, device="cpu")
-    draws = sample(probs.log().expand(300_000, -1), noise).token_ids
-    counts = torch.zeros(9)
-    counts += torch.bincount(torch.tensor([3 * left + right for left, right in pairwise(draws)]), minlength=9)
-    expected = torch.outer(probs, probs).flatten() * (len(draws) - 1)
-    assert chi_square_p_value(counts.tolist(), expected.tolist()) > ALPHA

@@ -41,20 +41,6 @@ def test_margins_are_leads_over_the_second_score() -> None:
     assert choices.margins == [0.5, 0.0]
 
 
-def test_a_single_token_vocabulary_can_be_decoded() -> None:
-    assert sample(torch.tensor([[3.0]]), None).token_ids == [0]
-
-
-def test_choosing_leaves_scores_and_noise_as_they_were() -> None:
-    noise = KeyedNoise(1, 10)
-    scores, rows = torch.zeros(2, 10), noise.rows([3, 4])
-    before = rows.clone()
-    sample(scores, rows)
-    topk(scores, rows, 3)
-    assert torch.equal(noise.rows([3, 4]), before)
-    assert torch.equal(scores, torch.zeros(2, 10))
-
-
 @pytest.mark.parametrize("is_sampled", [False, True])
 def test_children_are_the_likeliest_tokens_under_the_targets_own_noise(is_sampled: bool) -> None:
     scores = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
@@ -65,8 +51,3 @@ def test_children_are_the_likeliest_tokens_under_the_targets_own_noise(is_sample
         assert tokens == sorted(range(40), key=lambda token: -totals[row, token].item())[:4]
         assert values == pytest.approx(totals[row].log_softmax(-1)[tokens].tolist(), abs=1e-5)
     assert [tokens[0] for tokens in token_ids] == sample(scores, noise).token_ids
-
-
-def test_more_children_than_tokens_gives_every_token() -> None:
-    token_ids, _ = topk(torch.tensor([[1.0, 2.0]]), None, 5)
-    assert token_ids == [[1, 0]]

@@ -159,7 +159,7 @@ def test_more_tokens_than_fit_are_cut_off(client: httpx.Client, server: Served) 
 def test_text_and_tokens_are_each_others_inverse(client: httpx.Client) -> None:
     found = client.post("/tokenize", json={"prompt": PROMPT}).json()
     assert found["count"] == len(found["tokens"])
-    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": PROMPT}
+    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": PROMPT, "content": PROMPT}
 
 
 def test_the_model_is_listed_and_known_by_its_name(client: httpx.Client) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from forerun import SamplingParams
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
 

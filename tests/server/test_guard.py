@@ -17,7 +17,7 @@ from forerun.server.config import KeyFileError, ServerConfig
 from forerun.server.guard.gate import HostNames
 from forerun.server.guard.keys import KeyRing, read_api_keys
 from forerun.server.guard.strict_json import read_json
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from tests.server.holding import until
 from tests.server.serving import Served, served
 
@@ -108,7 +108,7 @@ def test_a_chunked_body_is_bounded_as_well(strict: Served) -> None:
     with socket.create_connection(strict.address, timeout=20) as sock:
         sock.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"transfer-encoding: chunked\r\n\r\n" + 2 * chunk + b"10\r\n" + b" " * 16 + b"\r\n"
+            b"transfer-encoding: chunked\r\n\r\n" + 8 * chunk + b"10\r\n" + b" " * 16 + b"\r\n"
         )
         assert sock.recv(100).startswith(b"HTTP/1.1 413")
 
@@ -186,13 +186,20 @@ def test_keys_are_read_line_by_line(tmp_path: Path) -> None:
 @given(st.binary(max_size=60))
 def test_no_header_opens_but_the_key(header: bytes) -> None:
     ring = KeyRing((KEY, "another-key-of-this-server"))
-    assert ring.owner(header) is None
-    assert ring.owner(b"Bearer " + header) is None
+    assert owner_of(ring, header) is None
+    assert owner_of(ring, b"Bearer " + header) is None
+    assert ring.owner({b"x-api-key": header}) is None
     assert (
-        ring.owner(f"BEARER {KEY}".encode())
-        == ring.owner(f"Bearer  {KEY} ".encode())
-        != ring.owner(b"Bearer another-key-of-this-server")
+        owner_of(ring, f"BEARER {KEY}".encode())
+        == owner_of(ring, f"Bearer  {KEY} ".encode())
+        == ring.owner({b"x-api-key": KEY.encode()})
+        == ring.owner({b"x-api-key": KEY.encode(), b"authorization": b"Bearer none"})
+        != owner_of(ring, b"Bearer another-key-of-this-server")
     )
+
+
+def owner_of(ring: KeyRing, authorization: bytes) -> str | None:
+    return ring.owner({b"authorization": authorization})
 
 
 VALUES = st.recursive(

@@ -100,7 +100,7 @@ def test_a_crowd_that_is_refused_does_not_fill_the_log(caplog: pytest.LogCapture
 def test_every_refused_request_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with served(api_keys=("a-key-of-this-server",)) as server, server.client() as client:
         headers = {"authorization": "Bearer a-key-of-this-server", "x-request-id": "mine"}
-        client.post("/v1/responses", json={}, headers=headers)
+        client.post("/api/chat", json={}, headers=headers)
         client.post("/v1/completions?key=secret", json={"prompt": "x", "n": 99}, headers=headers)
         client.post("/v1/completions", json=SHORT)
         client.get("/v1/models", headers={"origin": "http://other.example"})
@@ -109,7 +109,7 @@ def test_every_refused_request_has_a_line_in_the_log(caplog: pytest.LogCaptureFi
         assert client.post("/v1/completions", json=SHORT, headers=headers).status_code == 200
     lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert len(lines) == 5
-    assert lines[0].startswith("refused POST /v1/responses: 404 not_found: no route POST /v1/responses here; chat is")
+    assert lines[0].startswith("refused POST /api/chat: 404 not_found: no route POST /api/chat here; chat is")
     assert lines[0].endswith("(request mine)")
     assert lines[1].startswith("refused POST /v1/completions: 400 invalid_value: n: Input should be less")
     assert "401 invalid_api_key" in lines[2]

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.routes.page import FOLDER, answer, read_files
 
 FILES = read_files(FOLDER)

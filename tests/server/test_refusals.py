@@ -34,12 +34,12 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"temperature": "1"}, "temperature"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"stop": [""]}, "stop.0"),
-        ({"stop": ["a"] * 5}, None),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"stop": [1]}, "stop.0"),
+        ({"stop": ["a"] * 65}, None),
         ({"logit_bias": {"x": 1}}, None),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"seed": 2**63}, "seed"),
@@ -49,10 +49,18 @@ def refused(answer: httpx.Response, status: int, code: str | None = None, param:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function"}]}, "tools.0"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"suffix": "x"}, "suffix"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"mirostat": 2}, "mirostat"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"guided_choice": ["a"], "guided_regex": "b"}, "guided_choice"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex"),
     ],
 )
 def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], param: str | None) -> None:
@@ -66,7 +74,7 @@ def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], p
         ({"type": "input_image", "image_url": "x"}, "image parts"),
         ({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, "audio parts"),
         ({"type": "file", "file": {"file_id": "x"}}, "file parts"),
-        ({"type": "refusal", "refusal": "no"}, "such parts"),
+        ({"type": "thought", "text": "no"}, "such parts"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
@@ -76,7 +84,7 @@ def test_a_part_that_is_no_text_is_refused_for_that(
     messages = [*CHAT["messages"], {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}]  # type: ignore[misc]
     answer = client.post(path, json={"messages": messages})
     error = refused(answer, 400, "unsupported_parameter", "messages.1.content")
-    assert f"{named} are not supported: this model reads text" in error["message"]
+    assert f"{named} are not supported: this model reads text only" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,17 @@ def test_a_part_that_is_no_text_is_refused_for_that(
         {"top_k": -1},
         {"temperature": 1e-9},
         {"stop": None},
+        {"stop": ["", "never there", ""]},
+        {"stop": ""},
+        {"max_tokens": -1, "max_completion_tokens": 4},
+        {"max_tokens": None, "n_predict": 4},
+        {"tools": [{"type": "custom", "name": "x"}, {"type": "web_search"}]},
+        {"tool_choice": "none"},
+        {"mirostat": 0, "typical_p": 1.0, "xtc_probability": 0, "dry_multiplier": 0.0, "tfs_z": 1, "top_n_sigma": -1},
+        {"structured_outputs": None},
+        {"structured_outputs": {}},
+        {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]},
+        {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "a"}]}, CHAT["messages"][0]]},
         {"n": 1, "user": "me", "stream": False},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "x"}]},
     ],
@@ -141,25 +160,19 @@ def test_what_is_not_there(client: httpx.Client) -> None:
     answer = client.get("/v1/chat/completions")
     refused(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
-    refused(client.post("/v1/chat/completions", json={**CHAT, "model": "gpt-5"}), 404, "model_not_found", "model")
     refused(client.post("/v1/forerun/kill-drafter"), 404)
 
 
 @pytest.mark.parametrize(
     ("method", "path", "instead"),
     [
-        ("POST", "/v1/responses", "chat is POST /v1/chat/completions"),
-        ("POST", "/v1/messages?beta=true", "chat is POST /v1/chat/completions"),
-        ("POST", "/chat/completions", "chat is POST /v1/chat/completions"),
+        ("POST", "/v1/conversations", "chat is POST /v1/chat/completions"),
         ("POST", "/api/chat", "chat is POST /v1/chat/completions"),
         ("POST", "/api/generate", "texts are continued by POST /v1/completions"),
         ("POST", "/completion", "texts are continued by POST /v1/completions"),
-        ("POST", "/completions", "texts are continued by POST /v1/completions"),
-        ("POST", "/infill", "texts are continued by POST /v1/completions"),
         ("POST", "/v1/embeddings", "has no embeddings"),
         ("GET", "/api/tags", "GET /v1/models"),
         ("POST", "/api/show", "GET /v1/models"),
-        ("GET", "/props", "GET /v1/forerun"),
         ("GET", "/slots", "GET /v1/forerun"),
         ("GET", "/nothing/there", "GET /openapi.json"),
         ("GET", "/v1/chat/completions", "this path takes POST"),
@@ -178,7 +191,7 @@ def test_a_route_that_is_not_here_names_the_one_that_is(
 
 def test_a_body_must_be_json_and_small(client: httpx.Client, server: Served) -> None:
     refused(client.post("/v1/completions", content=b"prompt=x"), 415)
-    too_large = b" " * (server.service.config.max_body_bytes + 1)
+    too_large = b" " * (server.service.config.max_prompt_body_bytes + 1)
     headers = {"content-type": "application/json"}
     refused(client.post("/v1/completions", content=too_large, headers=headers), 413)
 
@@ -191,14 +204,14 @@ def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(client: httpx.C
 
 
 BOUNDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # the most that is taken, and one more
-    ({"stop": ["x"] * 4}, {"stop": ["x"] * 5}),
-    ({"stop": "x" * 256}, {"stop": "x" * 257}),
+    ({"stop": ["x"] * 64}, {"stop": ["x"] * 65}),
+    ({"stop": "x" * 1024}, {"stop": "x" * 1025}),
     ({"n": 16, "max_tokens": 1}, {"n": 17, "max_tokens": 1}),
     ({"logprobs": True, "top_logprobs": 20}, {"logprobs": True, "top_logprobs": 21}),
     ({"logit_bias": {str(i): 0 for i in range(1024)}}, {"logit_bias": {str(i): 0 for i in range(1025)}}),
     ({"stop_token_ids": [5] * 64}, {"stop_token_ids": [5] * 65}),
-    ({"max_tokens": 2**20, "stop": ["e", "t", " ", "\n"]}, {"max_tokens": 2**20 + 1}),
-    ({"temperature": 2.0}, {"temperature": 2.1}),
+    ({"max_tokens": 10**19 - 1, "stop": ["e", "t", " ", "\n"]}, {"max_tokens": 10**19}),
+    ({"temperature": 5.0}, {"temperature": 5.1}),
     ({"seed": 2**63 - 1}, {"seed": 2**63}),
     ({"user": "u" * 256}, {"user": "u" * 257}),
     ({"model": "builtin"}, {"model": "m" * 257}),
@@ -269,7 +282,7 @@ def test_a_key_opens_every_route_and_nothing_opens_without(locked: Served) -> No
         {"authorization": f"Basic {KEY}"},
         {"authorization": b"Bearer \xff\xfe"},
         {"authorization": "Bearer " + "x" * 8000},
-        {"x-api-key": KEY},
+        {"x-api-key": KEY[:-1]},
     ]
     with locked.client() as client:
         for path in (
@@ -288,6 +301,7 @@ def test_a_key_opens_every_route_and_nothing_opens_without(locked: Served) -> No
             refused(client.post("/health", headers=headers), 401)
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         assert client.get("/metrics", headers=right).status_code == 200
+        assert client.get("/metrics", headers={"x-api-key": KEY}).status_code == 200
         other = {"authorization": "bearer another-key-of-this-server"}
         assert client.post("/v1/chat/completions", json=CHAT, headers=other).status_code == 200
         refused(client.get("/nothing", headers=right), 404)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from forerun.server.protocol.errors import ApiError
-from forerun.server.work.prompts import rendered
+from forerun.server.protocols.errors import ApiError
+from forerun.server.work.chats import rendered
 from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import ChatTemplate
 

@@ -7,7 +7,7 @@ import pytest
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 from forerun.planner.roofline import known_models
-from forerun.sharding.plan import ShardPlan, copies_per_kv_head, plan_shards
+from forerun.sharding.plan import ShardPlan, plan_shards
 from tests.marks import rest_slow
 from tests.tiny import plain_spec, tiny_spec
 
@@ -54,20 +54,6 @@ def test_any_model_is_shared_by_any_number_of_ranks(seed: int) -> None:
         vocab_size=rng.randint(1, 300),
     )
     check(spec, plan_shards(spec, rng.randint(1, 17), group_size=rng.choice([1, 32, 128])))
-
-
-def test_the_heads_of_a_large_model_are_divided_with_little_padding() -> None:
-    assert copies_per_kv_head(8, 8, 8) == 1
-    assert copies_per_kv_head(8, 8, 16) == 2  # more ranks than key and value heads
-    assert copies_per_kv_head(8, 8, 6) == 2  # 12 query heads a rank, where whole groups would make it 16
-    assert copies_per_kv_head(1, 32, 6) == 1
-
-
-def test_one_rank_has_the_whole_model() -> None:
-    spec = plain_spec()
-    (plan,) = plan_shards(spec, 1)
-    assert plan.local(spec).num_heads == spec.num_heads
-    assert plan.kv_head_idxs == tuple(range(spec.num_kv_heads))
 
 
 @pytest.mark.parametrize("num_ranks", [0, -1, 65])

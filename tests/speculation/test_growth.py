@@ -7,8 +7,6 @@ from itertools import product
 
 import pytest
 
-from forerun.core.drafter_config import paper_layer_skip
-from forerun.drafting.tree_policy import PAPER_TREE
 from forerun.speculation.growth import BestFirstGrowth
 
 Path = tuple[int, ...]
@@ -95,39 +93,6 @@ def test_growth_keeps_its_books(seed: int) -> None:
     assert growth.chances() == sorted((math.exp(tree.log_probs[node]) for node in cut), reverse=True)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_growth_ends_exactly_when_nothing_new_can_enter_the_cut(seed: int) -> None:
-    rng = random.Random(seed)
-    verify_width = rng.randint(2, 8)
-    law = random_law(seed, 4)
-    growth, batches = grow(law, verify_width=verify_width, draft_width=2, depth=100)
-    expanded = {node for batch in batches for node in batch}
-    worst_kept = min(growth.tree.log_probs[node] for node in growth.tree.best(verify_width))
-    waiting = [growth.tree.log_probs[node] for node in range(len(growth.tree)) if node not in expanded]
-    assert max(waiting, default=-math.inf) <= worst_kept, "an unexpanded node could still lead into the cut"
-    assert growth.next_batch() == []
-
-
-def test_a_sure_continuation_costs_no_more_forwards_than_it_fills_rows() -> None:
-    growth, batches = grow(lambda path: [math.log(0.97), math.log(0.03)], verify_width=4, draft_width=4, depth=100)
-    assert [len(growth.tree.path_tokens(node)) for node in growth.tree.best(4)] == [0, 1, 2, 3]
-    assert batches[0] == [0]
-    assert len(batches) == 3
-
-
-def test_a_width_of_one_asks_for_no_draft_at_all() -> None:
-    growth = BestFirstGrowth(7, horizon=1, draft_width=4)
-    assert growth.next_batch() == []
-    assert growth.tree.best(1) == [0]
-
-
-@pytest.mark.parametrize("token_law", [[0.0, -math.inf], [1e-9, -20.0], [-math.inf, -math.inf], [0.0, 0.0, 0.0]])
-def test_certain_and_impossible_children_leave_a_tree_that_hangs_together(token_law: list[float]) -> None:
-    growth, _ = grow(lambda path: token_law, verify_width=6, draft_width=3, depth=5)
-    chosen = growth.tree.select(growth.tree.best(6))
-    assert all(chosen.log_probs[node] <= 0.0 for node in range(len(chosen)))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
     """Grow, re-root anywhere, grow on: the subtree is what it was, and the frontier is exactly what is unexpanded."""
@@ -157,17 +122,6 @@ def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
         assert all(after.parents[child] in expanded for child in range(1, len(after)))
 
 
-def test_a_chain_follows_the_nodes_that_are_there_already() -> None:
-    growth = BestFirstGrowth(0, horizon=16, draft_width=2)
-    growth.add_children(growth.next_batch()[0], [5, 6], [math.log(0.6), math.log(0.3)])
-    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
-    tree = growth.tree
-    assert [tree.path_tokens(node) for node in range(1, len(tree))] == [[5], [6], [6, 7], [6, 7, 8]]
-    assert tree.log_probs[4] == pytest.approx(math.log(0.3 * 0.25))
-    growth.add_chain([6, 7, 8], [math.log(0.5)] * 3)
-    assert len(tree) == 5
-
-
 @pytest.mark.parametrize("seed", range(15))
 def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_is_kept(seed: int) -> None:
     rng = random.Random(seed)
@@ -193,30 +147,3 @@ def test_a_guess_at_the_confidence_is_expanded_and_one_below_is_not() -> None:
         growth.add_children(growth.next_batch()[0], [3, 4], [math.log(chance), math.log(0.25)])
         assert growth.tree.token_ids == [0, 3, 4]
         assert growth.next_batch() == ([1] if is_expanded else [])
-
-
-def test_the_confidence_is_asked_of_each_guess_and_not_of_the_path_to_it() -> None:
-    """Four guesses of 0.9 are together less likely than any one of them may be."""
-    sure = [math.log(0.9), math.log(0.1)]
-    growth, batches = grow(lambda path: sure, verify_width=6, draft_width=1, depth=5, min_confidence=0.8)
-    assert len(batches) == 5
-    assert max(growth.tree.depths) == 5
-
-
-@pytest.mark.parametrize("num_sure", [0, 1, 4, 24, 30])
-def test_the_papers_chain_ends_at_its_first_doubt(num_sure: int) -> None:
-    """The token that was doubted and the runners-up beside every token are verified all the same."""
-    paper, tree = paper_layer_skip(), PAPER_TREE
-
-    def law(path: Path) -> list[float]:
-        first = 0.95 if len(path) < num_sure else 0.79
-        return [math.log(first), math.log(0.04), math.log(0.96 - first), math.log(0.001)]
-
-    growth = BestFirstGrowth(0, horizon=200, draft_width=1, min_mass=tree.min_mass, min_confidence=tree.min_confidence)
-    num_batches = 0
-    while num_batches < paper.depth and (batch := growth.next_batch()):
-        num_batches += 1
-        token_ids, log_probs = ranked(law, tuple(growth.tree.path_tokens(batch[0])))
-        growth.add_children(batch[0], token_ids[: tree.num_children], log_probs[: tree.num_children])
-    assert num_batches == min(num_sure + 1, paper.depth)
-    assert len(growth.tree) == 1 + tree.num_children * num_batches

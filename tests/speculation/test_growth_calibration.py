@@ -8,12 +8,6 @@ import pytest
 from forerun.speculation.growth import MEMORY, AcceptanceTable
 
 
-def test_nothing_seen_is_the_drafts_own_word() -> None:
-    table = AcceptanceTable()
-    for log_prob in (-0.001, -0.7, -3.0, -40.0):
-        assert table.calibrate([log_prob], depth=1)[1] == pytest.approx([log_prob])
-
-
 def test_an_overconfident_draft_is_believed_less_and_a_shy_one_more() -> None:
     rng = random.Random(1)
     for said, real in ((0.9, 0.4), (0.2, 0.7)):
@@ -23,15 +17,6 @@ def test_an_overconfident_draft_is_believed_less_and_a_shy_one_more() -> None:
             table.count(cell, rng.random() < real)
         _, (value,) = table.calibrate([math.log(said)], depth=2)
         assert math.exp(value) == pytest.approx(real, abs=0.05)
-
-
-def test_it_forgets_what_is_long_past() -> None:
-    table = AcceptanceTable()
-    (cell,), _ = table.calibrate([-0.5], depth=1)
-    for came_true in (True, False):
-        for _ in range(int(4 * MEMORY)):
-            table.count(cell, came_true)
-    assert table.calibrate([-0.5], depth=1)[1][0] < math.log(0.1)
 
 
 def test_kinds_of_guesses_are_told_apart() -> None:

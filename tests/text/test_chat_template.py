@@ -32,11 +32,6 @@ def test_a_variable_reaches_the_template_and_goes_before_the_usual_ones() -> Non
     assert render("{{ add_generation_prompt }}", add_generation_prompt=False) == "False"
 
 
-def test_messages_are_no_variable() -> None:
-    with pytest.raises(ConfigError, match="give them as the prompt"):
-        render(THINKING, messages=[])
-
-
 def test_a_template_is_given_by_name_text_or_file(tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text("{{ 'é' }}", encoding="utf-8")
@@ -59,11 +54,6 @@ def test_a_template_in_place_of_the_models_own_has_its_special_tokens(tmp_path: 
     assert not own.has_chat_template
     with pytest.raises(ConfigError, match=r"not a valid Jinja template.*correct it"):
         own.with_chat_template("{% for %}")
-
-
-def test_the_named_chatml_is_that_of_models_that_have_it(tmp_path: Path) -> None:
-    own = read_tokenizer(write_byte_level(tmp_path))
-    assert own.with_chat_template(NAMED_TEMPLATES["chatml"]).apply_chat_template(CHAT) == own.apply_chat_template(CHAT)
 
 
 def test_the_named_zephyr_is_the_published_one() -> None:

@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -60,30 +58,9 @@ def test_a_hostile_template_is_ended_and_the_next_question_begins_anew(
     assert template.render(good) == "fine"
 
 
-def test_a_text_without_end_is_not_read_to_its_end() -> None:
-    with pytest.raises(LimitError, match="wrote more than 1 MiB"):
-        template_of("{{ 'x' * 30000000 }}").render(MESSAGES)
-
-
 def test_any_character_comes_back_as_it_was() -> None:
     strange = [{"role": "user", "content": 'ü\n"\\ \u2028\x00\U0001f600\ud800'}]
     assert template_of(GOOD).render(strange) == 'user: ü\n"\\ \u2028\x00\U0001f600\ud800<s>'
-
-
-def test_a_long_conversation_comes_back_whole() -> None:
-    template, long = template_of(GOOD), [{"role": "user", "content": "é" * 3_000_000}]
-    template.begin()
-    assert template.render(long) == f"user: {'é' * 3_000_000}<s>"
-
-
-def test_what_is_no_json_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"must be JSON, and is not \(there is a object\)"):
-        template_of(GOOD).render(MESSAGES, {"tools": [object()]})
-    deep: list[object] = []
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(ConfigError, match="must be JSON"):
-        template_of(GOOD).render(MESSAGES, {"tools": deep})
 
 
 def test_threads_get_their_own_answers() -> None:
@@ -145,37 +122,9 @@ def test_a_process_that_was_killed_leaves_none() -> None:
     until(lambda: not Path(f"/proc/{child}/exe").exists())
 
 
-def test_a_forked_process_has_a_child_of_its_own() -> None:
-    template = template_of(GOOD)
-    assert template.render(MESSAGES) == "user: hi<s>"
-    pid = os.fork()
-    if pid == 0:
-        os._exit(template.render(MESSAGES) != "user: hi<s>" or len(processes_of(os.getpid())) != 1)
-    assert template.render(MESSAGES) == "user: hi<s>"
-    assert os.waitpid(pid, 0)[1] == 0
-    assert template.render(MESSAGES) == "user: hi<s>"
-
-
 def test_the_child_gets_nothing_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "sesame")
     template, before = template_of(GOOD), set(processes_of(os.getpid()))
     template.render(MESSAGES)
     (child,) = set(processes_of(os.getpid())) - before
     assert b"sesame" not in Path(f"/proc/{child}/environ").read_bytes()
-
-
-def test_the_time_of_day_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = template_of("{{ strftime_now('%Y-%m-%d %H') }}")
-    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):
-        monkeypatch.setenv("TZ", zone)
-        time.tzset()
-        assert template.render(MESSAGES) == datetime.now().strftime("%Y-%m-%d %H")
-    monkeypatch.undo()
-    time.tzset()
-
-
-def test_its_variables_are_asked_of_the_child() -> None:
-    asked = "{{ bos }}{% if enable_thinking %}{{ 7**(9**9) }}{% endif %}{{ messages }}{{ tools }}{{ reasoning }}"
-    assert template_of(asked).variables() == {"enable_thinking", "reasoning"}
-    with pytest.raises(ConfigError, match="not a valid Jinja template"):
-        template_of("{% if messages %}x{% endfo %}").variables()

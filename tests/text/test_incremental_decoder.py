@@ -54,11 +54,6 @@ def test_a_character_of_which_only_a_part_was_written_is_left_out(tokenizer: Tok
     assert _stream(tokenizer, begin + parts, random.Random(0)) == "the fox" + character
 
 
-def test_a_replacement_character_that_the_model_wrote_stays(tokenizer: Tokenizer) -> None:
-    for text in ("the \ufffd", "\ufffd\ufffd"):
-        assert _stream(tokenizer, tokenizer.encode(text), random.Random(0)) == text
-
-
 def test_text_is_shown_at_once_where_nothing_can_change_it(tmp_path: Path) -> None:
     tokenizer = read_tokenizer(write_llama(tmp_path))
     decoder = IncrementalDecoder(tokenizer)

@@ -1,6 +1,5 @@
 """A stop string is found at one place, whatever pieces the text comes in, and nothing of it is shown."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,8 +38,3 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
     assert matcher.feed("\n\nrest") == ("", True)
     assert matcher.feed("more") == ("", True)
     assert matcher.flush() == ""
-
-
-@pytest.mark.parametrize("stops", [(), ("x",)])
-def test_without_a_possible_match_text_passes_at_once(stops: tuple[str, ...]) -> None:
-    assert StopStrings(stops).feed("hello") == ("hello", False)

@@ -1,6 +1,5 @@
 """The tokenizer gives what transformers gives, without transformers."""
 
-import json
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -12,7 +11,6 @@ from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.text.encoder import LONG_TEXT
 from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import write_byte_level, write_llama
 
@@ -49,13 +47,6 @@ def test_ids_and_text_equal_those_of_transformers(pair: tuple[Tokenizer, Any], t
     ids = theirs.encode(text, add_special_tokens=special)
     assert ours.encode(text, add_special_tokens=special) == ids
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize("special", [True, False])
-def test_a_long_text_has_the_same_ids(pair: tuple[Tokenizer, Any], special: bool) -> None:
-    ours, theirs = pair
-    text = "\n".join(TEXTS) * (1 + LONG_TEXT // len("\n".join(TEXTS)))
-    assert ours.encode(text, add_special_tokens=special) == theirs.encode(text, add_special_tokens=special)
 
 
 def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
@@ -156,24 +147,6 @@ def test_variables_of_a_template_render_as_in_transformers(tmp_path: Path) -> No
     assert read_tokenizer(folder).apply_chat_template(CHATS[1], variables) == expected
 
 
-def test_a_template_file_goes_before_the_config_and_named_templates_give_the_default(tmp_path: Path) -> None:
-    folder = write_byte_level(tmp_path, chat_template=None)
-    assert not read_tokenizer(folder).has_chat_template
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    assert _render(folder) == "yes"
-    (folder / "chat_template.jinja").write_text("file")
-    assert _render(folder) == "file"
-
-
-def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
-    folder = write_byte_level(tmp_path)
-    named = [{"name": "tool_use", "template": "no"}]
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    with pytest.raises(CheckpointError, match="tool_use"):
-        read_tokenizer(folder)
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -189,14 +162,6 @@ def test_a_template_that_refuses_is_broken_or_hostile_is_a_config_error(tmp_path
     tokenizer = read_tokenizer(write_byte_level(tmp_path, chat_template=template))
     with pytest.raises(ConfigError, match=r"chat template (refused|.* is not a valid Jinja template)"):
         tokenizer.apply_chat_template(CHATS[0])
-
-
-def test_content_in_text_parts_is_joined_by_line_breaks(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(write_byte_level(tmp_path))
-    parts = [{"type": "text", "text": "a fox"}, {"type": "text", "text": "ran"}]
-    assert tokenizer.apply_chat_template([{"role": "user", "content": parts}]) == tokenizer.apply_chat_template(
-        [{"role": "user", "content": "a fox\nran"}]
-    )
 
 
 @pytest.mark.parametrize(
@@ -216,11 +181,6 @@ def test_content_that_is_no_text_is_named(tmp_path: Path, message: Any, word: st
         tokenizer.apply_chat_template([{"role": "user", "content": "hello"}, message])
 
 
-def test_an_empty_chat_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="empty"):
-        read_tokenizer(write_byte_level(tmp_path)).apply_chat_template([])
-
-
 def test_a_missing_or_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json does not exist"):
         read_tokenizer(tmp_path)
@@ -233,8 +193,3 @@ def test_ids_of_control_tokens_are_known_and_ids_without_a_token_decode_to_nothi
     tokenizer = read_tokenizer(write_llama(tmp_path))
     assert tokenizer.decode([1, *tokenizer.encode("the fox"), 2, 100_000]) == "the fox"
     assert tokenizer.vocabulary()["</s>"] == 2
-
-
-def _render(folder: Path) -> str:
-    tokenizer = read_tokenizer(folder)
-    return tokenizer.decode(tokenizer.apply_chat_template(CHATS[0]))

@@ -4,12 +4,10 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
 
-from forerun import DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.core.errors import VocabularyError
 from forerun.text.tokenizer import Tokenizer
@@ -116,13 +114,6 @@ def test_added_tokens_may_differ_and_that_is_said(
     assert f"big and small differ in {num_unequal} added tokens and 0 of" in record.getMessage()
 
 
-def test_a_token_that_only_one_side_lists_as_added_is_the_same_token(make: Callable[..., Tokenizer]) -> None:
-    def train(vocab: dict[str, int]) -> None:
-        vocab["<|eot|>"] = NUM_TRAINED
-
-    assert compare(make(("<|eot|>",)), make((), train)).fit is Fit.WHOLE
-
-
 @pytest.mark.parametrize(
     ("change", "fit"),
     [
@@ -143,15 +134,6 @@ def test_trained_tokens_may_differ_in_one_of_a_thousand(
     assert compare(*((changed, other) if is_target_changed else (other, changed))).fit is fit
 
 
-def test_a_draft_that_calls_all_its_tokens_added_is_compared_all_the_same(make: Callable[..., Tokenizer]) -> None:
-    def forget(vocab: dict[str, int]) -> None:
-        for id_ in range(1000, NUM_TRAINED):
-            del vocab[f"word{id_}"]
-
-    draft = make(tuple(f"other{id_}" for id_ in range(1000, NUM_TRAINED)), forget)
-    assert compare(make(), draft).fit is Fit.NONE
-
-
 def test_the_error_names_the_first_differing_ids_and_both_tokens(make: Callable[..., Tokenizer]) -> None:
     target, draft = make(), make(change=swap)
     match = compare(target, draft)
@@ -162,22 +144,3 @@ def test_the_error_names_the_first_differing_ids_and_both_tokens(make: Callable[
     assert "id 1000 is 'word1000' in the target, 'word1001' in the draft" in message
     assert "big and small" in message
     assert "name no draft" in message
-
-
-@pytest.mark.parametrize("kind", ["draft_model", "parallel"])
-def test_a_draft_with_other_added_tokens_drafts_after_one_warning(
-    kind: str, target: str, draft: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "draft"
-    copytree(draft, folder)
-    content = (folder / "tokenizer.json").read_text()
-    (folder / "tokenizer.json").write_text(content.replace("<|im_start|>", "<|reserved_1|>"))
-    by_kind = {"draft_model": DraftModel(model=str(folder)), "parallel": Parallel(draft=DraftModel(model=str(folder)))}
-    params = SamplingParams(temperature=0.8, seed=1, max_new_tokens=24, ignore_eos=True)
-    with Engine(EngineConfig(target=target, drafter=NoDrafter())) as engine:
-        plain = engine.generate("The fox", params)
-    with caplog.at_level(logging.WARNING), Engine(EngineConfig(target=target, drafter=by_kind[kind])) as engine:
-        ours = engine.generate("The fox", params)
-    assert ours.token_ids == plain.token_ids
-    assert ours.stats.num_rounds_down == 0
-    assert sum("differ in 1 added tokens" in record.getMessage() for record in caplog.records) == 1

@@ -1,6 +1,5 @@
 """What one end takes arrives at the other whole and in order, whatever the reader and the network do."""
 
-import os
 import random
 import signal
 import socket
@@ -85,13 +84,6 @@ def clog(channel: Channel) -> bytes:
     return taken
 
 
-def read_exactly(sock: socket.socket, num_bytes: int) -> bytes:
-    data = b""
-    while len(data) < num_bytes and (chunk := sock.recv(num_bytes - len(data))):
-        data += chunk
-    return data
-
-
 def receive_until_closed(channel: Channel) -> bytes:
     data = b""
     while channel.is_open:
@@ -153,61 +145,6 @@ def test_a_refused_message_leaves_no_trace(pair: Pair) -> None:
     assert arrived == taken
 
 
-def test_what_two_channels_say_at_once_arrives_at_both(pair: Pair) -> None:
-    left, right = pair[0], Channel(pair[1])
-    said = {left: random.Random(3).randbytes(5_000_000), right: random.Random(4).randbytes(5_000_000)}
-    heard = {left: b"", right: b""}
-    assert all(channel.send(data) for channel, data in said.items())
-    while len(heard[left]) < 5_000_000 or len(heard[right]) < 5_000_000:
-        for channel in heard:
-            if channel.wait(0.001):
-                heard[channel] += channel.receive()
-        assert left.is_open
-        assert right.is_open
-    assert (heard[left], heard[right]) == (said[right], said[left])
-
-
-def test_new_data_is_refused_while_a_rest_is_pending_and_taken_again_afterwards(pair: Pair) -> None:
-    channel, other = pair
-    taken = clog(channel)
-    assert not channel.send(b"x")
-    assert not channel.send(b"")
-    reader = threading.Thread(target=lambda: heard.append(read_exactly(other, len(taken) + 1)))
-    heard: list[bytes] = []
-    reader.start()
-    send_all(channel, b"y")
-    reader.join(HANG_S)
-    assert heard == [taken + b"y"]
-
-
-def test_wait_writes_the_rest_although_nothing_can_be_read(pair: Pair) -> None:
-    channel, other = pair
-    data = random.Random(5).randbytes(20_000_000)
-    assert channel.send(data)
-    heard: list[bytes] = []
-
-    def read_then_answer() -> None:
-        heard.append(read_exactly(other, len(data)))
-        other.sendall(b"done")
-
-    reader = threading.Thread(target=read_then_answer)
-    reader.start()
-    assert channel.wait(HANG_S)
-    assert channel.receive() == b"done"
-    reader.join(HANG_S)
-    assert heard == [data]
-
-
-def test_flush_writes_the_rest(pair: Pair) -> None:
-    channel, other = pair
-    taken = clog(channel)
-    data = b""
-    while len(data) < len(taken):
-        data += other.recv(1 << 16)
-        channel.flush()
-    assert data == taken
-
-
 def test_nothing_there_is_no_bytes_and_no_end(pair: Pair) -> None:
     channel, _ = pair
     assert channel.receive() == b""
@@ -215,21 +152,6 @@ def test_nothing_there_is_no_bytes_and_no_end(pair: Pair) -> None:
     assert not channel.wait(0)
     assert not channel.wait(0.01)
     assert channel.is_open
-
-
-def test_a_call_gives_a_mebibyte_at_most() -> None:
-    left, right = socket.socketpair()
-    left.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 23)
-    with right:
-        channel, writer = Channel(left), threading.Thread(target=right.sendall, args=(bytes(3_000_000),))
-        writer.start()
-        sizes: list[int] = []
-        while sum(sizes) < 3_000_000:
-            assert channel.wait(HANG_S)
-            sizes.append(len(channel.receive()))
-        writer.join(HANG_S)
-        channel.close()
-    assert max(sizes) <= 1 << 20
 
 
 def test_the_end_comes_after_what_was_sent_before_it(pair: Pair) -> None:
@@ -311,24 +233,6 @@ def test_wait_wakes_for_what_comes_and_for_the_end(pair: Pair) -> None:
     assert not channel.is_open
 
 
-def test_a_signal_does_not_end_the_waiting() -> None:
-    left, right = socket.socketpair()
-    channel, calls = Channel(left), []
-    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
-    alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
-    try:
-        began = time.monotonic()
-        alarm.start()
-        assert not channel.wait(0.3)
-        assert time.monotonic() - began >= 0.3
-        assert calls == [1]
-    finally:
-        alarm.join()
-        signal.signal(signal.SIGUSR1, before)
-        channel.close()
-        right.close()
-
-
 def test_a_closed_channel_says_so_and_does_nothing(pair: Pair) -> None:
     channel, _ = pair
     channel.close()
@@ -338,11 +242,3 @@ def test_a_closed_channel_says_so_and_does_nothing(pair: Pair) -> None:
     assert channel.receive() == b""
     channel.flush()
     channel.close()
-
-
-def test_tcp_sends_small_messages_at_once() -> None:
-    left, right = tcp_pair()
-    channel = Channel(left)
-    assert left.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-    channel.close()
-    right.close()

@@ -21,7 +21,7 @@ from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format
 from forerun.core.model_spec import WeightFormat
 from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.part import WHOLE, Part, Piece
-from forerun.model.quantise import as_plain, head_format
+from forerun.model.quantise import as_plain, blocks, head_format
 from forerun.model.slicing import take_bias, take_columns, take_part
 from forerun.model.weights import BlockWeight, DenseWeight, RowsInFile, StackedWeight, Table, Weight
 
@@ -49,6 +49,22 @@ class Traits:
 
 AS_STORED: Final = Traits()
 TURNED: Final = re.compile(r".*\.(self_attn\.[qk]_proj|attn_[qk])\.(weight|bias)")  # rows of queries and keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockScales:
+    """Factors of a stored weight: one for each block of so many rows and columns."""
+
+    values_RC: Tensor
+    block: tuple[int, int]
+
+    def window(self, row: int, column: int, shape: torch.Size) -> Tensor:
+        """The factor of every element of a window that begins at this row and column."""
+        rows, columns = (
+            (first + torch.arange(size)) // unit
+            for first, size, unit in zip((row, column), shape, self.block, strict=True)
+        )
+        return self.values_RC[rows[:, None], columns]
 
 
 class BytesCounter:
@@ -85,6 +101,7 @@ class StoredWeights:
         dtype, weight_format, device, on_progress: see `Reading`.
         counter: counts the bytes read together with those of other weights; it is then told instead of `on_progress`.
         traits: how the tensors differ from the model's weights.
+        scales: factors of the stored values, by the name of their tensor.
     """
 
     def __init__(
@@ -97,8 +114,9 @@ class StoredWeights:
         on_progress: BytesRead | None = None,
         counter: BytesCounter | None = None,
         traits: Traits = AS_STORED,
+        scales: Mapping[str, BlockScales] | None = None,
     ) -> None:
-        self._parts, self._traits = parts, traits
+        self._parts, self._traits, self._scales = parts, traits, scales or {}
         self._counter = counter or BytesCounter(chain.from_iterable(parts.values()), on_progress)
         self._dtype, self._format, self._device = dtype, weight_format, device
         self._table: Table | None = None
@@ -201,13 +219,25 @@ class StoredWeights:
             first, stored_dtype = end, TORCH_DTYPES.get(tensor.dtype, torch.uint8)
             for piece in rows:
                 target_RC = joined_RC[end : end + piece.num_real, :num_columns]
-                self._counter.read(tensor, target_RC, stored_dtype, row=piece.start, column=columns.start)
+                self._fill(tensor, target_RC, row=piece.start, column=columns.start)
                 end += piece.size
             num_read = sum(piece.num_real for piece in rows) * num_columns * stored_dtype.itemsize
             self._counter.skip(max(0, tensor.num_bytes - num_read))  # a head is read once for each of its copies
             if self._is_turned(tensor):
                 joined_RC[first:end] = self._in_order(joined_RC[first:end])
         return joined_RC
+
+    def _fill(self, tensor: StoredTensor, target_RC: Tensor, *, row: int, column: int) -> None:
+        """Read a window of a tensor. Scaled values are rounded once, from float32, some rows at a time."""
+        stored_dtype, scales = TORCH_DTYPES.get(tensor.dtype, torch.uint8), self._scales.get(tensor.name)
+        if scales is None:
+            self._counter.read(tensor, target_RC, stored_dtype, row=row, column=column)
+        elif target_RC.numel():
+            for rows in blocks(target_RC):
+                values_RC = torch.empty(target_RC[rows].shape)
+                first = row + rows.start
+                self._counter.read(tensor, values_RC, stored_dtype, row=first, column=column)
+                target_RC[rows] = values_RC.mul_(scales.window(first, column, values_RC.shape))
 
     def _is_turned(self, tensor: StoredTensor) -> bool:
         """Whether the rows of a head are stored in another order than the kernels rotate them in."""

@@ -11,6 +11,7 @@ from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
+from forerun.cli.template_sheet import template_rows
 
 
 def inspect(
@@ -20,7 +21,7 @@ def inspect(
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show a checkpoint's architecture, memory and files. Exit code 3 if it cannot run."""
+    """Show a checkpoint's architecture, memory, chat template and files. Exit code 3 if it cannot run."""
     from forerun.planner.roofline import known_models  # slow to import
 
     spec = None if Path(model).expanduser().exists() else known_models().get(model)
@@ -43,7 +44,9 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     if sheet.stored_dtype is None and sheet.folder is not None:
         return rows + _file_rows(sheet)  # damaged: nothing else is known
     if sheet.folder is not None:
-        rows.append(("chat template", "yes" if sheet.has_chat_template else "no"))
+        problem = "" if sheet.template_problem is None else f", but {sheet.template_problem}"
+        rows.append(("chat template", f"yes{problem}" if sheet.has_chat_template else "no"))
+        rows += [] if sheet.traits is None else template_rows(sheet.traits)
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),

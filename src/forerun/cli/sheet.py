@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
+from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
+from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -22,6 +24,8 @@ class ModelSheet:
         folder: None if only the sizes are known.
         stored_dtype: that of most of the stored bytes.
         dtype: what `--dtype auto` computes in on this machine's CPU.
+        traits: what its chat template takes, and how it writes calls; None without one.
+        template_problem: why the chat template could not be tried.
         num_target_ids: for a draft with a part of its target's tokens, the number of ids of its target.
     """
 
@@ -33,6 +37,8 @@ class ModelSheet:
     dtype: str | None
     stored_formats: Mapping[str, int] = field(default_factory=dict)
     has_chat_template: bool = False
+    traits: TemplateTraits | None = None
+    template_problem: str | None = None
     num_target_ids: int | None = None
     files: tuple[tuple[str, int], ...] = ()
 
@@ -50,10 +56,10 @@ class ModelSheet:
         """The weights in the dtype for computing, which may differ from the stored one; codes keep their size."""
         if self.spec is None or self.element_bytes is None:
             return None
-        codes = {name: num for name, num in self.stored_formats.items() if name not in ITEM_BYTES}
+        codes = {name: num for name, num in self.stored_formats.items() if name not in FLOAT_BYTES}
         if not codes:
             return self.spec.num_parameters * self.element_bytes
-        num_dense = sum(num // ITEM_BYTES[name] for name, num in self.stored_formats.items() if name in ITEM_BYTES)
+        num_dense = sum(num // FLOAT_BYTES[name] for name, num in self.stored_formats.items() if name in FLOAT_BYTES)
         return sum(codes.values()) + num_dense * self.element_bytes
 
     @property
@@ -97,6 +103,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         conditions = Conditions(needed=needed)
         dtype = compute_dtype("auto", stored=stored, is_quantised=False, device="cpu", conditions=conditions)
     tokenizer = _attempt(source.tokenizer, problems)
+    traits, template_problem = read_traits(tokenizer)
     vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)
     return ModelSheet(
         name=source.name,
@@ -107,6 +114,8 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         dtype=dtype,
         stored_formats={} if stored_formats is None else dict(stored_formats),
         has_chat_template=tokenizer is not None and tokenizer.has_chat_template,
+        traits=traits,
+        template_problem=template_problem,
         num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
     )

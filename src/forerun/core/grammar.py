@@ -18,7 +18,8 @@ class Grammar:
         kind: the language that `text` is written in: a JSON schema, a regular expression, or llguidance's Lark.
         after: a mark, such as "</think>": the grammar holds only behind its first occurrence. "" from the start.
         trigger: a mark, such as "<tool_call>": the text is free, except that the grammar holds behind every occurrence
-            until it is complete. "": the grammar holds once, and the answer ends where it is complete.
+            until it is complete. Where one token ends the mark and goes on as the grammar does not allow, the text
+            stays free. "": the grammar holds once, and the answer ends where it is complete.
     """
 
     kind: GrammarKind

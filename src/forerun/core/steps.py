@@ -141,6 +141,7 @@ class DecodeStep:
     Args:
         text: the text that these ids add; text that may be the start of a stop string is held back.
         finish: why the text ends with this step; None: it continues.
+        stop: the stop text that ends it, which is not part of `text`; "" if something else does.
         logprobs: one for each id; empty if `SamplingParams.logprobs` is None.
     """
 
@@ -149,6 +150,7 @@ class DecodeStep:
     finish: FinishReason | None
     stats: StepStats
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from forerun.backends.dtypes import compute_dtype
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
-from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.model_spec import ModelSpec
@@ -71,7 +71,7 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     memory too. Torch's kernels hold every weight in a plain dtype.
     """
     formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
-    is_quantised = weight_format != "plain" or not formats.keys() <= ITEM_BYTES.keys() | BLOCKS.keys()
+    is_quantised = weight_format != "plain" or not formats.keys() <= FLOAT_BYTES.keys() | BLOCKS.keys()
     name = compute_dtype(
         config.dtype, stored=source.stored_dtype(), is_quantised=is_quantised, device=config.device,
         conditions=conditions_of(config, spec),

@@ -124,37 +124,32 @@ class Engine:
             chat_template_kwargs: see `encode`.
             drafter: the drafter for this text: "none" for plain decoding, or, if the engine's drafter is `auto`, one of
                 the drafters that it holds, by name; None: the engine's own.
-            prediction: a text, or its ids, that the answer probably resembles, such as a file to edit. Where the answer
-                follows it, its tokens are drafted, with any drafter but "none". It changes no token.
-            owner: the user of the text. Texts of different owners never share cached keys and values, so that no user
-                can infer from response times how another user's texts begin.
-            shown_tokens: special tokens that the text shows, such as the marks of a call; it leaves out others.
+            prediction: a text, or its ids, that the answer probably resembles, such as a file to edit; drafted where
+                the answer follows it, with any drafter but "none".
+            owner: the user of the text. Different owners never share cached keys and values, so none can infer from
+                response times how another's texts begin.
+            shown_tokens: special tokens that the text shows, such as the marks of a call.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
-            ConfigError: the prompt is empty; prompt, params or prediction have ids outside the vocabulary; or there is
-                no such drafter.
+            ConfigError: the prompt is empty, ids lie outside the vocabulary, or there is no such drafter.
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
         decoders = self._decoders_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
-        max_new_tokens = self._room_for(len(prompt_ids), params)
+        max_new_tokens, cores = self._room_for(len(prompt_ids), params), self._cores_of(drafter)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        predicted, cores = self._predicted(prediction, drafter), self._cores_of(drafter)
+        predicted = self._predicted(prediction, drafter)
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
-        stream = GenerationStream(
-            play_on(cores, decoders, request, max_new_tokens),
-            TextAssembly(
-                self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
-            ),
-            self._exclusive,
-            cores,
-            seed=seed,
-            num_prompt=len(prompt_ids),
-            num_outside=self._drafter.num_unknown,
-            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
+        assembly = TextAssembly(
+            self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
         )
+        stream = GenerationStream(
+            play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
+            seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,
+            compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
+        )  # fmt: skip
         with self._exclusive:
             self._end_running()
             self._running = stream

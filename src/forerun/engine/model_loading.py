@@ -12,7 +12,7 @@ from forerun.backends.choose import BackendChoice, choose_backend
 from forerun.backends.dtypes import Conditions, compute_dtype, runs_native
 from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.prepared.folder import PreparedFolder
-from forerun.checkpoints.safetensors.header import ITEM_BYTES
+from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import CheckpointError, ConfigError
@@ -87,13 +87,13 @@ class Checkpoint:
         if self.weight_format != "plain":
             return self.weight_format
         name, stored = str(self.dtype).removeprefix("torch."), self.source.stored_formats()
-        codes = sorted(stored.keys() - ITEM_BYTES.keys(), key=lambda kind: -stored[kind])
+        codes = sorted(stored.keys() - FLOAT_BYTES.keys(), key=lambda kind: -stored[kind])
         return f"{'+'.join(codes)} ({name})" if self.has_codes else name
 
     @property
     def has_codes(self) -> bool:
         """Whether the weights are kept as the file's own codes."""
-        return self.weight_format == "plain" and not self.source.stored_formats().keys() <= ITEM_BYTES.keys()
+        return self.weight_format == "plain" and not self.source.stored_formats().keys() <= FLOAT_BYTES.keys()
 
     def weight_bytes(self, shape: tuple[int, int]) -> float:
         """Bytes of a linear layer's weight; for a file's own codes, by the average size of all its weights."""

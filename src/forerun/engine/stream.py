@@ -141,6 +141,7 @@ class GenerationStream:
             token_ids=token_ids,
             text=text,
             finish=self._assembly.finish,
+            stop=self._assembly.stop,
             stats=played.stats,
             logprobs=played.logprobs[: len(token_ids)],
         )

@@ -1,18 +1,22 @@
 """Dequantises the blocks of GGUF files.
 
-A value is scale * code + minimum. Each group of 32 inputs (16 in Q6_K) has its own scale and minimum. The K types store
-them as small integers, to be multiplied by two float16 of each block of 256. Source: ggml-quants.c of llama.cpp.
+A value is scale * code + minimum, or scale * TABLE[code]. Each group of 32 inputs (16 in Q2_K, Q3_K and Q6_K) has its
+own scale and minimum. The K types and IQ4_XS store them as small integers, to be multiplied by one or two float16 of
+each block of 256. Source: ggml-quants.c of llama.cpp.
 
 Legend: N blocks, E elements of a block, G groups of a block, O output features, I input features.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.model.block_types import BLOCKS, BlockType
+
+IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1_VALUES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
 
 
 def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
@@ -45,6 +49,34 @@ def values_of_q6_k(blocks: Tensor) -> Tensor:
     return (steps_NG[:, :, None] * codes_NGE).flatten(1)
 
 
+def values_of_q2_k(blocks: Tensor) -> Tensor:
+    """Each of the first sixteen bytes has the factors of a group's scale and of its minimum, which is subtracted."""
+    steps_NG1 = (floats(blocks, 80) * (blocks[:, :16] & 15))[:, :, None]
+    offsets_NG1 = (floats(blocks, 82) * (blocks[:, :16] >> 4))[:, :, None]
+    return (steps_NG1 * quarters(blocks[:, 16:80]) - offsets_NG1).flatten(1)
+
+
+def values_of_q3_k(blocks: Tensor) -> Tensor:
+    """A group's factor has its low four bits in eight bytes and its high two in the four bytes after them."""
+    places = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
+    third_NGE = ((blocks[:, None, :32] >> places) & 1).reshape(len(blocks), 16, 16)
+    codes_NGE = (quarters(blocks[:, 32:96]) | third_NGE << 2).float().sub_(4)
+    low_NG = torch.cat((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), 1)
+    high_NG = ((blocks[:, None, 104:108] >> places[:4] * 2) & 3).flatten(1)
+    steps_NG = floats(blocks, 108) * (low_NG | high_NG << 4).float().sub_(32)
+    return (steps_NG[:, :, None] * codes_NGE).flatten(1)
+
+
+def values_of_iq4_xs(blocks: Tensor) -> Tensor:
+    """A group's factor has its high two bits in two bytes and its low four in the four bytes after them."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)
+    high_NG = ((blocks[:, 2:4, None] >> shifts) & 3).flatten(1)
+    low_NG = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), 2).flatten(1)
+    steps_NG = floats(blocks, 0) * (low_NG | high_NG << 4).float().sub_(32)
+    codes_NGE = halves(blocks[:, 8:].reshape(-1, 16)).reshape(len(blocks), 8, 32)
+    return (steps_NG[:, :, None] * looked_up(codes_NGE, IQ4_VALUES)).flatten(1)
+
+
 def floats(blocks: Tensor, begin: int) -> Tensor:
     """The float16 at byte `begin` of each block, as float32 [N, 1]."""
     return blocks[:, begin : begin + 2].contiguous().view(torch.float16).float()
@@ -59,6 +91,23 @@ def halves_of_64(codes: Tensor, *, width: int = 32) -> Tensor:
     """Nibbles [N, G, width]: for each `width` bytes all low ones, then all high ones."""
     grouped = codes.reshape(len(codes), -1, width)
     return torch.stack((grouped & 15, grouped >> 4), 2).flatten(1, 2)
+
+
+def quarters(codes: Tensor) -> Tensor:
+    """Codes of two bits [N, 16, 16] from [N, 64] bytes: for each 32 bytes all lowest pairs of bits, then the others."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=codes.device)[:, None]
+    return ((codes.reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(len(codes), 16, 16)
+
+
+def looked_up(codes: Tensor, table: Sequence[int]) -> Tensor:
+    """The table's value for each code, float32."""
+    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
+
+
+def powers(exponents: Tensor) -> Tensor:
+    """2^(e - 128), float32, for bytes e; for 0 and 1 they are subnormal."""
+    wide = exponents.int()
+    return torch.where(wide < 2, 0x00200000 << wide.clamp(max=1), (wide - 1) << 23).view(torch.float32)
 
 
 def fifth_bits(bits: Tensor) -> Tensor:
@@ -87,4 +136,9 @@ VALUES: Final[Mapping[BlockType, Callable[[Tensor], Tensor]]] = {
     "Q4_K": lambda blocks: scaled(blocks, halves_of_64(blocks[:, 16:])),
     "Q5_K": values_of_q5_k,
     "Q6_K": values_of_q6_k,
+    "Q2_K": values_of_q2_k,
+    "Q3_K": values_of_q3_k,
+    "IQ4_NL": lambda blocks: floats(blocks, 0) * looked_up(halves(blocks[:, 2:]), IQ4_VALUES),
+    "IQ4_XS": values_of_iq4_xs,
+    "MXFP4": lambda blocks: powers(blocks[:, :1]) * looked_up(halves(blocks[:, 1:]), E2M1_VALUES),
 }

@@ -12,9 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
 from forerun.server.description import DescribedApi
-from forerun.server.protocol.errors import ApiError, internal, invalid
-from forerun.server.protocol.other_routes import no_method, no_route
-from forerun.server.protocol.unsupported import UNSUPPORTED
+from forerun.server.protocols.errors import ApiError, internal, invalid
+from forerun.server.protocols.other_routes import no_method, no_route
+from forerun.server.protocols.registered import error_body
+from forerun.server.protocols.unsupported import UNSUPPORTED
 from forerun.server.routes import drafter, health, models, page, texts, tokens
 from forerun.server.work.served_models import ServedModels
 
@@ -47,7 +48,7 @@ def make_routes(served: ServedModels) -> FastAPI:
     )
     app.state.models = served
     app.add_middleware(HoldingModels)
-    for router in (texts.router, models.router, tokens.router, health.router, drafter.router):
+    for router in (texts.writing_router(), models.router, tokens.router, health.router, drafter.router):
         app.include_router(router)
     if served.config.is_demo:
         app.include_router(drafter.demo_router)
@@ -69,9 +70,8 @@ def show_errors(app: FastAPI) -> None:
 
 async def show_api_error(request: Request, error: ApiError) -> Response:
     request_id = request.scope["state"]["request_id"]
-    return Response(
-        error.json(request_id), status_code=error.status, headers=dict(error.headers()), media_type="application/json"
-    )
+    body = error_body(error, path=request.scope["path"], request_id=request_id)
+    return Response(body, status_code=error.status, headers=dict(error.headers()), media_type="application/json")
 
 
 async def show_fault(request: Request, error: RequestValidationError) -> Response:
@@ -94,9 +94,14 @@ def depth_of(fault: dict[str, Any]) -> int:
 
 def place_of(parts: Sequence[str | int]) -> str | None:
     """Path of an invalid field, such as messages.0.role, without the members of unions; None if it is no plain name."""
-    named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
+    named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and is_field(part))]
     place = ".".join(str(part) for part in named if part != "body")
     return place if place and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None
+
+
+def is_field(part: str) -> bool:
+    """False for the members of unions: pydantic's names of kinds, and names of classes."""
+    return part not in KINDS and not part[0].isupper()
 
 
 async def show_http_error(request: Request, error: HTTPException) -> Response:

@@ -30,6 +30,7 @@ class ServerConfig:
         host: a name or address of this machine; an address other than loopback needs a key.
         port: 0 picks a free port.
         model_name: the model's name for clients; None: the last part of its own name.
+        requires_model_name: a request that names another model is an error; otherwise a single model answers it.
         api_keys: each of them gives access to all routes; empty: no key is needed.
         insecure_no_auth: allow addresses other than loopback without a key.
         allowed_hosts: names accepted in the Host header in addition to those of loopback.
@@ -38,6 +39,7 @@ class ServerConfig:
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         num_replicas: number of engines, each in its own process; each generates one text at a time.
         max_body_bytes, max_header_bytes: size of a request.
+        max_prompt_body_bytes: size of the body of a request for a text, in which agents send whole conversations.
         max_json_depth: nesting of a request's JSON.
         max_connections, max_connections_per_client: open connections, in total and per client address; a reverse proxy
             counts as one client.
@@ -60,6 +62,9 @@ class ServerConfig:
     model_name: str | None = setting(
         None, "--served-model-name", help="The model's name for clients [the last part of its own name]."
     )  # fmt: skip
+    requires_model_name: bool = setting(
+        False, "--require-model-name", help="Refuse requests that name another model; otherwise a single model answers."
+    )
     api_keys: tuple[str, ...] = ()
     insecure_no_auth: bool = setting(False, "--insecure-no-auth", help="Let other machines connect without a key.")
     allowed_hosts: tuple[str, ...] = setting(
@@ -80,6 +85,7 @@ class ServerConfig:
         help="Limit on models loaded at once [as many as fit into 70 % of the memory; 1 on a GPU].",
     )
     max_body_bytes: int = 2 * 2**20
+    max_prompt_body_bytes: int = 8 * 2**20
     max_header_bytes: int = 16 * 2**10
     max_json_depth: int = 64
     max_connections: int = setting(512, "--max-connections", help="Limit on open connections.")

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI
 
-from forerun.server.protocol.requests import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
+from forerun.server.protocols.fields import KEY_PATTERN, MAX_TOKENS, TOKEN_IDS
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
@@ -29,7 +29,8 @@ class DescribedApi(FastAPI):
         walk(schema["paths"], write_errors_as_json)
         if models.config.api_keys:
             declare_key(schema)
-        declare_names(schema, models.names)
+        if models.are_several or models.config.requires_model_name:
+            declare_names(schema, models.names)
         if not models.are_several and models.first.thread.engine is not None:
             declare_model(schema, models.first)
         return schema
@@ -55,13 +56,16 @@ def write_errors_as_json(node: Schema) -> None:
     """Declare error answers as JSON, also on routes that otherwise answer in another format."""
     for status in ("4XX", "5XX"):
         if status in node:
-            node[status]["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+            node[status]["content"] = {"application/json": next(iter(node[status]["content"].values()))}
 
 
 def declare_key(schema: Schema) -> None:
     """Declare that a key is needed, except on the public paths."""
-    schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    schema["security"] = [{"key": []}]
+    schema.setdefault("components", {})["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "plain_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    schema["security"] = [{"key": []}, {"plain_key": []}]
     for path in PUBLIC_PATHS:
         for operation in schema["paths"][path].values():
             operation["security"] = []

@@ -33,6 +33,11 @@ class TextAssembly:
         self.text = ""
         self.finish: FinishReason | None = None
 
+    @property
+    def stop(self) -> str:
+        """The stop text that ended the answer; "" if none did."""
+        return self._stops.found
+
     def add(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
         """Append ids until the text ends; return those taken and the text they add."""
         start, shown = len(self.token_ids), len(self.text)

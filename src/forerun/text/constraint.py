@@ -51,7 +51,8 @@ class Constraint:
     ) -> None:
         self._fresh, self._tokens, self._all_but_stops = fresh, tokens, all_but_stops
         self._after, self._trigger = after, trigger
-        self._states = [State(Phase.BEFORE) if after else self._begun(b"")]  # the text's; then those of drafted tokens
+        start = State(Phase.BEFORE) if after else State(Phase.FREE) if trigger else self._begun(b"")
+        self._states = [start]  # the text's; then those of drafted tokens
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the text."""

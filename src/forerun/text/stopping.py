@@ -14,6 +14,7 @@ class StopStrings:
         self._stops = tuple(stops)
         self._held = ""
         self._is_stopped = False
+        self.found = ""  # the stop string that was found
 
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that is certainly before any stop string, and whether one was found.
@@ -23,10 +24,11 @@ class StopStrings:
         if self._is_stopped:
             return "", True
         window = self._held + text
-        cut = self._find(window)
-        if cut is not None:
-            self._held, self._is_stopped = "", True
-            return window[:cut], True
+        place = self._find(window)
+        if place is not None:
+            end, start = place
+            self._held, self._is_stopped, self.found = "", True, window[start:end]
+            return window[:start], True
         num_certain = len(window) - self._num_held(window)
         self._held = window[num_certain:]
         return window[:num_certain], False
@@ -36,13 +38,13 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _find(self, window: str) -> int | None:
-        """Where the stop string that is complete first begins.
+    def _find(self, window: str) -> tuple[int, int] | None:
+        """Where the stop string that is complete first ends and begins.
 
         A match cannot begin before the held text: its beginning would have been held too.
         """
         found = [(start + len(stop), start) for stop in self._stops if (start := window.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        return min(found) if found else None
 
     def _num_held(self, window: str) -> int:
         """Length of the longest end of `window` that is the beginning of a stop string."""

@@ -1,7 +1,10 @@
-"""Every test that asks for `tier` runs once on each instruction set of this machine."""
+"""Every test that asks for `tier` runs on the worst and the best instruction set of this machine, and slowly on all.
+
+That those between have the bits of the best one is checked for all products and whole passes by `test_tiers`.
+"""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -18,7 +21,12 @@ def tiers_here() -> list[str]:
     return found
 
 
-@pytest.fixture(params=tiers_here() or [None])
+def worst_and_best() -> list[Any]:
+    found = tiers_here() or [None]
+    return [pytest.param(name, marks=() if name in (found[0], found[-1]) else pytest.mark.slow) for name in found]
+
+
+@pytest.fixture(params=worst_and_best())
 def tier(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param is None:
         pytest.skip(str(fault()))

@@ -92,14 +92,6 @@ class TopTokens:
     log_sum: float
 
 
-def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight, float32."""
-    y_TH = torch.empty_like(x_TH)
-    num_rows, size = x_TH.shape
-    library().forerun_rms_norm(floats(x_TH), floats(weight_H), num_rows, size, c_float(eps), floats(y_TH))
-    return y_TH
-
-
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of [T, 2H], gate first, float32."""
     y_TH = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)

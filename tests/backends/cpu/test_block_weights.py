@@ -9,13 +9,11 @@ from torch import Tensor
 
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
-from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.blocks import dequantise_blocks
 from forerun.model.inputs import ForwardInput
-from forerun.model.program import build_program
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight
@@ -140,13 +138,3 @@ def test_fusing_and_threads_change_no_bit_also_where_rows_are_many(types: tuple[
         torch.set_num_threads(before)
         assert torch.equal(results[0], results[1]), num_rows
         assert torch.equal(results[0], results[2]), num_rows
-
-
-def test_a_tied_embedding_is_held_once() -> None:
-    spec = spec_of(is_tied=True)
-    cache = TreeCache(spec, CAPACITY, dtype=torch.float32, device="cpu")
-    for table in ("Q8_0", None):
-        lowering = Lowering(spec, build_program(spec), BlockSource(spec, ("Q4_1",), table), cache)
-        head = lowering.lower(fuse=False)[-1].linear
-        assert lowering.shape.packed_table.weights == head.weights
-        assert not lowering.shape.table

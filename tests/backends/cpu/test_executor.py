@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,21 +144,6 @@ def test_logits_are_those_of_the_dense_formula(seed: int) -> None:
     torch.testing.assert_close(logits.double(), expected, atol=2e-4, rtol=0)
 
 
-def test_a_context_of_many_chunks_on_any_number_of_threads(num_threads: int) -> None:
-    """One key head and few rows: chunks of the context are shared out, and joined in order."""
-    spec = tiny_spec(random.Random(3), num_kv_heads=1, num_heads=3, num_layers=1, max_positions=2000)
-    weights = random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32)
-    runner = tiny_runner(spec, weights, backend=NATIVE, capacity=1600)
-    token_ids = [(7 * place) % spec.vocab_size for place in range(1500)]
-    runner.sync(token_ids[:-2])
-    last = runner.extend(token_ids[-2:], num_logit_rows=2)
-    torch.set_num_threads(1)
-    runner.forget()
-    assert torch.equal(runner.extend(token_ids, num_logit_rows=2), last)
-    expected = dense_logits(spec, {name: weight.double() for name, weight in weights.items()}, token_ids)[-2:]
-    torch.testing.assert_close(last.double(), expected, atol=2e-4, rtol=0)
-
-
 @pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory is asked for")
 def test_a_pass_of_one_row_over_a_long_context_asks_for_one_rows_memory() -> None:
     runner = long_runner()
@@ -222,16 +206,3 @@ def test_other_dtypes_are_left_to_torch() -> None:
     assert runs_native("float32", "cpu")
     assert not runs_native("float64", "cpu")
     assert not runs_native("float32", "cuda:0")
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_embedding_that_is_the_head_is_there_once(tied: bool) -> None:
-    spec = tiny_spec(random.Random(1), tied_embeddings=tied)
-    weights = random_weights(spec, torch.Generator().manual_seed(1), dtype=torch.bfloat16)
-    table = weakref.ref(weights["embedding.weight"])
-    executor = NATIVE.executor(
-        spec, LoadedWeights(weights), TreeCache(spec, CAPACITY, dtype=torch.bfloat16, device="cpu")
-    )
-    weights.clear()
-    assert executor is not None
-    assert (table() is None) == tied, "packed, and then gone"

@@ -3,11 +3,8 @@
 import json
 import logging
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from ctypes import string_at
 from pathlib import Path
 from threading import enumerate as all_threads
@@ -30,7 +27,6 @@ pytestmark = [
 ]
 
 LINEARS: Final = ("head", "layers.0.qkv", "layers.0.gate_up", "layers.0.mlp_out", "layers.0.attention_out")
-NUM_KILLS: Final = 100
 
 
 @pytest.fixture(autouse=True)
@@ -135,18 +131,6 @@ def test_a_damaged_file_is_left_aside_and_made_anew(
     assert path.read_bytes() == whole
 
 
-def test_a_linear_that_would_reach_into_the_index_is_packed(model: Path, tmp_path: Path) -> None:
-    expected = pack_all(model, open_packed(kept_in(tmp_path)))
-    (path,) = files_in(tmp_path)
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
-    places = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES])["places"]
-    last = max(places.values())
-    path.write_bytes(forge_index(raw, {"places": dict.fromkeys(places, last)}))
-    packed = pack_all(model, open_packed(kept_in(tmp_path)))
-    assert [len(part) for part in packed] == [len(part) for part in expected]
-
-
 @pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
 def test_a_place_that_takes_no_file_is_said_once(
     place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -197,31 +181,6 @@ def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path)
     assert not list((tmp_path / "full").glob("*.packed"))
 
 
-def test_a_disk_that_fails_is_said_and_costs_no_bit(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    assert pack_all(model, open_packed(kept_in(tmp_path))) == pack_all(model, None)
-    assert not files_in(tmp_path)
-    assert "Input/output error" in caplog.text
-
-
-def test_two_at_once_and_what_a_killed_one_left(model: Path, tmp_path: Path) -> None:
-    first, second = (open_packed(kept_in(tmp_path)) for _ in range(2))
-    left = tmp_path / f"{packed_file.PART}left"
-    assert len(files_in(tmp_path)) == 2, "the second does not take the first's for one that was left"
-    left.touch()
-    assert pack_all(model, first) == pack_all(model, second) == pack_all(model, None)
-    another = open_packed(kept_in(tmp_path, "another"))
-    assert another is not None
-    another.finish()
-    assert not left.exists()
-    assert len(list(tmp_path.glob("*.packed"))) == 1
-
-
 def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for about in ("a", "b", "c"):
         pack_all(model, open_packed(kept_in(tmp_path, about)))
@@ -233,20 +192,3 @@ def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeyp
     assert not oldest.exists()
     assert all(path.exists() for path in others)
     pack_all(model, file)
-
-
-@pytest.mark.slow
-def test_kills_leave_a_whole_file_or_none(model: Path, tmp_path: Path) -> None:
-    rng, num_early = random.Random(7), 0
-    for _ in range(NUM_KILLS):
-        process = start_writer(model, tmp_path)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(rng.random() * 0.03)
-        process.send_signal(signal.SIGKILL)
-        num_early += "same" not in process.communicate()[0]
-        for path in tmp_path.glob("*.packed"):
-            assert pack_all(model, open_packed(kept_in(tmp_path))) == pack_all(model, None), path
-            if rng.random() < 0.5:
-                path.unlink()
-    assert num_early > NUM_KILLS // 4, f"only {num_early} were killed before they were done"

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -46,26 +45,6 @@ def test_any_number_of_threads_gives_the_same(
     num_threads: int, product: tuple[Product, torch.Tensor, torch.Tensor]
 ) -> None:
     assert all(on_threads(num_threads, product) for _ in range(200))
-
-
-def test_callers_in_several_threads_do_not_disturb_each_other(
-    product: tuple[Product, torch.Tensor, torch.Tensor],
-) -> None:
-    linear, x, expected = product
-    wrong: list[int] = []
-
-    def call_often(number: int) -> None:
-        torch.set_num_threads(3)
-        wrong.extend(number for _ in range(300) if not torch.equal(linear(x), expected))
-
-    before = torch.get_num_threads()
-    callers = [threading.Thread(target=call_often, args=(number,)) for number in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    torch.set_num_threads(before)
-    assert wrong == []
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not say where threads may run")

@@ -8,8 +8,7 @@ import torch
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.executor import NativeExecutor
-from forerun.backends.cpu.layouts import FORMATS
-from forerun.backends.cpu.probe import INPUT_NUMBERS, INPUTS, NativeProbe
+from forerun.backends.cpu.probe import INPUT_NUMBERS, NativeProbe
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
@@ -54,7 +53,3 @@ def test_loops_count_their_products_on_every_thread(executor: NativeExecutor, ti
         once = probe.multiply_adds(kind, 1)
         assert (once > 0) == (tier != "portable")
         assert probe.multiply_adds(kind, 30) == 30 * once
-
-
-def test_every_format_has_its_inputs() -> None:
-    assert INPUTS.keys() == FORMATS.keys()

@@ -57,19 +57,6 @@ def test_the_choice_among_totals_an_ulp_apart_is_exact() -> None:
         assert best - second == plain.margins[0]
 
 
-@pytest.mark.parametrize("is_noisy", [False, True])
-def test_parts_of_a_row_give_the_leader_of_the_whole(is_noisy: bool) -> None:
-    rng = random.Random(7)
-    for seed in range(40):
-        scores = random_scores(rng, 700)
-        key = noise_of(seed, 3, 1)[0] if is_noisy else None
-        parts = [ops.sample(scores, key=key, begin=begin, end=end) for begin, end in ((0, 48), (48, 400), (400, 700))]
-        totals = sorted((total for part in parts for total in part[1:]), reverse=True)
-        token, best, second = ops.sample(scores, key=key)
-        assert [best, second] == totals[:2]
-        assert token == next(part[0] for part in parts if part[1] == best)
-
-
 @pytest.mark.parametrize("fault", [NAN, INF])
 @pytest.mark.parametrize("key", [None, 12345])
 def test_what_is_no_number_shows_in_the_best_total(fault: float, key: int | None) -> None:
@@ -132,15 +119,6 @@ def test_ranks_of_some_tokens_have_the_noise_of_these_tokens(temperature: float)
                 leads = torch.tensor(log_probs[0]).diff().abs()
                 if (leads > 1e-4).all():
                     assert ranking.token_ids == of_torch[0][0] == expected[0]
-
-
-def test_a_rank_with_few_tokens_left_names_these_first() -> None:
-    scores = torch.full((5000,), -INF)
-    scores[[4000, 17]] = torch.tensor([2.0, 1.0])
-    ranking = ops.topk(scores, 8)
-    assert ranking.token_ids[:2] == [4000, 17]
-    assert ranking.totals == [2.0, 1.0] + [-INF] * 6
-    assert len(set(ranking.token_ids)) == 8
 
 
 def test_nan_shows_in_the_sum_of_a_rank() -> None:

@@ -32,7 +32,7 @@ uint32_t next() {
 
 float uniform() { return static_cast<float>(static_cast<int32_t>(next() % 20001u) - 10000) / 8192.0f; }
 
-// Bytes of a weight [num_out][num_in] as Python has it; float16 numbers of blocks lie between 1/64 and 1/8.
+// Bytes of a weight [num_out][num_in] as Python has it; scales of blocks lie between 1/64 and 2.
 std::vector<uint8_t> weight_bytes(const Linear& linear) {
     std::vector<uint8_t> bytes;
     const int count = linear.num_out * linear.num_in;
@@ -45,8 +45,10 @@ std::vector<uint8_t> weight_bytes(const Linear& linear) {
         for (int i = 0; i < count / layout.file_inputs; i++) {
             std::vector<uint8_t> block(size);
             for (uint8_t& byte : block) byte = static_cast<uint8_t>(next());
-            for (const size_t at : {size_t{1}, size_t{3}, size - 1})
-                if (at != 3 || layout.has_minima) block[at] = static_cast<uint8_t>(0x24 + next() % 12u);
+            for (const size_t at : {size_t{1}, size_t{3}, size - 3, size - 1})
+                if (at == 1 || at == size - 1 || layout.has_minima)
+                    block[at] = static_cast<uint8_t>(0x24 + next() % 12u);
+            if (layout.scales == Scales::powers) block[0] = static_cast<uint8_t>(122u + next() % 8u);
             put(block.data(), size);
         }
         return bytes;
@@ -114,7 +116,7 @@ int main() {
         state = 1;
         int64_t num_checks = 0;
         uint64_t all = 1469598103934665603u;
-        for (int format = 0; format <= static_cast<int>(Format::q6_k); format++)
+        for (int format = 0; format <= static_cast<int>(Format::mxfp4); format++)
             for (const int input_bits : {16, 8}) all = (all ^ products(format, input_bits, &num_checks)) * 1099511628211u;
         std::printf("%s %lld outputs %016llx\n", tier, static_cast<long long>(num_checks),
                     static_cast<unsigned long long>(all));

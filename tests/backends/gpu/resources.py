@@ -6,13 +6,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
-from tests.backends.gpu.compiling import SHARED_LIMITS, WARP_SIZE, Launch
+from tests.backends.gpu.compiling import SHARED_LIMITS, Launch
 
 MATRIX_INSTRUCTIONS: Final = ("HMMA", "HGMMA", "IMMA", "IGMMA")
 LOCAL_INSTRUCTIONS: Final = ("LDL", "STL")  # to and from memory that stands in for registers
@@ -72,35 +70,6 @@ class Resources:
     def fits(self) -> bool:
         """A program's shared memory is there on this architecture."""
         return self.shared_bytes <= SHARED_LIMITS[self.architecture]
-
-
-def compile_for(
-    kernel: Any,
-    signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    divisible: Iterable[str],
-    num_warps: int,
-    num_stages: int,
-    architecture: int,
-) -> Resources:
-    """What a kernel takes when it is compiled for these types ("*bf16", "i32", ...) and constants.
-
-    Args:
-        divisible: arguments that are multiples of 16: pointers, as a rule, and sizes.
-    """
-    types = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
-    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
-    source = ASTSource(kernel, signature=types, constexprs=dict(constants), attrs=attributes)
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": False}
-    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, WARP_SIZE), options=options)
-    metadata = compiled.metadata
-    return read_resources(
-        compiled.asm["cubin"],
-        kernel=metadata.name,
-        architecture=architecture,
-        num_warps=metadata.num_warps,
-        shared_bytes=metadata.shared,
-    )
 
 
 def launch_resources(launch: Launch) -> Resources:

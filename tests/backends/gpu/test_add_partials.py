@@ -141,15 +141,6 @@ def test_a_product_goes_to_the_place_of_the_next_exchange(num_rows: int, dtype: 
         assert number == 2 or not one.place(0, number + 1).any()
 
 
-def test_a_product_without_bias_is_written_too() -> None:
-    weight, inputs = random_weight(SIZE, 64, "int4", torch.bfloat16), random_rows(64, torch.bfloat16)
-    packed = pack(weight, None, compute=torch.bfloat16)
-    one, _ = local_exchanges(2, SIZE, torch.bfloat16, "cpu")
-    linear_partial(inputs, packed, one, num_rows=2, workspace=workspace_of(packed), overlaps=False)
-    written = one.place(0, 1).view(torch.bfloat16)[: 2 * SIZE].view(2, SIZE)
-    torch.testing.assert_close(written.double(), product_of(inputs, weight)[:2], rtol=2**-7, atol=2e-3)
-
-
 def recorded_rank(exchange: RankExchange, inputs: Tensor, x: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]:
     """A product and the sum over ranks as one graph, and the stream to play it on; it was played once."""
     packed = pack(random_weight(SIZE, 64, "plain", torch.bfloat16), None, compute=torch.bfloat16)

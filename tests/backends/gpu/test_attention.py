@@ -38,30 +38,11 @@ def test_query_heads_share_key_heads(num_kv_heads: int, group: int, num_rows: in
     assert_close(texts.by_text_attention(), expected)
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-def test_heads_may_be_wider(head_dim: int) -> None:
-    texts = Texts.of_tree([-1, 0, 0], num_rows=3, prefix_len=140, head_dim=head_dim)
-    assert_close(texts.by_tree_attention(), texts.by_definition())
-
-
-def test_a_tree_may_be_several_splits_long() -> None:
-    texts = Texts.of_tree([-1, *range(300), 2, 301], num_rows=4, prefix_len=100)
-    assert sorted({len(text) // 128 for text in texts.texts}) == [0, 3]
-    expected = texts.by_definition()
-    assert_close(texts.by_tree_attention(), expected)
-    assert_close(texts.by_text_attention(), expected)
-
-
 def test_heads_of_a_slot_need_not_lie_side_by_side() -> None:
     texts = Texts.of_tree([-1, 0], num_rows=2, prefix_len=130, num_kv_heads=3)
     expected = texts.by_tree_attention()
     texts.cache_2SKD = texts.cache_2SKD.transpose(1, 2).contiguous().transpose(1, 2)
     assert texts.by_tree_attention().equal(expected)
-
-
-def test_programs_for_splits_beyond_the_prefix_leave_nothing() -> None:
-    texts = Texts.of_tree([-1, 0, 0], num_rows=3, prefix_len=200)
-    assert texts.by_tree_attention(num_splits=8).equal(texts.by_tree_attention())
 
 
 def test_a_row_may_end_within_the_prefix_or_see_nothing() -> None:

@@ -69,10 +69,6 @@ def test_torch_without_a_device_is_named(
     assert ask() == "there is no CUDA device"
 
 
-def test_another_kind_of_device_is_named() -> None:
-    assert ask("mps") == "the Triton kernels do not run on mps"
-
-
 def test_an_old_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_triton(monkeypatch)
     fake_gpu(monkeypatch, (7, 5))
@@ -130,23 +126,6 @@ def test_gpus_of_a_shared_model_have_to_reach_each_other(monkeypatch: pytest.Mon
     assert fault("cuda:1", dtype=torch.bfloat16, head_dim=128, is_shared=True) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
-def test_a_dtype_that_they_do_not_compute_in_is_named(dtype: torch.dtype) -> None:
-    assert ask(dtype=dtype) == f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
-
-
-@pytest.mark.parametrize("head_dim", [1, 8, 24, 80, 96, 512])
-def test_a_head_size_that_they_do_not_take_is_named(head_dim: int) -> None:
-    answer = ask(head_dim=head_dim)
-    assert answer == f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
-
-
-def test_triton_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpu(monkeypatch)
-    monkeypatch.setitem(sys.modules, "triton", None)  # importing it then fails
-    assert ask() == "Triton is not installed"
-
-
 @pytest.mark.parametrize(
     ("version", "is_fit"),
     [("3.5.1", False), ("2.9.0", False), ("3.6.0", True), ("3.10.0+git1a2b3c", True), ("4.0.0", True)],
@@ -155,27 +134,6 @@ def test_triton_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, versio
     fake_triton(monkeypatch, version=version)
     fake_gpu(monkeypatch)
     assert ask() == (None if is_fit else f"Triton {version} is too old: 3.6 or later is needed")
-
-
-def test_a_launcher_that_cannot_be_built_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start() -> object:
-        raise subprocess.CalledProcessError(1, "gcc")
-
-    fake_triton(monkeypatch, start=start)
-    fake_gpu(monkeypatch)
-    answer = ask()
-    assert answer is not None
-    assert "a C compiler and Python's headers are needed" in answer
-
-
-@pytest.mark.parametrize("error", [RuntimeError("no C compiler"), AssertionError("no libcuda"), OSError("no file")])
-def test_triton_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def start() -> object:
-        raise error
-
-    fake_triton(monkeypatch, start=start)
-    fake_gpu(monkeypatch)
-    assert ask() == f"Triton does not start: {error}"
 
 
 def test_asking_about_a_dtype_imports_no_triton() -> None:

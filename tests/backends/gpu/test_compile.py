@@ -19,7 +19,8 @@ NUM_RANKS = 8  # of the compile cases
 EVERY_ROW = 1024  # no pass has more rows
 ALL, UNMAPPED = ".*", r".*(?<!, mapped)"
 TYPICAL = (  # architecture, most rows, model, cases: each kernel once, where no test below asks for more
-    (90, 64, "any model", UNMAPPED), (90, 64, "Llama-3.1-8B", ALL), (80, 1, "Llama-3.2-1B", "tree_attention"),
+    (90, 8, "any model", UNMAPPED), (90, 8, "Llama-3.1-8B", ALL), (80, 1, "Llama-3.2-1B", "tree_attention"),
+    (90, 64, "Llama-3.1-8B", "text_attention"),
     (90, 8, "Llama-3.1-8B int4", "qkv|linear_add.*|linear_silu"), (90, 8, "Llama-3.1-8B bfloat16", UNMAPPED),
 )  # fmt: skip
 # Lane instructions of the inner loop for each int4 weight, by rows: memory at 4.3 TB/s leaves time for 3.4 on 132

@@ -16,7 +16,7 @@ from forerun.decoding.decoder import NothingToChooseError, Request, Round, Round
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.none import NoneDrafter
-from forerun.model.runner import LEAST_ROWS, Runner
+from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.mapped import mapped_model
@@ -156,37 +156,6 @@ def test_the_text_is_that_of_the_hosts_loop(config: Varied | None, params: Sampl
     assert pair.write(pair.decoder(config), PROMPT, params, 7, 10) == pair.plain(PROMPT, params, 7, 10)
 
 
-def random_request(rng: random.Random) -> tuple[SamplingParams, list[int]]:
-    """Parameters that shape scores in any way, and a prompt."""
-    is_greedy = rng.random() < 0.2
-    params = SamplingParams(
-        temperature=0.0 if is_greedy else rng.choice([0.5, 1.0, 1.3]),
-        top_k=rng.choice([0, 0, 1, 5, 20, 100]),
-        top_p=rng.choice([1.0, 0.95, 0.7, 0.2]),
-        min_p=rng.choice([0.0, 0.0, 0.03, 0.3]),
-        repetition_penalty=rng.choice([1.0, 1.0, 0.8, 1.5]),
-        presence_penalty=rng.choice([0.0, 0.0, -0.6, 1.7]),
-        frequency_penalty=rng.choice([0.0, 0.0, -0.3, 0.9]),
-        logit_bias={rng.randrange(60): rng.choice([-torch.inf, -3.0, 0.7, 4.0]) for _ in range(rng.choice([0, 0, 3]))},
-    )
-    return params, [rng.randrange(40) for _ in range(rng.randint(1, 12))]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(4000)
-@pytest.mark.parametrize("part", range(20))
-def test_two_thousand_shaped_requests_have_the_text_of_the_hosts_loop(part: int, device: str) -> None:
-    rng, texts = random.Random(part), set[tuple[int, ...]]()
-    pair = Pair(device, known=None if part % 3 else range(0, 40, 3))
-    decoder = pair.decoder([PLAIN, tree(), tree(looks_up=True), tree(depth=1, knows_noise=False)][part % 4])
-    for number in range(100):
-        params, prompt = random_request(rng)
-        text = pair.write(decoder, prompt, params, number, 4)
-        assert text == pair.plain(prompt, params, number, 4), (prompt, params, number)
-        texts.add(tuple(text))
-    assert len(texts) > 60, "most texts differ"
-
-
 @pytest.mark.parametrize(("draft_width", "children"), [(1, 9), (17, 8), (32, 1)])
 def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
     draft_width: int, children: int, device: str, monkeypatch: pytest.MonkeyPatch
@@ -204,13 +173,6 @@ def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
     plan = RoundPlan(draft=pair.draft, shape=wide.config, policy=wide.policies.tree)
     (decoder,) = open_decoders(pair.target, plan)
     assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
-
-
-def test_a_draft_that_guesses_well_writes_several_tokens_a_round(device: str) -> None:
-    pair = Pair(device, spread=0.0)
-    rounds = pair.rounds(pair.decoder(tree()), PROMPT, SAMPLED, 7, 12)
-    assert all(done.stats.num_accepted == 2 for done in rounds)
-    assert all(done.stats.num_verified == 6 for done in rounds)
 
 
 @pytest.mark.parametrize("params", [FILTERED, pytest.param(PENALISED, marks=pytest.mark.slow)], ids=["f", "p"])
@@ -232,15 +194,6 @@ def test_a_draft_of_those_tokens_that_the_text_has_guesses_as_well_as_one_of_all
     rounds = pair.rounds(pair.decoder(tree()), PROMPT, params, 7, 12)
     assert [token for done in rounds for token in done.token_ids][:12] == text
     assert all(done.stats.num_accepted == 2 for done in rounds[:-1]), "the last may go beyond the known text"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", [range(30), [*range(40), 3, 5]], ids=["fewer", "more"])
-def test_a_draft_may_lack_the_last_ids_or_have_some_beyond_them(known: Sequence[int], device: str) -> None:
-    pair = Pair(device, known=known)
-    pair.vocabulary = None
-    config = tree(looks_up=True)
-    assert pair.write(pair.decoder(config), PROMPT, SAMPLED, 7, 12) == pair.plain(PROMPT, SAMPLED, 7, 12)
 
 
 @pytest.mark.parametrize("known", rest_slow([range(1, 40, 3), None], 1), ids=["part", "whole"])
@@ -273,21 +226,6 @@ def test_one_request_after_another_and_one_cut_short(device: str) -> None:
     other = [7, 7, 2]
     assert pair.write(decoder, other, SAMPLED, 4, 12) == pair.plain(other, SAMPLED, 4, 12)
     assert pair.write(decoder, first, SAMPLED, 3, 12) == pair.plain(first, SAMPLED, 3, 12)
-
-
-def test_a_text_that_left_the_caches_comes_back_to_both(device: str) -> None:
-    pair = Pair(device)
-    decoder = pair.decoder(tree())
-    prompts = [[(start + place) % pair.spec.vocab_size for place in range(LEAST_ROWS + 4)] for start in (0, 7)]
-    for prompt in (*prompts, prompts[0]):
-        assert pair.write(decoder, prompt, SAMPLED, 7, 4) == pair.plain(prompt, SAMPLED, 7, 4)
-    for runner in (pair.target, pair.draft):
-        runner.recall(prompts[1][:-1])
-        assert runner.cached_ids == prompts[1][:-1]
-        fresh = runner_of(pair.spec, pair.weights if runner is pair.target else pair.draft_weights, device)
-        fresh.sync(prompts[1][:-1])
-        ours, theirs = (one.cache.storage_2LSKD[:, :, : LEAST_ROWS + 3] for one in (runner, fresh))
-        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.slow
@@ -331,27 +269,3 @@ def test_where_the_device_can_choose_nothing_the_host_finds_out_why(device: str)
     with pytest.raises(NumericalError):
         pair.write(pair.decoder(PLAIN), PROMPT, GREEDY, 0, 6)
     assert pair.target.cached_ids == []
-
-
-def test_rounds_in_whose_time_something_was_compiled_teach_nothing(device: str) -> None:
-    pair = Pair(device)
-    decoder = pair.decoder(PLAIN)
-    launch, measured, num_launched = decoder._rounds.launch, [], 0
-
-    def slow_at_third(depth: int, longest: int) -> bool:
-        nonlocal num_launched
-        num_launched += 1
-        launch(depth, longest)
-        return num_launched != 3
-
-    class Depths:
-        def depth(self) -> int:
-            return 0
-
-        def measure(self, depth: int, num_accepted: int, seconds: float) -> None:
-            measured.append(seconds)
-
-    decoder._rule, decoder._rounds.launch = Depths(), slow_at_third  # type: ignore[assignment, method-assign]
-    rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 5)
-    assert len(rounds) == 5
-    assert len(measured) == 3  # neither the third nor the one that was under way meanwhile

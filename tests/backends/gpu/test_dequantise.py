@@ -87,10 +87,7 @@ def run(assembly: str, inputs: Registers, like: NDArray[np.uint32]) -> Registers
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(
     ("assembly", "kind", "unit"),
-    [
-        (dequantise.INT4_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT),
-        (dequantise.INT4_TO_FLOAT16, "f16x2", 1.0),
-    ],
+    [(dequantise.INT4_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT), (dequantise.INT4_TO_FLOAT16, "f16x2", 1.0)],
 )
 def test_nibbles_become_exact_numbers(assembly: object, kind: str, unit: float, half: int) -> None:
     """Each word has four nibbles in both halves; the zeros stand among those of other groups."""
@@ -109,10 +106,7 @@ def test_nibbles_become_exact_numbers(assembly: object, kind: str, unit: float, 
 
 @pytest.mark.parametrize(
     ("assembly", "kind", "unit"),
-    [
-        (dequantise.INT8_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT),
-        (dequantise.INT8_TO_FLOAT16, "f16x2", 1.0),
-    ],
+    [(dequantise.INT8_TO_BFLOAT16, "bf16x2", dequantise.BFLOAT16_UNIT), (dequantise.INT8_TO_FLOAT16, "f16x2", 1.0)],
 )
 def test_bytes_become_exact_numbers(assembly: object, kind: str, unit: float) -> None:
     values = np.arange(-128, 128, dtype=np.int8)

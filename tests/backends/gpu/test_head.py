@@ -120,14 +120,6 @@ def test_the_head_samples_from_the_scores_of_a_linear_layer(weight_format: Weigh
     assert case.workspace.counters.eq(0).all()
 
 
-def test_only_the_last_rows_may_be_asked_for() -> None:
-    case = HeadCase("plain", torch.bfloat16)
-    whole, part = case.sample(20), case.sample(20, first_row=18)
-    assert torch.equal(part.tokens[:2], whole.tokens[18:20])
-    torch.testing.assert_close(part.bests[:2], whole.bests[18:20])
-    assert part.tokens[2:].eq(POISON).all()
-
-
 SOME_IDS = torch.arange(11, 11 + 3 * VOCAB, 3, dtype=torch.int32)
 
 

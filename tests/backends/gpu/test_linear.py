@@ -14,7 +14,7 @@ from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise
-from forerun.model.weights import DenseWeight, Int4Weight
+from forerun.model.weights import Int4Weight
 from tests.backends.gpu.linears import (
     DTYPES,
     FORMATS,
@@ -111,14 +111,6 @@ def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFor
         assert torch.equal(product(count), whole[:count]), count
 
 
-def test_logits_of_the_last_rows_are_those_of_the_whole_pass() -> None:
-    weight = random_weight(40, 64, "plain", torch.bfloat16)
-    packed, h_TI = pack(weight, None, compute=torch.bfloat16), random_rows(64, torch.bfloat16)
-    norm, _ = norm_of(scale=1.0, size=64)
-    whole = logits_of(packed, h_TI, 20, norm=norm)
-    assert torch.equal(logits_of(packed, h_TI, 20, first_row=18, norm=norm), whole[18:])
-
-
 @pytest.mark.parametrize("scale", [1.0, 1 / 64])
 def test_a_norm_left_out_before_is_made_up_for_after(scale: float) -> None:
     weight, bias_O = random_weight(32, 64, "plain", torch.float32), random_rows(32, torch.float32, num_rows=1)[0]
@@ -150,15 +142,6 @@ def test_gates_and_ups_are_multiplied(weight_format: WeightFormat, dtype: torch.
     torch.testing.assert_close(
         gated_of(packed, h_TI, 3).double(), functional.silu(gates) * ups, rtol=rounding + 1e-5, atol=2e-3
     )
-
-
-def test_gated_rows_have_the_same_bits_in_any_company() -> None:
-    weight = random_weight(72, 64, "plain", torch.bfloat16)
-    packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=2, paired=True, block_in=32)
-    h_TI = random_rows(64, torch.bfloat16)
-    whole = gated_of(packed, h_TI, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        assert torch.equal(gated_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
 
 
 class Sum:
@@ -205,24 +188,6 @@ def test_a_skipped_row_keeps_its_x_and_is_prepared_all_the_same() -> None:
     torch.testing.assert_close(skipped.h[0].float(), skipped.before[0] * skipped.norm_weight * 0.25, rtol=2**-7, atol=0)
 
 
-def test_sums_have_the_same_bits_in_any_company() -> None:
-    weight = random_weight(72, 96, "plain", torch.bfloat16)
-    packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=3, block_in=32)
-    inputs = random_rows(96, torch.bfloat16)
-    whole = Sum(packed, inputs, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        part = Sum(packed, inputs, num_rows)
-        assert torch.equal(part.x[:num_rows], whole.x[:num_rows]), num_rows
-        assert torch.equal(part.h[:num_rows], whole.h[:num_rows]), num_rows
-        assert torch.equal(part.squares[:, :num_rows], whole.squares[:, :num_rows]), num_rows
-
-
-def test_plain_weights_are_not_copied() -> None:
-    weight_OI = random_rows(64, torch.bfloat16, num_rows=32)
-    packed = pack(DenseWeight(values_OI=weight_OI), None, compute=torch.bfloat16)
-    assert packed.weight.matrix.data_ptr() == weight_OI.data_ptr()
-
-
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize(("num_out", "num_in"), [(4096, 4096), (28672, 4096), (4096, 14336), (1536, 8960), (48, 48)])
 def test_every_split_has_inputs(weight_format: WeightFormat, num_out: int, num_in: int) -> None:
@@ -250,16 +215,6 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
         h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
         for num_rows in (3, MOST_ROWS):
             assert torch.equal(logits_of(packed, h_TI, num_rows), expected[inputs[:num_rows]])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_int4_rows_have_the_same_bits_in_steps_of_any_size(dtype: torch.dtype) -> None:
-    """One tile of rows takes 256 inputs at a time, more tiles take 128."""
-    weight = random_weight(40, 1024, "int4", dtype)
-    packed, h_TI = pack_split(weight, None, compute=dtype, num_splits=2), random_rows(1024, dtype)
-    whole = logits_of(packed, h_TI, MOST_ROWS)
-    for num_rows in ROW_COUNTS[:-1]:
-        assert torch.equal(logits_of(packed, h_TI, num_rows), whole[:num_rows]), num_rows
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (57344, 8192)], ids=str)

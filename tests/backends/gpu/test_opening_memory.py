@@ -19,6 +19,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model import quantise
 from forerun.model.runner import Runner
 from tests.checkpoints.folders import random_tensors, write_single
+from tests.marks import rest_slow
 from tests.storage_bytes import StorageBytes
 from tests.unread_weights import open_unread
 
@@ -53,7 +54,7 @@ def layer_elements(spec: ModelSpec) -> list[int]:
     return [prod(shape) for name, shape in shapes if name.startswith("layers.0.") and len(shape) == 2]
 
 
-@pytest.mark.parametrize("weight_format", BYTES)
+@pytest.mark.parametrize("weight_format", rest_slow(reversed(BYTES), 1))
 def test_a_model_takes_what_stays_and_one_weight_more(weight_format: WeightFormat) -> None:
     one, two = (opened(replace(SPEC, num_layers=count), weight_format) for count in (1, 2))
     elements, cache = layer_elements(SPEC), 256 * SPEC.kv_bytes_per_token(2) / SPEC.num_layers

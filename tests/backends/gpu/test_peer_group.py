@@ -1,21 +1,18 @@
 """Ranks with Triton's kernels, each a process of its own: logits of one rank, rows of their own, and a lost rank."""
 
 import random
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
 import pytest
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.peer_group import PeerGroup
-from forerun.backends.gpu.peer_memory import StoreOfOneGroup
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -26,7 +23,6 @@ from forerun.model.tree_cache import TreeCache
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.sums import sum_in_order
-from forerun.sharding.torch_group import LOOPBACK, host_store, join_store
 from forerun.sharding.weights import ShardedWeights
 from tests.backends.gpu.peers import run_ranks
 from tests.backends.gpu.test_executor import CAPACITY, spec_of, text_pass, tree_pass, weights_of
@@ -140,42 +136,3 @@ def wait_in_vain(group: PeerGroup) -> str:
 def test_nobody_waits_for_ever() -> None:
     constants = {"MOST_POLLS": 3000}  # some seconds, for the other process to come at all
     assert run_ranks(2, "cpu", wait_in_vain, constants=constants) == ["told", "ended"]
-
-
-def lose_within_a_pass(group: PeerGroup) -> str:
-    """Rank 1 ends after its first pass, and rank 0 is in the midst of the second one."""
-    spec = spec_of("llama", num_layers=1)
-    executor = shared_executor(group, spec, torch.float32, "plain")
-    prompt, tree, *_ = passes_of(spec)
-    executor.run(prompt)
-    if group.rank == 1:
-        return "ended"
-    threading.Timer(0.2, group.lose).start()
-    with pytest.raises(RankLostError, match="rank 0 of 2 lost another one"):
-        executor.run(tree)
-    return "told"
-
-
-@pytest.mark.slow  # that an exchange ends, in one process: test_add_partials
-def test_a_pass_ends_when_a_rank_is_lost() -> None:
-    assert run_ranks(2, "cpu", lose_within_a_pass) == ["told", "ended"]
-
-
-def test_torch_counts_exchanges_by_process_and_a_group_by_itself() -> None:
-    """Through torch's own classes, as symmetric memory calls the store."""
-    host = host_store(2)
-    stores = [StoreOfOneGroup(host), StoreOfOneGroup(join_store(LOOPBACK, host.port, 2))]
-    outer = [distributed.PrefixStore("", store) for store in stores]
-    for first, second in ((7, 0), (12, 2)):
-        outer[0].set(f"CUDASymmetricMemory/{first}/0", "a")
-        outer[1].set(f"CUDASymmetricMemory/{second}/1", "b")
-        assert outer[0].multi_get([f"CUDASymmetricMemory/{first}/{rank}" for rank in range(2)]) == [b"a", b"b"]
-        assert outer[1].multi_get([f"CUDASymmetricMemory/{second}/{rank}" for rank in range(2)]) == [b"a", b"b"]
-        with ThreadPoolExecutor(2) as pool:  # which versions of torch that have it use too
-            list(
-                pool.map(
-                    lambda store, number: store.barrier(f"CUDASymmetricMemory/{number}", 2),
-                    outer,
-                    (first + 1, second + 1),
-                )
-            )

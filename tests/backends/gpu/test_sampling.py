@@ -163,23 +163,6 @@ def test_the_topk_of_a_part_of_the_vocabulary_has_the_targets_tokens_and_their_n
     torch.testing.assert_close(found.log_probs[:-SPARE], torch.tensor(log_probs), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("column_ids", [None, torch.tensor([0, 1, 2], dtype=torch.int32)])
-def test_a_topk_ends_where_the_tokens_do(column_ids: Tensor | None) -> None:
-    scores_TV = torch.tensor([[1.0, 2.0, -torch.inf]])
-    found = topk_of(scores_TV, draw_of()._replace(column_ids=column_ids), num_children=5, vocab_size=3)
-    assert found.tokens[0].tolist() == [1, 0, 2, -1, -1]
-    expected = scores_TV.log_softmax(-1)[0, [1, 0, 2]].tolist() + [-torch.inf] * 2
-    assert found.log_probs[0].tolist() == pytest.approx(expected)
-
-
-def test_masked_tiles_do_not_spoil_a_topk() -> None:
-    scores_TV = torch.full((1, 5000), -torch.inf)
-    scores_TV[0, [3000, 4500]] = torch.tensor([1.0, 2.0])
-    found = topk_of(scores_TV, draw_of(), num_children=2, vocab_size=5000)
-    assert found.tokens[0].tolist() == [4500, 3000]
-    torch.testing.assert_close(found.log_probs[0], torch.tensor([2.0, 1.0]).log_softmax(-1))
-
-
 def test_nan_is_seen_in_a_topk() -> None:
     scores_TV = random_scores(1, 2500)
     scores_TV[0, 2400] = torch.nan

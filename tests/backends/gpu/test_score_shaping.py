@@ -14,13 +14,7 @@ from forerun.sampling.sample import LogitShaper, divided
 
 pytest.importorskip("triton")
 
-from forerun.backends.gpu.sampling.score_shaping import (
-    LEADER_BLOCK,
-    RequestSettings,
-    RowPaths,
-    ScoreRows,
-    shape_scores,
-)
+from forerun.backends.gpu.sampling.score_shaping import LEADER_BLOCK, RequestSettings, RowPaths, ScoreRows, shape_scores
 from forerun.backends.gpu.tree.count_tokens import count_tokens
 from forerun.backends.gpu.tree.device_tree import OUTCOME_HEADER, DeviceTree
 

@@ -201,32 +201,12 @@ def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
         assert request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5).num_behind <= 1
 
 
-def test_a_text_of_one_token_can_begin() -> None:
-    Request(1, Shape(), num_tokens=1).play(2)
-
-
 def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
     request = Request(3, Shape(verify_width=1), num_tokens=4)
     for number in range(3):
         outcome = request.play(0)
         assert len(outcome.token_ids) == outcome.num_verified == 1
         assert outcome.num_behind == number + 1
-
-
-def test_nothing_is_drafted_while_more_than_one_token_is_missing() -> None:
-    request = Request(4, Shape(), num_tokens=6, num_missing=2)
-    grow(request.tree, request.draft_rows, spare_slot=SPARE)
-    children = TopK(torch.full((3, 2), 1, dtype=torch.int32), torch.full((3, 2), -0.1))
-    for step in range(2):
-        assert request.draft.run(request.draft_rows) == [None] * (4 - step)
-        grow(request.tree, request.draft_rows, children, spare_slot=SPARE)
-    outcome = request.verify(TokenTree(request.text[-1]), children)
-    assert (outcome.num_draft_rows, outcome.num_behind) == (0, 3)
-
-
-def test_the_count_of_draft_rows_is_of_those_that_somebody_needed() -> None:
-    request = Request(5, Shape(verify_width=16), num_tokens=6, num_missing=1)
-    assert request.play(2).num_draft_rows == 1 + 1 + 2, "the missing token, the root, and its two children"
 
 
 def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:
@@ -298,11 +278,3 @@ def test_a_full_text_is_not_written_past_its_end() -> None:
     text_P = torch.zeros(6, dtype=torch.int32)
     walk_on_device(tree, Sampled(torch.tensor([3], dtype=torch.int32), torch.ones(1), torch.zeros(1)), text_P[:4])
     assert text_P.tolist() == [0] * 6
-
-
-def test_a_request_can_begin_where_another_was_cut_off() -> None:
-    request = Request(6, Shape(), num_tokens=5)
-    growth = request.plant(looks_up=True)
-    request.expand(growth, None)
-    request.tree.begin(root=request.text[-1], committed=4, draft_committed=4, before_root=request.text[-2])
-    request.play(2)

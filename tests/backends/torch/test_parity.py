@@ -108,15 +108,3 @@ def test_rotation_turns_pairs_by_their_angles(
     expected = torch.cat((left * wide_cos - right * wide_sin, right * wide_cos + left * wide_sin), -1)
     actual = kernels.ops.rotate(x, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
     assert_close(actual, expected, dtype, atol, rtol)
-
-
-@TOLERANCES
-@KERNELS
-def test_gate_times_up(kernels: TorchBackend, dtype: torch.dtype, atol: float, rtol: float) -> None:
-    for shape in ((1, 1), (3, 7), (8, 64), (33, 129)):
-        num_rows, width = shape
-        gate_up = random_tensor(num_rows, 2 * width, dtype=dtype, seed=9)
-        before = gate_up.clone()
-        gate, up = gate_up.double().chunk(2, -1)
-        assert_close(kernels.ops.silu_mul(gate_up), gate * gate.sigmoid() * up, dtype, atol, rtol)
-        assert torch.equal(gate_up, before), "the input was written to"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forerun.bench.data.datasets import NAMES, load_dataset
+from forerun.bench.data.datasets import load_dataset
 from forerun.bench.data.download import fetch
 from forerun.bench.data.sources import SOURCES
 from forerun.core.errors import ConfigError
@@ -104,15 +104,6 @@ def test_the_built_in_set_needs_no_file_and_no_network(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_published_sets_are_known_by_name() -> None:
-    assert set(NAMES) == {"builtin", *EAGLE_SETS, "spec_bench", *SWIFT_SETS}
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no data set 'mtbench': choose from builtin, mt_bench, .*\.jsonl"):
-        load_dataset("mtbench", cache=tmp_path, base_url=NOWHERE)
-
-
 def test_a_file_of_the_users_is_a_data_set_of_its_name(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "mine.jsonl", [{"prompt": "Who?"}])
     found = load_dataset(str(path), cache=tmp_path)
@@ -164,36 +155,6 @@ def test_another_file_under_a_pinned_address_is_refused(tmp_path: Path, server: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_with_too_few_rows_is_refused_where_its_sum_is_not_known(tmp_path: Path, server: Server) -> None:
-    server.send(SPEC_BENCH, rows(479))
-    with pytest.raises(ConfigError, match="it has 479 rows, not 480"):
-        load_dataset("spec_bench", cache=tmp_path, base_url=server.url)
-    assert list((tmp_path / "spec_bench").iterdir()) == []
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-def test_a_connection_that_breaks_leaves_nothing(tmp_path: Path, server: Server, share: float) -> None:
-    data = rows(50)
-    server.send("/cut", data[: int(share * len(data))], promised=len(data))
-    with pytest.raises(ConfigError, match="broke off after"):
-        fetch(f"{server.url}/cut", tmp_path / "a" / "question.jsonl", num_rows=50)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_chunks_that_break_off_leave_nothing(tmp_path: Path, server: Server) -> None:
-    server.send("/chunks", b"100\r\n" + b"x" * 10, headers={"Transfer-Encoding": "chunked"})
-    with pytest.raises(ConfigError, match="IncompleteRead"):
-        fetch(f"{server.url}/chunks", tmp_path / "question.jsonl", num_rows=1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_length_nobody_promised_is_checked_by_its_rows(tmp_path: Path, server: Server) -> None:
-    server.send("/open", rows(9)[:-5], headers={"Connection": "close"})
-    with pytest.raises(ConfigError, match="not valid JSON"):
-        fetch(f"{server.url}/open", tmp_path / "question.jsonl", num_rows=9)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_broken_fetch_leaves_the_file_that_was_there(tmp_path: Path, server: Server) -> None:
     path = write_rows(tmp_path / "question.jsonl", [{"turns": ["old"]}])
     before = path.read_bytes()
@@ -228,13 +189,6 @@ def test_only_https_is_fetched(tmp_path: Path, url: str) -> None:
         fetch(url, tmp_path / "question.jsonl", num_rows=1)
 
 
-def test_a_cache_that_cannot_be_written_is_an_error_of_the_users(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "file").write_text("")
-    server.send("/x", rows(1))
-    with pytest.raises(ConfigError, match="cannot be written"):
-        fetch(f"{server.url}/x", tmp_path / "file" / "question.jsonl", num_rows=1)
-
-
 def test_summaries_are_asked_for_as_swift_words_them(tmp_path: Path) -> None:
     raw = [{"article": f"A{number}", "highlights": f"one{number}\ntwo"} for number in range(3)]
     write_rows(tmp_path / "swift_cnndm" / "raw.jsonl", raw)
@@ -260,26 +214,6 @@ def test_five_problems_are_shown_solved_and_shots_of_their_own_leave_every_row_t
     assert "s5" not in questions[0].turns[0]
 
 
-def test_a_story_is_begun_and_a_function_header_has_tabs(tmp_path: Path) -> None:
-    story = " ".join(f"w{number}" for number in range(40))
-    write_rows(tmp_path / "swift_tinystories" / "raw.jsonl", [{"text": "Once.\n"}, {"text": story}])
-    (question,) = load_dataset("swift_tinystories", folder=tmp_path, cache=tmp_path).questions
-    assert question.turns[0] == "Story: Once.\n\nStory: " + " ".join(f"w{number}" for number in range(16))
-    write_rows(tmp_path / "swift_humaneval" / "raw.jsonl", [{"prompt": "def f():\n    "}, {"prompt": "def g():"}])
-    questions = load_dataset("swift_humaneval", folder=tmp_path, cache=tmp_path).questions
-    assert [question.turns[0] for question in questions] == ["def f():\n\t", "def g():"]
-
-
-def test_a_large_set_is_drawn_from_the_same_way_every_time(tmp_path: Path) -> None:
-    write_rows(tmp_path / "swift_tinystories" / "raw.jsonl", [{"text": f"t{number}"} for number in range(1500)])
-    first, again = (load_dataset("swift_tinystories", folder=tmp_path, cache=tmp_path).questions for _ in range(2))
-    assert first == again
-    ids = [question.question_id for question in first]
-    assert len(ids) == len(set(ids)) == 1000
-    assert ids != sorted(ids, key=str)
-    assert max(map(int, ids)) > 1400
-
-
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
@@ -291,14 +225,3 @@ def test_raw_rows_that_do_not_do_are_named(tmp_path: Path, raw: list[dict[str, A
     write_rows(tmp_path / "swift_gsm8k" / "raw.jsonl", raw)
     with pytest.raises(ConfigError, match=complaint):
         load_dataset("swift_gsm8k", folder=tmp_path, cache=tmp_path)
-
-
-def test_swifts_problems_are_fetched_with_their_shots_and_the_raw_file_comes_last(
-    tmp_path: Path, server: Server
-) -> None:
-    shots, raw = SOURCES["swift_gsm8k"].downloads
-    assert (shots.name, raw.name) == ("shots.jsonl", "raw.jsonl")
-    server.send(f"/{raw.path}", rows(3))
-    with pytest.raises(ConfigError, match=r"train\.jsonl cannot be fetched"):
-        load_dataset("swift_gsm8k", cache=tmp_path, base_url=server.url)
-    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.data.json_lines import JsonObject, parse, read_objects, read_whole_lines
+from forerun.bench.data.json_lines import JsonObject, read_objects, read_whole_lines
 from forerun.core.errors import ConfigError
 
 
@@ -57,50 +57,9 @@ def test_a_torn_last_line_is_dropped_wherever_it_was_torn(tmp_path: Path) -> Non
         assert kept == whole
 
 
-def test_a_whole_last_line_counts_without_its_newline(tmp_path: Path) -> None:
-    objects, kept = read_whole_lines(write(tmp_path, b'{"a": 1}\n{"a": 2}'))
-    assert [line.values for line in objects] == [{"a": 1}, {"a": 2}]
-    assert kept == b'{"a": 1}\n{"a": 2}'
-
-
 def test_a_broken_line_before_the_last_is_an_error_not_torn(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"lines\.jsonl:1"):
         read_whole_lines(write(tmp_path, b'{"a": 1\n{"a": 2}\n'))
-
-
-def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
-    assert read_whole_lines(write(tmp_path, b"")) == ((), b"")
-
-
-def test_accessors_give_values_of_their_type() -> None:
-    line = parse(
-        "f:1",
-        b'{"i": 3, "n": 2, "s": -1.5, "t": "x", "b": true, "is": [1], "ns": [1, 2.5], "bs": [false], "ts": ["y"],'
-        b' "o": {"i": 1}, "os": [{"i": 2}], "none": null}',
-    )
-    assert (line.integer("i"), line.number("n"), line.signed("s"), line.text("t"), line.flag("b")) == (
-        3,
-        2,
-        -1.5,
-        "x",
-        True,
-    )
-    assert isinstance(line.number("n"), float)
-    assert (line.integers("is"), line.numbers("ns"), line.flags("bs"), line.texts("ts")) == (
-        (1,),
-        (1, 2.5),
-        (False,),
-        ("y",),
-    )
-    assert (line.identifier("i"), line.identifier("t"), line.integer("none", 7), line.texts("none", ())) == (
-        3,
-        "x",
-        7,
-        (),
-    )
-    assert (line.nested("o").integer("i"), line.objects("os")[0].integer("i")) == (1, 2)
-    assert line.has("i")
-    assert not line.has("none")
 
 
 @pytest.mark.parametrize(
@@ -134,13 +93,3 @@ def test_a_wrong_value_is_refused_with_place_key_and_value(method: str, value: o
     line = JsonObject(place="file.jsonl:7", values={"key": value}, prefix="choices[0].")
     with pytest.raises(ConfigError, match=r"file\.jsonl:7: choices\[0\]\.key"):
         getattr(line, method)("key")
-
-
-def test_a_value_that_is_long_and_deep_still_gives_a_short_message() -> None:
-    deep: object = "x" * 10_000
-    for _ in range(900):
-        deep = [deep]
-    line = JsonObject(place="f:1", values={"key": deep, "object": {"x": deep}})
-    with pytest.raises(ConfigError) as caught:
-        line.text("key")
-    assert len(str(caught.value)) < 300

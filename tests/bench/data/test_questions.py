@@ -34,16 +34,6 @@ def test_an_id_given_twice_names_both_lines(tmp_path: Path) -> None:
         read_questions(path)
 
 
-def test_a_number_and_a_string_are_two_ids(tmp_path: Path) -> None:
-    path = write(tmp_path, {"question_id": 5, "turns": ["a"]}, {"question_id": "5", "turns": ["b"]})
-    assert [question.question_id for question in read_questions(path)] == [5, "5"]
-
-
-def test_an_id_left_out_may_not_be_another_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r":2: question_id 1 is that of .*:1 too"):
-        read_questions(write(tmp_path, {"question_id": 1, "turns": ["a"]}, {"turns": ["b"]}))
-
-
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [

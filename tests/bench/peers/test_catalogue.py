@@ -82,31 +82,6 @@ def test_a_server_that_is_up_has_the_weights_it_has(weight_format: Any) -> None:
     assert find_absence("vllm", plan) is None
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "find_spec", lambda package: None)
-    assert find_absence("transformers", PLAN) == "transformers not installed"
-
-
-def test_an_earlier_name_is_an_error_that_names_the_new_one() -> None:
-    with pytest.raises(ConfigError, match="its server now: name llama_server_draft, with --llama-server FILE"):
-        find_absence("llama_cpp_draft", PLAN)
-
-
-def test_an_unknown_peer_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="no peer 'tensorflow': choose from transformers"):
-        find_absence("tensorflow", PLAN)
-
-
-def test_an_unknown_setting_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="no setting depth: it has max_matching_ngram_size"):
-        open_peer("transformers_lookup", PLAN, {"depth": 3})
-
-
-def test_a_dtype_must_be_a_dtype() -> None:
-    with pytest.raises(ConfigError, match="'auto'"):
-        replace(PLAN, dtype="auto")
-
-
 def test_asking_who_is_there_loads_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'llama_cpp', 'gguf', 'numpy'}"
     code = (

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.peers import process
 from forerun.bench.peers.messages import PeerError, PeerPlan
 from forerun.bench.peers.process import ProcessPeer
 
@@ -62,13 +61,6 @@ def test_a_process_that_hangs_is_stopped_with_all_it_started() -> None:
     assert wait_until_gone(int(found[1]))
 
 
-def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "GRACE_S", 0.2)
-    with puppet("stays") as peer:
-        peer.close()
-        peer.close()
-
-
 def test_a_refusal_is_an_error_and_the_process_goes_on() -> None:
     with puppet("refuses") as peer:
         with pytest.raises(PeerError, match="puppet: not now"):
@@ -82,11 +74,6 @@ def test_a_refusal_is_an_error_and_the_process_goes_on() -> None:
 def test_a_process_that_does_not_start_says_why(mode: str, words: str) -> None:
     with pytest.raises(PeerError, match=words):
         ProcessPeer("puppet", COMMAND, plan_of(mode))
-
-
-def test_a_program_that_is_no_peer_is_an_error() -> None:
-    with pytest.raises(PeerError, match="ended with status 0; its last words:\nhello"):
-        ProcessPeer("puppet", (sys.executable, "-c", "print('hello')"), plan_of("any"))
 
 
 def test_a_peer_ends_with_the_process_that_measures() -> None:

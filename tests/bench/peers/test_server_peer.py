@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,9 +22,8 @@ import pytest
 from forerun import SamplingParams
 from forerun.bench.peers.catalogue import open_peer
 from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
-from forerun.bench.peers.server_peer import ServerWriter, command_of, started
+from forerun.bench.peers.server_peer import ServerWriter, command_of
 from tests.bench.peers.pairs import Pair, check_end_of_text, check_greedy, check_sampling, opened
-from tests.bench.peers.test_process import wait_until_gone
 
 XLLAMACPP = shlex.join([sys.executable, str(Path(__file__).with_name("xllamacpp_server.py"))])
 LLAMA_SERVER = (
@@ -206,13 +204,6 @@ def test_a_cache_is_emptied_where_the_server_offers_it(server: Server) -> None:
         peer_of(server).forget()
 
 
-def test_a_server_that_is_not_there_is_an_error() -> None:
-    with Server() as server:
-        url = server.url
-    with pytest.raises(PeerError, match=r"vllm: .* is the server up"):
-        open_peer("vllm", replace(PLAN, urls={"vllm": url}), {})
-
-
 def command(kind: str, **changes: Any) -> str:
     return shlex.join(command_of(replace(PLAN, name=kind, **changes), kind))
 
@@ -227,21 +218,6 @@ def test_a_server_is_started_with_our_model_threads_length_and_dtype() -> None:
     assert "--dtype bfloat16 --context-length 64" in command("sglang")
 
 
-def test_a_command_of_ones_own_gets_the_flags_unless_it_says_where_the_port_goes() -> None:
-    assert command("sglang", commands={"sglang": "docker run x"}).startswith("docker run x --model-path target --host")
-    own = {"openai_server": "serve {target} -t {num_threads} --port {port}"}
-    assert command("openai_server", commands=own) == "serve target -t 3 --port '{port}'"
-
-
-def test_settings_are_flags_of_the_server() -> None:
-    settings = {"spec_draft_n_max": 4, "spec_draft_p_min": 0.5}
-    drafted = command("llama_server", mode="draft", draft="draft.gguf", settings=settings)
-    assert "--spec-type draft-simple --model-draft draft.gguf --cache-type-k-draft bf16" in drafted
-    assert drafted.endswith("--spec-draft-n-max 4 --spec-draft-p-min 0.5")
-    looked_up = command("llama_server", mode="lookup", settings={"spec_type": "ngram-mod"})
-    assert looked_up.endswith("--cache-type-v bf16 --spec-type ngram-mod")
-
-
 def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(packed_pair: Pair, tmp_path: Path) -> None:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho no such luck\nexit 7\n")
@@ -249,28 +225,6 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(packed_pair:
     plan = replace(packed_pair.plan, commands={"llama_server": str(program)})
     with pytest.raises(PeerError, match="ended with status 7; its last words:\nno such luck"):
         open_peer("llama_server", plan, {})
-
-
-def test_any_server_can_be_started_and_is_ended() -> None:
-    with started([sys.executable, "-m", "tests.bench.peers.test_server_peer", "{port}"]) as url:
-        peer = ServerWriter(replace(PLAN, name="openai_server", urls={"openai_server": url}), "openai_server")
-        check_turn(peer)
-    with pytest.raises(PeerError, match="is the server up"):
-        peer.write(REQUEST)
-
-
-def test_a_server_ends_with_the_process_that_measures() -> None:
-    code = (
-        "import os, psutil; from tests.bench.peers.test_server_peer import *\n"
-        "command = f'{sys.executable} -m tests.bench.peers.test_server_peer {{port}}'\n"
-        "peer = open_peer('openai_server', replace(PLAN, commands={'openai_server': command}), {})\n"
-        "print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)\n"
-        "os.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2, done.stderr
-    assert all(map(wait_until_gone, pids))
 
 
 @NEEDS_LLAMA_SERVER

@@ -11,20 +11,20 @@ from forerun.checkpoints.open import open_source
 from tests.bench.peers.pairs import GREEDY, Pair, check_peer, opened
 from tests.drafting.mapped import random_map, write_mapped
 
+pytestmark = pytest.mark.slow
+
 
 def test_plain_decoding_writes_our_ids_one_at_a_time(pair: Pair) -> None:
     with opened("transformers", pair.plan) as peer:
         assert set(check_peer(peer, pair)) == {1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformers_assisted", "transformers_lookup"])
 def test_guessing_writes_our_ids_and_tells_the_tokens_of_each_round(pair: Pair, name: str) -> None:
     with opened(name, pair.plan) as peer:
         assert max(check_peer(peer, pair)) > 1
 
 
-@pytest.mark.slow
 def test_settings_reach_the_assistant(pair: Pair) -> None:
     settings = {"num_assistant_tokens": 2, "assistant_confidence_threshold": 0.0}
     with opened("transformers_assisted", pair.plan, **settings) as peer:
@@ -41,7 +41,6 @@ def test_a_draft_with_a_part_of_the_tokens_is_refused(pair: Pair, tmp_path: Path
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformers_static", "transformers_static_compile"])
 def test_a_static_cache_writes_our_ids(pair: Pair, name: str) -> None:
     with opened(name, pair.plan) as peer:

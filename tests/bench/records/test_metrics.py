@@ -24,13 +24,7 @@ UNTIMED = Turn(text="x", num_new_tokens=30, wall_s=2.0)
 
 def record(*turns: Turn, question_id: int = 1, repeat: int = 0) -> Record:
     return Record(
-        question_id=question_id,
-        category="",
-        contestant="c",
-        dataset="d",
-        temperature=0.0,
-        turns=turns,
-        repeat=repeat,
+        question_id=question_id, category="", contestant="c", dataset="d", temperature=0.0, turns=turns, repeat=repeat
     )
 
 
@@ -41,12 +35,6 @@ def lasting(seconds: float, **names: int) -> Record:
     )
 
 
-def test_decoding_speed_leaves_out_the_first_arrival_and_its_time() -> None:
-    assert metrics.decode_tokens_per_s(record(TURN)) == pytest.approx(4 / 0.5)  # the cut token is no token
-    assert metrics.decode_tokens_per_s(record(UNTIMED)) is None
-    assert metrics.decode_tokens_per_s(record(replace(TURN, emitted=(6,), emitted_at_s=(0.5,)))) is None
-
-
 def test_speed_with_prefill_is_tokens_over_wall_time_of_all_turns() -> None:
     assert metrics.whole_tokens_per_s(record(TURN, UNTIMED)) == pytest.approx(35 / 3.25)
     assert metrics.whole_tokens_per_s(record()) is None
@@ -55,18 +43,6 @@ def test_speed_with_prefill_is_tokens_over_wall_time_of_all_turns() -> None:
 def test_a_prompt_has_the_median_speed_of_its_repeats() -> None:
     records = [lasting(1.0), lasting(2.0, repeat=1), lasting(10.0, repeat=2), lasting(5.0, question_id=2)]
     assert metrics.prompt_speeds(records, metrics.decode_tokens_per_s) == {("d", 1): 5.0, ("d", 2): 2.0}
-
-
-def test_the_mean_counts_every_prompt_alike() -> None:
-    records = [lasting(1.0), lasting(4.0, question_id=2)]
-    speed = metrics.speed(metrics.prompt_speeds(records, metrics.decode_tokens_per_s))
-    assert speed.mean == pytest.approx((10 + 2.5) / 2)
-    assert speed.slow == pytest.approx(2.5 + 0.05 * 7.5)
-
-
-def test_a_burst_is_one_arrival_and_its_tokens_share_the_gap() -> None:
-    assert [gap_s for gap_s, _ in metrics.bursts([TURN])] == pytest.approx([0.3, 0.2])
-    assert [num for _, num in metrics.bursts([TURN])] == [3, 1]
 
 
 def test_latency_percentiles_count_tokens_not_arrivals() -> None:
@@ -103,21 +79,6 @@ def test_acceptance_by_depth_asks_rounds_with_a_proposal_only() -> None:
     found = metrics.drafting([record(TURN)])
     assert found.reached == (1.0, 0.5)
     assert found.kept == (1.0, 0.5)
-
-
-def test_a_peer_without_columns_tells_its_rounds_by_its_arrivals() -> None:
-    found = metrics.drafting([record(replace(TURN, rounds=None))])
-    assert (found.tokens_per_round, found.accepted_per_round, found.accepted_counts) == (2.0, 1.0, (1, 1, 1))
-    assert (found.reached, found.hit_rate, found.acceptance_rate) == ((), None, None)
-    at_once = replace(TURN, rounds=None, emitted=(5,), emitted_at_s=(1.0,))
-    assert metrics.drafting([record(at_once)]).tokens_per_round is None
-
-
-def test_an_absurd_count_in_a_file_costs_no_memory() -> None:
-    far = replace(ROUNDS, num_accepted=(0, 10**15, 1))
-    turn = replace(TURN, emitted=(1, 10**15, 2), num_new_tokens=10**15, rounds=far)
-    assert len(metrics.drafting([record(turn)]).accepted_counts) == metrics.MAX_DEPTH + 1
-    assert metrics.latency([record(turn)]).token_p50_s == pytest.approx(0.3 / (10**15 - 1))
 
 
 def test_time_shares_leave_out_the_round_of_the_prefill_and_sum_to_one() -> None:

@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +17,6 @@ from forerun.bench.records.record_files import RecordFile, read_records, record_
 from forerun.core.errors import ConfigError
 from tests.bench.samples import as_bytes, our_lines, record, turn
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNTS = st.integers(0, 2**63 - 1)
 SIZES = st.floats(0, 1e300)
 SIGNED = st.floats(-1e300, 1e300)
@@ -161,15 +157,6 @@ def test_a_file_is_gone_on_with_behind_a_whole_or_a_torn_line(tmp_path: Path, nu
     assert read_records(path) == tuple(map(record, range(3)))
 
 
-def test_a_new_file_gets_its_folders_and_holds_what_was_appended(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "mt_bench" / "none-temperature-0.jsonl"
-    with closing(RecordFile(path)) as file:
-        assert file.records == {}
-        file.append(record(3))
-        assert read_records(path) == (record(3),)
-        assert file.records == {(3, 0): record(3)}
-
-
 def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill would not show it, since the system keeps what was written; a power cut would."""
     sizes: list[int] = []
@@ -180,91 +167,3 @@ def test_the_disk_has_a_record_when_append_returns(tmp_path: Path, monkeypatch: 
         for number in range(3):
             file.append(record(number))
             assert sizes[number:] == [path.stat().st_size]
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_users(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        RecordFile(tmp_path / "file" / "a.jsonl")
-
-
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from forerun.bench.records.record_files import RecordFile, read_records
-from forerun.core.errors import ConfigError
-from tests.bench.samples import record
-path = Path(sys.argv[1])
-file = RecordFile(path)
-file.append(record(0))
-limit = path.stat().st_size + 100
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-try:
-    file.append(record(1))
-except ConfigError as error:
-    assert "cannot be written" in str(error), error
-    assert path.stat().st_size == limit
-    assert read_records(path) == (record(0),)
-    print("refused")
-"""
-
-
-def python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    paths = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'src')!r}]\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", paths + code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def test_a_full_disk_is_reported_and_leaves_a_file_that_can_be_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    out, error = python(FULL_DISK, str(path)).communicate()
-    assert out == "refused\n", error
-    with closing(RecordFile(path)) as file:
-        file.append(record(1))
-    assert read_records(path) == (record(0), record(1))
-
-
-APPENDING = """
-import sys
-from contextlib import closing
-from pathlib import Path
-from forerun.bench.records.record_files import RecordFile
-from tests.bench.samples import record
-with closing(RecordFile(Path(sys.argv[1]))) as file:
-    for number in range(len(file.records), 10**6):
-        file.append(record(number, category="x" * (number % 4) * int(sys.argv[2])))
-        print(number, flush=True)
-"""
-
-
-def check_kills(path: Path, random: Random, *, num_kills: int, padding: int) -> None:
-    """Kill a writer at random moments and look after each kill."""
-    for _ in range(num_kills):
-        acknowledged = append_until_killed(path, random, padding=padding)
-        records = read_records(path)
-        assert [found.question_id for found in records] == list(range(len(records))), "lost or doubled"
-        assert len(records) > acknowledged, "a record was lost that was said to be on the disk"
-        assert all(replace(found, category="") == record(number, category="") for number, found in enumerate(records))
-
-
-def append_until_killed(path: Path, random: Random, *, padding: int) -> int:
-    """The last number the writer said was on the disk; records are up to three times `padding` long."""
-    with python(APPENDING, str(path), str(padding)) as child:
-        assert child.stdout is not None
-        seen = [int(line) for line, _ in zip(child.stdout, range(random.randrange(1, 6)), strict=False)]
-        time.sleep(random.uniform(0.0, padding / 1e7))  # anywhere between two records
-        child.kill()
-        seen += [int(line) for line in child.stdout if line.endswith("\n")]
-    return seen[-1]
-
-
-def test_kills_lose_and_double_no_record(tmp_path: Path) -> None:
-    check_kills(tmp_path / "a.jsonl", Random(0), num_kills=20, padding=20_000)
-
-
-@pytest.mark.slow
-def test_a_hundred_kills_amid_long_lines_lose_and_double_no_record(tmp_path: Path) -> None:
-    random = Random(1)
-    for number in range(10):
-        check_kills(tmp_path / f"{number}.jsonl", random, num_kills=10, padding=1_000_000)

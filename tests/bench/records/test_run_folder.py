@@ -71,13 +71,6 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     RunFolder(tmp_path, PLAN, {}).close()
 
 
-def test_a_folder_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(ConfigError, match=r"is not empty and holds no run\.json: give a new folder"):
-        RunFolder(tmp_path, PLAN, {})
-    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 def test_a_kill_before_the_first_run_json_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".run.json.0a.part").write_text('{"version"')
     RunFolder(tmp_path, PLAN, {}).close()
@@ -91,13 +84,6 @@ def test_a_run_json_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(ConfigError, match=r"run.json describes no run .* name the folder of a run, or a new one"):
         RunFolder(tmp_path, PLAN, {})
-
-
-def test_a_file_where_the_folder_should_be_is_an_error_of_the_user(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match=r"cannot be written .* give another folder to --out"):
-            RunFolder(path, PLAN, {})
 
 
 HOLDER = """

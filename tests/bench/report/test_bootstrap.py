@@ -15,11 +15,6 @@ def test_the_value_is_the_ratio_of_means() -> None:
     assert found.low < 3.0 < found.high
 
 
-def test_the_same_answers_give_the_same_interval() -> None:
-    values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0]
-    assert estimate(values) == estimate(values)
-
-
 def test_pairs_that_share_a_ratio_have_no_scatter_however_prompts_differ() -> None:
     found = estimate([2.0, 20.0, 200.0, 4.0, 8.0], [1.0, 10.0, 100.0, 2.0, 4.0])
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
@@ -46,15 +41,6 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says(num_prompts: int
     assert 0.92 <= num_covered / 400 <= 0.98
 
 
-def test_the_chance_is_small_only_where_the_interval_is_below() -> None:
-    random = np.random.default_rng(3)
-    resamples = Resamples(list(random.lognormal(-0.1, 0.1, 20)), num_resamples=4000)
-    high = resamples.estimate().high
-    assert high is not None
-    assert resamples.chance_of_at_least(high * 1.01) < 0.025
-    assert resamples.chance_of_at_least(high * 0.999) > 0.0249
-
-
 @pytest.mark.parametrize(
     ("score", "degrees", "tail"),
     [(0.0, 5, 0.5), (1.0, 1, 0.25), (6.314, 1, 0.05), (4.303, 2, 0.025), (3.182, 3, 0.025), (2.776, 4, 0.025),
@@ -64,19 +50,7 @@ def test_tails_of_student_are_those_of_the_tables(score: float, degrees: int, ta
     assert student_tail(score, degrees) == pytest.approx(tail, rel=2e-3)
 
 
-def test_an_equal_pair_is_no_evidence_and_a_certain_loss_is() -> None:
-    values = [3.0, 5.0, 4.0, 6.0, 2.0]
-    assert Resamples(values, values).chance_of_at_least(1.0) == 1.0
-    assert Resamples([0.5 * value for value in values], values).chance_of_at_least(1.0) < 0.001
-
-
 def test_prompts_that_bound_nothing_give_no_interval() -> None:
     found = estimate([1.0, 1.0, 1.0, 1.0, 5.0])
     assert found.value == pytest.approx(1.8)
     assert found.high is None
-
-
-def test_huge_and_tiny_speeds_do_not_overflow() -> None:
-    values = [1e200, 2e200, 3e200, 1.5e200, 2.5e200]
-    found = estimate(values, [1e-100 * value for value in reversed(values)])
-    assert found.value == pytest.approx(1e100)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
 from forerun.bench.report.columns import UNKNOWN
-from forerun.bench.report.kernel_tables import about, as_markdown, tables
+from forerun.bench.report.kernel_tables import about, tables
 
 QKV = OpCost(
     name="norm + qkv",
@@ -72,14 +72,6 @@ def test_what_casts_doubt_on_the_numbers_is_said() -> None:
     unknown = replace(COSTS, passes=[replace(COSTS.passes[0], ops=[replace(QKV, peak_per_s=None)])], peaks_per_s={})
     assert [table.title for table in tables(unknown)] == ["milliseconds", "share of the memory's reading speed"]
     assert "is known for x86" in "\n".join(about(replace(COSTS, peaks_per_s={})))
-
-
-def test_markdown_has_a_line_for_every_op() -> None:
-    times, _, _ = tables(COSTS)
-    written = as_markdown(times).splitlines()
-    assert written[:2] == ["| op | weights | MB | 1 row | prompt 128 |", "| --- | --- | ---: | ---: | ---: |"]
-    assert written[3] == "| norm + qkv | Q4\\_1 | 10.0 | 2.00 | 450 |"
-    assert len(written) == 2 + len(times.lines)
 
 
 def test_json_has_the_shares() -> None:

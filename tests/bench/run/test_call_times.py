@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from forerun.bench.run.call_times import MIN_BLOCKS, Spread, time_in_turn
+from forerun.bench.run.call_times import MIN_BLOCKS, time_in_turn
 
 CPU = torch.device("cpu")
 
@@ -18,8 +18,3 @@ def test_sides_take_turns_and_go_round_their_copies() -> None:
     num_switches = sum(left != right for left, right in pairwise(turns))
     assert num_switches == 1 + 2 * MIN_BLOCKS  # a to b in the warm-up, and between the blocks
     assert abs(log.count("a0") - log.count("a1")) <= 2
-
-
-def test_a_spread_is_median_and_quartiles() -> None:
-    assert Spread.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(median=3.0, low=2.0, high=4.0)
-    assert Spread.of([7.0]) == Spread(median=7.0, low=7.0, high=7.0)

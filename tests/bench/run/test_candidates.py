@@ -40,12 +40,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             plan=plan,
             folder=folders[0],
             drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
-            peers=PeerPlan(
-                target=str(open_source("builtin").folder),
-                dtype="float32",
-                num_threads=1,
-                max_length=128,
-            ),
+            peers=PeerPlan(target=str(open_source("builtin").folder), dtype="float32", num_threads=1, max_length=128),
             tuning_prompts=prompts,
         )
 
@@ -60,13 +55,6 @@ def opened_width(field: Candidates, temperature: float = 0.0) -> int:
     width = contestant.engine._drafter.verify_width
     contestant.close()
     return width
-
-
-def test_without_tuning_everybody_has_the_defaults(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "tune", must_not)
-    assert opened_width(make(tune=False)) == 8
-    entry = read_run(tmp_path / "run" / "run.json")["contestants"][NAME]
-    assert (entry["settings"], entry["tried"]) == ({"0": {}}, {"0": []})
 
 
 def must_not(*arguments: object) -> None:
@@ -102,27 +90,6 @@ def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypat
     assert tunes == [0.0, 1.0]
     monkeypatch.setattr(module, "tune", must_not)
     assert opened_width(make()) == 2, "a run that is continued goes on with them"
-
-
-def test_who_has_no_choice_is_not_tuned(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "tune", must_not)
-    field = make()
-    field.open("none", 0.0).close()
-    with pytest.raises(ConfigError, match="llama_server cannot take part: it reads GGUF files only"):
-        field.open("llama_server", 0.0)
-
-
-def test_without_a_prompt_to_tune_on_the_way_out_is_told(make: Make) -> None:
-    with pytest.raises(ConfigError, match="no question left to tune on: lower --num-prompts, or leave out --tune"):
-        make(prompts=()).open(NAME, 0.0)
-
-
-def test_where_every_setting_fails_the_first_trouble_is_the_reason(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GRIDS, NAME, ({"verify_width": 0}, {"verify_width": -1}))  # type: ignore[arg-type]
-    field = make()
-    with pytest.raises(ConfigError, match="verify_width 0 must be >= 1"):
-        field.open(NAME, 0.0)
-    assert field.folder.settings_of(NAME, 0.0) is None
 
 
 def test_a_grid_is_found_by_name_and_an_unknown_name_lists_the_known() -> None:

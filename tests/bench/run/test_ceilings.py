@@ -35,12 +35,6 @@ def test_a_table_that_is_the_head_too_is_read_once() -> None:
     assert bytes_per_step(tied, 2, 0) == 2 * (2 * LAYER + 8 + 10 * 8)
 
 
-def test_biases_and_head_norms_are_read() -> None:
-    bare = bytes_per_step(SPEC, 1, 0)
-    assert bytes_per_step(replace(SPEC, qkv_bias=True), 1, 0) == bare + 2 * 16
-    assert bytes_per_step(replace(SPEC, qk_norm=True), 1, 0) == bare + 2 * 2 * 4
-
-
 def test_quantised_linears_are_read_with_their_scales_and_the_rest_as_it_is() -> None:
     rest = 4 * (2 * 16 + 8) + 4 * 8 + 4 * 100 * CACHE_OF_A_TOKEN  # norms, an embedding row, the cache
     values = 2 * (128 + 64 + 256 + 128)
@@ -48,11 +42,6 @@ def test_quantised_linears_are_read_with_their_scales_and_the_rest_as_it_is() ->
     head_of_8_bits = 10 * (8 + 4)
     assert bytes_per_step(SPEC, 4, 100, "int8") == rest + values + 4 * outputs + head_of_8_bits
     assert bytes_per_step(SPEC, 4, 100, "int4") == rest + values // 2 + 5 * outputs + head_of_8_bits
-
-
-def test_a_quantised_head_is_no_longer_the_embedding_table() -> None:
-    tied = replace(SPEC, tied_embeddings=True)
-    assert bytes_per_step(tied, 4, 0, "int8") == bytes_per_step(SPEC, 4, 0, "int8")
 
 
 def test_ceilings_are_measured() -> None:

@@ -68,23 +68,6 @@ def test_the_guesses_are_those_of_a_draft_tree_at_every_place(
         assert list(possible.values()) == pytest.approx(list(wanted.values()), abs=1e-5)
 
 
-def test_a_long_answer_is_recorded_in_several_passes_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocabulary=EQUAL)
-    whole = teacher.guesses(PROMPT, ANSWER)
-    monkeypatch.setattr("forerun.bench.run.draft_traces.ROWS_PER_PASS", 3)
-    parts = teacher.guesses(PROMPT, ANSWER)
-    assert parts[0] == whole[0]
-    assert [value for row in parts[1] for value in row] == pytest.approx([v for row in whole[1] for v in row])
-
-
-def test_ids_that_the_draft_lacks_do_not_stop_it() -> None:
-    answer = [random.Random(0).randrange(29, 60) for _ in range(4)]
-    fewer = VocabularyMap.of_equal_ids(num_target=60, num_draft=29)
-    teacher = Teacher(runner=runner_of(29), params=SamplingParams(), noise=None, vocabulary=fewer)
-    children, _ = teacher.guesses([40, 1], answer)
-    assert all(token_id < 29 for ids in children for token_id in ids)
-
-
 def test_the_built_in_pair_is_recorded() -> None:
     params = SamplingParams(max_new_tokens=12, temperature=1.0, seed=4, ignore_eos=True)
     done: list[int] = []

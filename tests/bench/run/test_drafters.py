@@ -79,13 +79,6 @@ def test_the_end_of_a_text_cuts_ids_but_not_rounds(contestant: DrafterContestant
         assert len(turn.token_ids) == num_tokens <= sum(turn.emitted)
 
 
-def test_after_forgetting_a_prompt_is_computed_whole(contestant: DrafterContestant) -> None:
-    prompt_ids = contestant.engine.encode(PROMPT)
-    contestant.write(prompt_ids, GREEDY)
-    contestant.forget()
-    assert contestant.engine.generate(prompt_ids, GREEDY).stats.num_reused_tokens == 0
-
-
 @pytest.mark.parametrize(("name", "settings"), [(name, settings) for name in GRIDS for settings in GRIDS[name]])
 def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict[str, object]) -> None:
     config = drafter_config(name, None, settings)
@@ -107,12 +100,6 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
 def test_every_config_of_a_drafter_has_one_name() -> None:
     assert sorted(map(id, DRAFTERS.values())) == sorted(map(id, get_args(DrafterConfig)))
     assert DRAFTERS.keys() == set(get_args(DrafterName))
-
-
-def test_grids_repeat_nothing_and_begin_with_the_default() -> None:
-    for grid in GRIDS.values():
-        assert grid[0] == {}
-        assert all(settings not in grid[:place] for place, settings in enumerate(grid))
 
 
 def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:

@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from forerun import SamplingParams
 from forerun.bench.records.answers import Match, Turn
-from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.run import interleaved as module
 from forerun.bench.run.drafters import NONE
 from forerun.bench.run.interleaved import WARM_UP_TOKENS, warm_up
@@ -71,16 +69,6 @@ def test_everybody_forgets_before_each_question_and_after_the_warm_up(none: Plai
     assert [contestant.num_forgotten for contestant in stage.opened] == [1 + 2, 1 + 2]
     assert [call.name for call in none.calls[first : first + 4]] == [NONE, "a", "b", NONE]
     assert [call.params.ignore_eos for call in none.calls[first : first + 4]] == [True, True, True, False]
-
-
-def test_temperatures_are_played_one_after_another_with_contestants_of_their_own(
-    none: PlainContestant, tmp_path: Path
-) -> None:
-    stage = stage_of(none, changes={"temperatures": (0.0, 1.0)})
-    calls = stage.play(tmp_path / "run")
-    assert [call.params.temperature for call in calls] == [0.0] * 6 + [1.0] * 6
-    assert len(stage.opened) == 4
-    assert all(contestant.is_closed for contestant in stage.opened)
 
 
 @pytest.mark.parametrize(("num_new", "expected"), [(2, 2), (100, WARM_UP_TOKENS)])
@@ -155,51 +143,3 @@ def test_every_answer_is_compared_and_a_wrong_token_is_found(none: PlainContesta
             else:
                 last = NUM_TOKENS - 1 if "short" in name else None
                 assert match == Match(first_difference=last), "that one text goes on is no question of rounding"
-
-
-def test_a_difference_where_none_was_undecided_is_a_near_tie(
-    none: PlainContestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(none.engine, "_near_tie", 1e6)  # as if everything could be rounding
-    stage_of(none, script={"wrong": write_wrong}).play(tmp_path / "run")
-    first, second = records_in(tmp_path / "run")["code/wrong-temperature-0.jsonl"]
-    for record in (first, second):
-        match = record.turns[0].match
-        assert match is not None
-        assert (match.first_difference, match.is_near_tie) == (1, True)
-
-
-def forget_ids(turn: Turn) -> Turn:
-    return replace(turn, text="an answer", token_ids=())
-
-
-@pytest.mark.parametrize(
-    ("temperature", "behaviour", "is_compared"), [(0.0, same, True), (1.0, same, False), (0.0, forget_ids, False)]
-)
-def test_a_peer_is_compared_where_it_could_be_the_same(
-    none: PlainContestant, tmp_path: Path, temperature: float, behaviour: Any, is_compared: bool
-) -> None:
-    changes = {"drafters": (NONE,), "peers": ("p",), "temperatures": (temperature,)}
-    stage_of(none, script={"p": behaviour}, changes=changes).play(tmp_path / "run")
-    for record in records_in(tmp_path / "run")[f"code/p-temperature-{temperature:g}.jsonl"]:
-        assert record.turns[0].match == (Match(first_difference=None) if is_compared else None)
-
-
-def test_a_record_says_what_was_written_and_when(none: PlainContestant, tmp_path: Path) -> None:
-    stage_of(none, changes={"repeats": 2}).play(tmp_path / "run")
-    records = records_in(tmp_path / "run")
-    ours, theirs = records["code/none-temperature-0.jsonl"], records["code/a-temperature-0.jsonl"]
-    for mine, other in zip(ours, theirs, strict=True):
-        assert other.turns[0].text == mine.turns[0].text != ""
-        assert mine.started_at + mine.turns[0].wall_s <= other.started_at, "none was asked before"
-
-
-def test_progress_counts_answers_and_names_who_writes(none: PlainContestant, tmp_path: Path) -> None:
-    stage, told = stage_of(none, script={"a": same}), list[tuple[int, str]]()
-    folder = RunFolder(tmp_path / "run", stage.plan, {})
-    module.BenchRun(stage.plan, stage.questions, folder, stage.open, stage.reader).play(
-        lambda done, who: told.append((done, who))
-    )
-    folder.close()
-    assert told == [(0, "none, code 0"), (0, "a, code 0"), (2, ""), (2, "none, code 1"), (2, "a, code 1"), (4, "")]
-    assert stage.plan.num_answers == 4

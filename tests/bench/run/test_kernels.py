@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.backends.dtypes import runs_native
-from forerun.backends.kernel_probe import OpTimes
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
 from forerun.bench.run import kernel_times
-from forerun.bench.run.kernel_times import LEAST_REPEATS, fastest_quarter, own_times
+from forerun.bench.run.kernel_times import LEAST_REPEATS
 from forerun.bench.run.kernels import KernelRequest, measure_kernels
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
@@ -79,30 +78,12 @@ def test_attention_reads_the_text_once_and_multiplies_what_each_row_sees(measure
 
 
 @needs_native
-def test_a_long_prompt_is_the_sum_of_its_passes(measured: KernelCosts) -> None:
-    *_, short, long = measured.passes
-    assert [op.num_ops for op in long.ops] == [2 * op.num_ops for op in short.ops]
-    linears = [(op, other) for op, other in zip(short.ops, long.ops, strict=True) if op.weights]
-    assert all(other.num_bytes == 2 * op.num_bytes for op, other in linears)
-    assert all(5 * other.multiply_adds == LONG_PROMPT * op.multiply_adds for op, other in linears)
-
-
-@needs_native
 def test_ops_and_what_is_left_over_are_the_pass(measured: KernelCosts) -> None:
     assert measured.repeats == LEAST_REPEATS
     assert measured.num_threads in (1, 2)
     for whole in measured.passes:
         assert whole.ops_s + whole.left_s == pytest.approx(whole.pass_s)
         assert whole.pass_s > 0
-
-
-@needs_native
-def test_a_tier_without_a_known_peak_leaves_it_out() -> None:
-    costs = measure_kernels(request(tier="portable"))
-    assert costs.tier == "portable"
-    assert costs.peaks_per_s == {}
-    assert {op.peak_share for op in costs.passes[0].ops} == {None}
-    assert costs.passes[0].peak_s() is None
 
 
 @needs_native
@@ -119,19 +100,3 @@ def test_a_tier_without_a_known_peak_leaves_it_out() -> None:
 def test_what_cannot_be_measured_is_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         measure_kernels(request(**changes))  # type: ignore[arg-type]
-
-
-def test_without_native_kernels_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.backends.dtypes.native_fault", lambda: "the native kernels were not built: do this")
-    with pytest.raises(ConfigError, match=r"only passes on the native kernels .* were not built: do this"):
-        measure_kernels(request())
-
-
-def test_what_a_call_takes_is_no_part_of_an_op() -> None:
-    slow = OpTimes(ops_s=[4.0, 9.0], call_s=2.0)
-    assert own_times([OpTimes(ops_s=[5.0, 1.0], call_s=1.5), slow, slow]) == [3.5, 0.0]
-
-
-def test_the_fastest_quarter_counts() -> None:
-    assert fastest_quarter([5.0, 1.0, 4.0, 2.0, 3.0]) == [1.0, 2.0]
-    assert fastest_quarter([7.0]) == [7.0]

@@ -1,26 +1,17 @@
 """Who fails is left out; a run that is cut goes on where it was."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forerun import ConfigError, SamplingParams
 from forerun.bench.peers.messages import PeerError
-from forerun.bench.records.answers import Contestant, Match, Turn
+from forerun.bench.records.answers import Match, Turn
 from forerun.bench.records.run_folder import RunFolder, read_run
 from forerun.bench.run import interleaved as module
 from forerun.bench.run.drafters import NONE
-from tests.bench.players import (
-    PlainContestant,
-    keys_in,
-    question,
-    records_in,
-    same,
-    stage_of,
-    write_wrong,
-)
+from tests.bench.players import PlainContestant, keys_in, question, records_in, same, stage_of, write_wrong
 
 
 class Cut(BaseException):
@@ -68,51 +59,6 @@ def test_who_fails_is_left_out_with_the_reason_and_the_others_go_on(
     num_calls = len(none.calls)
     stage_of(none, script={"a": same, "b": same}, changes={"repeats": 2}).play(tmp_path / "run")
     assert len(none.calls) == num_calls, "who was left out stays out, and for nobody else is anything missing"
-
-
-def test_who_cannot_be_opened_is_left_out_at_that_temperature(none: PlainContestant, tmp_path: Path) -> None:
-    stage = stage_of(none, changes={"temperatures": (0.0, 1.0)})
-
-    def open_contestant(name: str, temperature: float) -> Contestant:
-        if name == "a" and temperature == 1.0:
-            raise ConfigError("no such thing here")
-        return stage.open(name, temperature)
-
-    stage.play(tmp_path / "run", open=open_contestant)
-    about = read_run(tmp_path / "run" / "run.json")["contestants"]["a"]
-    assert about["skips"] == {"1": "no such thing here"}
-    assert {name: len(records) for name, records in records_in(tmp_path / "run").items()} == {
-        "code/a-temperature-0.jsonl": 2,
-        "code/a-temperature-1.jsonl": 0,
-        "code/b-temperature-0.jsonl": 2,
-        "code/b-temperature-1.jsonl": 2,
-        "code/none-temperature-0.jsonl": 2,
-        "code/none-temperature-1.jsonl": 2,
-    }
-
-
-@pytest.mark.parametrize("num_answers", [None, 0, 1, 2], ids=["opening", "warming up", "first", "second"])
-def test_without_none_there_is_no_run(none: PlainContestant, tmp_path: Path, num_answers: int | None) -> None:
-    stage, answer = stage_of(none), none.write
-    failing = Failing(num_answers or 0)
-
-    class Broken(PlainContestant):
-        def __init__(self) -> None:
-            self.engine = none.engine
-
-        def write(self, prompt_ids: Sequence[int], params: SamplingParams) -> Turn:
-            return failing(answer(prompt_ids, params))
-
-    def open_contestant(name: str, temperature: float) -> Contestant:
-        if name == NONE and num_answers is None:
-            raise PeerError("it broke")
-        return Broken() if name == NONE else stage.open(name, temperature)
-
-    with pytest.raises(PeerError, match="it broke"):
-        stage.play(tmp_path / "run", open=open_contestant)
-    assert all(contestant.is_closed for contestant in stage.opened)
-    assert len(keys_in(tmp_path / "run")) == 3 * max((num_answers or 0) - 1, 0)
-    assert read_run(tmp_path / "run" / "run.json")["contestants"][NONE]["skipped"] is None
 
 
 def bytes_in(path: Path) -> dict[str, bytes]:
@@ -168,28 +114,6 @@ def test_a_run_cut_while_it_writes_goes_on_where_it_was(
     check_same(tmp_path / "run", whole)
     after = records_in(tmp_path / "run")
     assert all(after[name][: len(records)] == records for name, records in cut.items()), "what was there is still there"
-
-
-@pytest.mark.parametrize("num_answers", [1, 4, 11])
-def test_a_run_cut_while_somebody_answers_goes_on_where_it_was(
-    none: PlainContestant, tmp_path: Path, whole: Path, num_answers: int
-) -> None:
-    num_left = num_answers
-
-    def answer_some(turn: Turn) -> Turn:
-        nonlocal num_left
-        num_left -= 1
-        if num_left < 0:
-            raise Cut
-        return turn
-
-    stage = stage_of(none, script={"a": answer_some, "b": answer_some}, changes=CHANGES)
-    with pytest.raises(Cut):
-        stage.play(tmp_path / "run")
-    assert all(contestant.is_closed for contestant in stage.opened)
-    assert len(keys_in(tmp_path / "run")) < NUM_ANSWERS
-    stage_of(none, changes=CHANGES).play(tmp_path / "run")
-    check_same(tmp_path / "run", whole)
 
 
 def check_same(path: Path, whole: Path) -> None:

@@ -1,9 +1,8 @@
 """What a user asks for, made into a run: real drafters on the built-in pair, records on disk."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import pytest
 import torch
 
 from forerun import ConfigError, EngineConfig
-from forerun.bench.data.prompts import Reader
 from forerun.bench.records.answers import Match
 from forerun.bench.records.run_folder import read_run
 from forerun.bench.run import candidates, session
 from forerun.bench.run import interleaved as run
 from forerun.bench.run.ceilings import measure_ceilings
 from forerun.bench.run.drafters import GRIDS
-from forerun.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, choose_questions, play
+from forerun.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, play
 from forerun.checkpoints.open import open_source
-from tests.bench.players import keys_in, questions_file, records_in
+from tests.bench.players import keys_in, records_in
 
 Ask = Callable[..., RunRequest]
 
@@ -105,18 +103,6 @@ def test_run_json_tells_the_circumstances(ask: Ask, tmp_path: Path) -> None:
     assert set(about["contestants"]) == {"none"}, "none is always there"
 
 
-def test_a_run_with_quantised_weights_says_so_and_reads_fewer_bytes(ask: Ask, tmp_path: Path) -> None:
-    config = EngineConfig(max_length=256, num_threads=1, exactness="exact")
-    for name, numbers in (("float32", {"dtype": "float32"}), ("int4", {"weights": "int4"})):
-        played(ask(config=replace(config, **numbers), num_prompts=1, out=tmp_path / name))
-    plain, rounded = (read_run(tmp_path / name / "run.json") for name in ("float32", "int4"))
-    assert (rounded["dtype"], rounded["plan"]["dtype"], rounded["plan"]["weights"]) == ("int4", "auto", "int4")
-    assert rounded["floor"]["bytes_per_step"] < 0.2 * plain["floor"]["bytes_per_step"]
-    records = [row for rows in records_in(tmp_path / "int4").values() for row in rows]
-    assert {row.contestant for row in records} == {"none", "draft_model", "prompt_lookup"}
-    assert all(turn.match == Match(first_difference=None) for row in records for turn in row.turns)
-
-
 def test_a_run_continues_and_other_flags_are_refused_by_name(ask: Ask, tmp_path: Path) -> None:
     request = ask(drafters=("prompt_lookup",))
     played(request)
@@ -141,6 +127,7 @@ def test_a_run_continues_and_other_flags_are_refused_by_name(ask: Ask, tmp_path:
             played(replace(request, **changes))
 
 
+@pytest.mark.slow  # quicker: test_candidates, test_tuning
 def test_settings_are_tuned_once_on_questions_that_are_not_measured(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,32 +155,6 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
     played(request)
     assert len(asked) == 2 * NUM_TUNING_PROMPTS, "a run that goes on does not tune again"
     assert read_run(tmp_path / "run" / "run.json")["contestants"] == before
-
-
-@pytest.mark.parametrize("num_sets", [1, 2, 3, 5])
-def test_questions_to_tune_on_come_from_all_data_sets_and_from_all_of_each(
-    ask: Ask, tmp_path: Path, num_sets: int
-) -> None:
-    texts = [[f"x = {number}"] for number in range(40)]
-    data = tuple(questions_file(tmp_path / f"set{number}.jsonl", texts) for number in range(num_sets))
-    reader = Reader(tokenizer=open_source("builtin").tokenizer(), max_length=256)
-    measured, others = choose_questions(ask(data=data, num_prompts=10), reader, lambda dataset, num: None)
-    assert list(measured) == [f"set{number}" for number in range(num_sets)]
-    assert len(others) == NUM_TUNING_PROMPTS
-    chosen = {row.question_id for row in measured["set0"]}
-    assert len(chosen) == 10
-    assert chosen.isdisjoint({row.question_id for row in others})
-    if num_sets == 1:
-        gaps = [int(after.question_id) - int(before.question_id) for before, after in pairwise(others)]
-        assert min(gaps) >= 8, "files are sorted by category"
-
-
-def test_a_file_of_ones_own_with_several_turns_and_one_too_long(ask: Ask, tmp_path: Path) -> None:
-    own = questions_file(tmp_path / "mine.jsonl", [["def f(x):", "def g(x):"], ["x = 1\n" * 200], ["a = "]])
-    data, _ = played(ask(data=(own,), drafters=("prompt_lookup",), num_prompts=9))
-    assert data == [("mine", 1)]
-    plain = records_in(tmp_path / "run")["mine/none-temperature-0.jsonl"]
-    assert [(record.question_id, len(record.turns)) for record in plain] == [(0, 2), (2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -225,29 +186,6 @@ def test_what_cannot_be_played_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data": ("nowhere.jsonl",)}, "nowhere.jsonl does not exist"),
-        ({"data": ("mt_bank",)}, "there is no data set 'mt_bank': choose from builtin, mt_bench"),
-        ({"max_new_tokens": 250}, "none of 89 questions fits with 250 new tokens"),
-    ],
-)
-def test_questions_that_cannot_be_had_leave_no_folder_behind(
-    ask: Ask, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        played(ask(**changes))
-    assert not (tmp_path / "run").exists()
-
-
-def test_two_files_of_one_name_are_refused(ask: Ask, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    both = tuple(questions_file(folder / "a.jsonl", [["x = "]]) for folder in (tmp_path, tmp_path / "other"))
-    with pytest.raises(ConfigError, match="two data sets are called 'a'"):
-        played(ask(data=both))
-
-
 def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None:
     request = ask(config=EngineConfig(num_threads=1), peers=("vllm",), urls={"vllm": "http://127.0.0.1:1"})
     checkpoint = session.Checkpoint.open(open_source("builtin"), request.config)
@@ -263,16 +201,3 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None
     assert session.peer_plan(named, checkpoint, 1, 99).draft == str(open_source("builtin").folder)
     without = replace(request, config=replace(request.config, target="builtin-draft"))
     assert session.peer_plan(without, checkpoint, 1, 99).draft is None
-
-
-def test_every_flag_that_changes_answers_or_times_defines_the_run() -> None:
-    """A field of an engine's config that a run could differ in must be in its plan."""
-    planned = {field.name for field in fields(session.RunPlan)}
-    # Each contestant has its own drafter; plain decoding is a contestant; the questions are put in the model's own
-    # template; no text is saved that a later answer could begin with, since a contestant forgets before each; no flag
-    # of a run shares the target; where packed weights lie changes no time but that of the start.
-    left_open = {
-        "drafter", "measures_speedup", "chat_template", "chat_template_kwargs", "cache_bytes", "target_ranks",
-        "remote_ranks", "rank_address", "rank_key_file", "pack_in_memory",
-    }  # fmt: skip
-    assert {field.name for field in fields(EngineConfig)} - left_open <= planned

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, SamplingParams
-from forerun.bench.peers.catalogue import PEERS
 from forerun.bench.peers.messages import PeerError
 from forerun.bench.records.answers import Turn
 from forerun.bench.run import candidates
 from forerun.bench.run.candidates import Trial, tune
-from forerun.bench.run.drafters import GRIDS, NONE
 
 PROMPTS = ([1], [2], [3])
 PARAMS = SamplingParams(max_new_tokens=10, seed=0)
@@ -89,12 +87,6 @@ def test_the_default_stays_unless_another_setting_is_clearly_faster(
     assert sorted(str(trial.settings) for trial in trials) == sorted(map(str, GRID))
 
 
-def test_all_prompts_count_not_the_best_one() -> None:
-    _, trials = tuned(w0=times(1.0, 1.0, 1.0), w1=times(0.1, 3.0, 3.0), w2=times(0.9, 0.9, 0.9))
-    assert trials[0].settings == {"width": 2}
-    assert trials[0].tokens_per_s == pytest.approx(30 / 2.7)
-
-
 def test_every_setting_sees_every_prompt_in_turn_after_a_warm_up_that_does_not_count() -> None:
     shop, _ = tuned(w0=times(1.0), w1=times(1.0), w2=times(1.0))
     writes = [call for call in shop.calls if not call[0].startswith("forget")]
@@ -121,12 +113,3 @@ def test_a_default_that_fails_gives_way_and_if_all_fail_the_first_trouble_is_tol
     assert trials[0].settings == {"width": 1}
     _, trials = tuned(w0=times(None), w1=None, w2=None)
     assert (trials[0].settings, trials[0].trouble) == ({}, "it broke")
-
-
-def test_drafters_and_peers_are_tuned_over_as_many_settings() -> None:
-    guessing = [grid for name, grid in GRIDS.items() if name not in (NONE, "auto")]
-    guessing += [peer.grid for peer in PEERS.values() if peer.mode in ("assisted", "lookup", "draft")]
-    assert len(guessing) > 6
-    assert {len(grid) for grid in guessing} == {6}
-    plain = [peer.grid for peer in PEERS.values() if peer.mode not in ("assisted", "lookup", "draft")]
-    assert min(map(len, plain)) >= len(GRIDS[NONE]) == 1

@@ -79,13 +79,6 @@ def test_byte_level_tokenizers_give_the_ids_of_their_own_files(tmp_path: Path, p
     require_same(read_tokenizer(gguf_of(metadata_of(file, pre=pre))), theirs, texts)
 
 
-@pytest.mark.parametrize("pre", SPLITTINGS)
-def test_every_splitting_keeps_each_letter_of_a_text(tmp_path: Path, pre: str) -> None:
-    tokenizer = read_tokenizer(gguf_of(metadata_of(write_trained(tmp_path, WITH_GPT2), pre=pre)))
-    for text in (text for text in TEXTS if not any(mark in text for mark in ("\u0301", *CONTROL_TOKENS))):
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
 @pytest.mark.parametrize(("pre", "text", "pieces"), [
     ("default", "12345 a,b", ["123", "45", "Ġa", ",", "b"]),
     ("llama-bpe", "12345 a,b I'LL", ["123", "45", "Ġa", ",b", "ĠI", "'LL"]),
@@ -109,12 +102,6 @@ def test_spaces_at_the_end_of_a_line_are_the_same_pieces_in_linear_time() -> Non
     for letters in product(" \n\tx", repeat=6):
         text = "".join(letters)
         assert ours.pre_tokenize_str(text) == published.pre_tokenize_str(text), repr(text)
-
-
-def test_qwens_letters_are_composed_first(tmp_path: Path) -> None:
-    file = write_trained(tmp_path, PUBLISHED_SPLITTINGS["qwen2"])
-    tokenizer = read_tokenizer(gguf_of(metadata_of(file, pre="qwen2")))
-    assert tokenizer.encode("cafe\u0301") == tokenizer.encode("café")
 
 
 def test_a_whole_piece_is_its_token_where_merges_do_not_count(tmp_path: Path) -> None:
@@ -166,37 +153,6 @@ def test_what_begins_and_ends_a_text_is_what_the_file_says_else_the_models_kind(
     assert read_tokenizer(gguf_of(metadata)).encode("ab") == ids
 
 
-def test_sentencepiece_texts_begin_with_bos_where_the_file_does_not_say_otherwise(tmp_path: Path) -> None:
-    file = write_llama(tmp_path) / "tokenizer.json"
-    tokenizer = read_tokenizer(gguf_of(metadata_of(file, pre=None, bos_token_id=1)))
-    assert tokenizer.encode("the") == [1, *tokenizer.encode("the", add_special_tokens=False)]
-
-
-def test_kinds_of_tokens_control_is_silent_own_ones_are_shown_and_unused_ones_are_none() -> None:
-    tokenizer = read_tokenizer(gguf_of(tiny()))
-    assert tokenizer.encode("<s>ab<t>") == [3, 7, 5]
-    assert tokenizer.decode([3, 7, 5, 6]) == "ab<t>"
-    assert tokenizer.added_ids == {3, 4, 5}
-    assert "[PAD6]" not in tokenizer.vocabulary()
-    assert tokenizer.is_silent(6)
-
-
-@pytest.mark.parametrize("kind", [1, 4])
-def test_ends_that_a_converter_took_for_text_are_control_tokens(tmp_path: Path, kind: int) -> None:
-    metadata = metadata_of(write_byte_level(tmp_path) / "tokenizer.json", pre="gpt-2")
-    place = metadata["tokenizer.ggml.tokens"].index("<|im_end|>")
-    types = [kind if id_ == place else each for id_, each in enumerate(metadata["tokenizer.ggml.token_type"])]
-    tokenizer = read_tokenizer(gguf_of(metadata | {"tokenizer.ggml.token_type": tuple(types)}))
-    assert tokenizer.encode("<|im_end|>") == [place]
-    assert tokenizer.is_silent(place)
-
-
-def test_without_types_the_tokens_named_by_keys_are_control_tokens() -> None:
-    metadata = tiny() | {"tokenizer.ggml.bos_token_id": 3, "tokenizer.ggml.eos_token_id": 4}
-    del metadata["tokenizer.ggml.token_type"]
-    assert read_tokenizer(gguf_of(metadata)).added_ids == {3, 4}
-
-
 def test_the_template_is_the_default_one_and_knows_the_special_tokens() -> None:
     metadata = tiny() | {"tokenizer.ggml.bos_token_id": 3, "tokenizer.ggml.eos_token_id": 4}
     own = {"tokenizer.chat_template": "{{ bos_token }}b{{ eos_token }}", "tokenizer.chat_template.tool_use": "a"}
@@ -216,19 +172,6 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
     assert ours.vocabulary() == read_folder(folder).vocabulary()
     with pytest.raises(CheckpointError, match=r"tokenizer.huggingface.json in model.gguf cannot be read by tokenizers"):
         read_tokenizer(gguf_of(tiny() | {"tokenizer.huggingface.json": "{}"}))
-
-
-@pytest.mark.parametrize("key", ["huggingface.json", "chat_template"])
-def test_texts_that_are_none_are_refused_by_their_key(key: str) -> None:
-    with pytest.raises(CheckpointError, match=f"tokenizer.{key} is 3, but must be a text: fetch the file again"):
-        read_tokenizer(gguf_of(tiny() | {f"tokenizer.{key}": 3}))
-
-
-def test_a_file_without_a_splittings_name_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    metadata = tiny()
-    del metadata["tokenizer.ggml.pre"]
-    assert read_tokenizer(gguf_of(metadata)).encode("ab") == [7]
-    assert "tokenizer.ggml.pre" in caplog.text
 
 
 @pytest.mark.parametrize(

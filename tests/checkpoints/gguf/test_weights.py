@@ -88,19 +88,6 @@ def test_a_head_of_its_own_and_biases_of_llama_are_read(tmp_path: Path) -> None:
     assert torch.equal(bias, fused(values, "bias", architecture="llama"))
 
 
-def test_progress_ends_with_all_bytes(tmp_path: Path) -> None:
-    path, told = write_model(tmp_path / "x.gguf"), list[tuple[int, int]]()
-    weights = weights_of(path, on_progress=lambda done, total: told.append((done, total)))
-    for name in ("qkv", "gate_up", "attention_out", "mlp_out"):
-        weights.linear(f"layers.0.{name}")
-    for name in ("layers.0.attention_norm", "layers.0.mlp_norm", "final_norm"):
-        weights.vector(name)
-    assert told[-1][0] < told[-1][1]
-    weights.linear("head")
-    weights.table()
-    assert told[-1] == (sum(GgufCheckpoint(name="x", path=path).stored_formats().values()),) * 2
-
-
 @pytest.mark.parametrize(
     ("shapes", "seen"),
     [
@@ -118,9 +105,3 @@ def test_tensors_that_do_not_fit_are_refused_by_name(
         weights_of(path)
     assert seen in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_a_vector_of_codes_is_refused_by_name(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "x.gguf", types={"blk.0.ffn_norm.weight": "Q8_0"})
-    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_norm\.weight' is a vector of Q8_0"):
-        weights_of(path)

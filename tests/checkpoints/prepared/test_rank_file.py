@@ -8,7 +8,6 @@ import torch
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import rank_name
-from forerun.checkpoints.prepared.rank_file import from_bytes, in_bytes
 from forerun.checkpoints.prepared.write import write_ranks
 from forerun.core.config import WeightsName
 from forerun.core.model_spec import ModelSpec
@@ -67,11 +66,3 @@ def test_finished_ranks_are_not_written_again(tmp_path: Path) -> None:
     write_ranks(tmp_path, source.spec(), shard_plans(whole, 2), lambda plan: rank_weights(whole, config, plan))
     assert (tmp_path / rank_name(0)).read_bytes() == b"finished"
     assert (tmp_path / rank_name(1)).stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("num_in", [1, 2, 7, 8])
-def test_two_codes_share_a_byte(num_in: int) -> None:
-    codes_OI = torch.randint(16, (5, num_in), dtype=torch.uint8, generator=torch.Generator().manual_seed(num_in))
-    stored_OB = in_bytes(codes_OI)
-    assert stored_OB.shape == (5, -(-num_in // 2))
-    assert torch.equal(from_bytes(stored_OB, num_in), codes_OI)

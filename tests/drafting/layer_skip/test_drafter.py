@@ -7,8 +7,6 @@ from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.swift import WINDOW, SwiftStrategy
-from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,
@@ -25,6 +23,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from tests.marks import in_turn
 from tests.tiny import poison_freed_slots
 from tests.varied import Varied, layer_skip
 
@@ -33,7 +32,9 @@ WEIGHTS = weights_of()
 CHAIN = {"draft_width": 1, "depth": 5, "num_children": 1, "verify_width": 6}
 TREE = {"draft_width": 3, "depth": 3, "num_children": 3, "verify_width": 9}
 SHAPES = pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
-SEARCHES = pytest.mark.parametrize("search", ["off", "gated", "paper"])
+NAMES = ["off", "gated", "paper"]
+SEARCHES = pytest.mark.parametrize("search", NAMES)
+SEARCHES_IN_TURN = pytest.mark.parametrize(("search", "params"), in_turn(NAMES, [GREEDY, SAMPLED]))
 PLAIN = {"search": "off", "adaptive": False, "looks_up": False, "min_mass": 0.0}
 
 
@@ -62,8 +63,7 @@ def test_a_draft_that_skips_nothing_has_every_chain_accepted(params: SamplingPar
     assert all(step.stats.num_accepted == step.stats.num_drafted == 5 for step in rounds)
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_disturbed(
     search: str, params: SamplingParams
 ) -> None:
@@ -81,19 +81,6 @@ def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_di
 
 
 @SEARCHES
-def test_a_request_that_is_given_up_within_a_round_leaves_nothing_behind(search: str) -> None:
-    target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
-    for num_rounds in (1, 2, 5):
-        running = begin(target, drafter, PROMPT, GREEDY, seed=7, num_tokens=40)
-        for _ in range(num_rounds):
-            next(running)
-        running.close()
-        tree = drafter.propose()  # rows and a tree that nobody will verify
-        assert len(tree) > 1
-        assert ids_of(play(target, drafter, [2, 7, 1], GREEDY), 40) == plain_ids(WEIGHTS, [2, 7, 1])
-
-
-@SEARCHES
 @pytest.mark.parametrize("num_prompt", [1, 30, 63])
 def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: int) -> None:
     prompt_ids = [(7 * place) % 29 for place in range(num_prompt)]
@@ -105,8 +92,7 @@ def test_the_context_can_be_filled_to_its_last_place(search: str, num_prompt: in
         assert ids_of(play(target, drafter, prompt_ids, SAMPLED, num_tokens=num_tokens), num_tokens) == plain
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: str, params: SamplingParams) -> None:
     target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     first = play(target, drafter, params=params, num_tokens=36)
@@ -120,8 +106,7 @@ def test_a_prompt_that_begins_with_the_last_text_is_not_computed_again(search: s
     assert ids_of(shorter, 36) == plain_ids(WEIGHTS, prompt_ids[:20], params, num_tokens=36)
 
 
-@PARAMS
-@SEARCHES
+@SEARCHES_IN_TURN
 def test_two_texts_written_by_turns_are_those_written_alone(search: str, params: SamplingParams) -> None:
     """Two targets, of different weights, sets and searches, in one process."""
     others = weights_of(2)
@@ -137,8 +122,8 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
             step: Round | None = next(rounds, None)
             text += [] if step is None else step.token_ids
     assert min(map(len, texts)) >= 30
-    assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=300)[: len(texts[0])]
-    assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=300)[: len(texts[1])]
+    assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=150)[: len(texts[0])]
+    assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=150)[: len(texts[1])]
 
 
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
@@ -166,26 +151,3 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
     list(running)
     assert starts
     assert min(starts) >= len(prompt_ids) - 1, "scored on what the target did not choose"
-
-
-def test_the_papers_search_keeps_its_best_set_and_scores_on_the_answer_of_each_request() -> None:
-    target, drafter = pair(layer_skip(**CHAIN, search="paper", looks_up=False))
-    paper = drafter.search.strategy
-    assert isinstance(paper, SwiftStrategy)
-    play(target, drafter, num_tokens=WINDOW + 14)
-    kept, num_steps = paper.skipped, paper.num_steps
-    assert num_steps > 0
-    rounds = begin(target, drafter, [2, 7, 1], GREEDY, seed=7, num_tokens=WINDOW + 14)
-    length = 0
-    while length <= WINDOW + 1:
-        assert (paper.skipped, paper.num_steps) == (kept, num_steps)
-        length += len(next(rounds).token_ids)
-    next(rounds)
-    assert paper.num_steps == num_steps + 1
-
-
-def test_what_the_none_drafter_writes_between_disturbs_no_drafter() -> None:
-    target, drafter = pair(layer_skip(**TREE, search="gated", search_share=1.0))
-    play(target, drafter, num_tokens=20)
-    play(target, NoneDrafter(), [9, 9, 2], SAMPLED, num_tokens=25)
-    assert ids_of(play(target, drafter, [9, 9, 2], SAMPLED), 40) == plain_ids(WEIGHTS, [9, 9, 2], SAMPLED)

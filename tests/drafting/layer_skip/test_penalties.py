@@ -1,15 +1,10 @@
 """Penalties learnt from hits."""
 
-import math
-import time
-
 import numpy as np
 import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip import penalties
-from forerun.drafting.layer_skip.penalties import PenaltyModel, mode, sigmoid
-from tests.drafting.layer_skip.estimates import Estimate
+from forerun.drafting.layer_skip.penalties import PenaltyModel, sigmoid
 from tests.drafting.layer_skip.estimates import estimate as estimate_by
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, cnn_dm, random_set
 
@@ -50,67 +45,11 @@ def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
     assert model._covariance == pytest.approx(np.linalg.inv(hessian), abs=1e-6)
 
 
-@pytest.mark.parametrize(("num_hits", "num_rows"), [(0, 1e4), (1e4, 1e4), (0, 1), (3, 4), (1e-3, 2e-3)])
-def test_the_mode_is_found_however_surprising_the_hits(num_hits: float, num_rows: float) -> None:
-    found = mode(6.0, 5.0, num_hits, num_rows)
-    assert (found - 6.0) / 5.0 == pytest.approx(num_hits - num_rows * sigmoid(found), rel=1e-3)
-
-
 def test_harmful_sublayers_are_found() -> None:
     emulator, model = cnn_dm(3), trained(3, 400)
     assert np.corrcoef(emulator.penalties, model.penalties)[0, 1] > 0.75
     prior = PenaltyModel(NUM_LAYERS).penalties
     assert np.corrcoef(emulator.penalties, prior)[0, 1] < 0.6, "the prior alone does not do it"
-
-
-def test_truth_lies_within_the_deviations() -> None:
-    """Of sets that the model has not seen; what no sum explains is not in its deviation."""
-    emulator, model, rng = cnn_dm(5), trained(5, 150), np.random.default_rng(9)
-    errors = []
-    for _ in range(100):
-        skipped = random_set(rng, int(rng.integers(10, 50)))
-        estimate, chance = estimate_by(model, skipped), emulator.additive(skipped)
-        errors.append((estimate.logit - math.log(chance / (1 - chance))) / math.hypot(estimate.deviation, 0.3))
-    assert 0.4 < float(np.std(errors)) < 1.6
-
-
-def test_less_sure_log_odds_are_nearer_to_a_half() -> None:
-    chances = [Estimate(2.0, deviation).chance for deviation in (0.0, 1.0, 4.0)]
-    assert chances[0] == pytest.approx(sigmoid(2.0))
-    assert chances == sorted(chances, reverse=True)
-    assert chances[-1] > 0.5
-
-
-def test_many_estimates_are_those_of_each() -> None:
-    model, rng = trained(1, 30), np.random.default_rng(1)
-    sets = [random_set(rng, number) for number in (1, 20, 60)]
-    logits, deviations = model.estimates(np.stack([model.features(skipped) for skipped in sets]))
-    for place, skipped in enumerate(sets):
-        estimate = estimate_by(model, skipped)
-        assert (logits[place], deviations[place]) == pytest.approx((estimate.logit, estimate.deviation))
-
-
-def test_samples_have_the_mean_and_the_deviation_of_the_posterior() -> None:
-    model, rng = trained(2, 40), np.random.default_rng(3)
-    skipped = random_set(rng)
-    row, estimate = model.features(skipped), estimate_by(model, skipped)
-    logits = []
-    for _ in range(2000):
-        intercept, penalties = model.sample(rng)
-        logits.append(float(row @ np.concatenate(([intercept], penalties))))
-    assert np.mean(logits) == pytest.approx(estimate.logit, abs=4 * estimate.deviation / math.sqrt(2000))
-    assert np.std(logits) == pytest.approx(estimate.deviation, rel=0.1)
-
-
-def test_a_portion_that_weighs_less_teaches_less() -> None:
-    skipped = frozenset(skippable(12)[4:9])
-    shifts = []
-    for weight in (0.0, 0.1, 1.0):
-        model = PenaltyModel(12)
-        before = estimate_by(model, skipped)
-        model.record(skipped, 0, 16, weight)
-        shifts.append(before.logit - estimate_by(model, skipped).logit)
-    assert shifts[0] == 0.0 < shifts[1] < shifts[2]
 
 
 def difference(left: PenaltyModel, right: PenaltyModel, skipped: SkipSet) -> float:
@@ -130,30 +69,3 @@ def test_forgetting_leads_back_to_what_was_believed_before() -> None:
     assert deviations == sorted(deviations)
     assert difference(model, fresh, skipped) == pytest.approx(0.0, abs=1e-6) != learnt
     assert estimate_by(model, skipped).deviation == pytest.approx(estimate_by(fresh, skipped).deviation, abs=1e-6)
-
-
-def test_old_evidence_fades(monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = random_set(np.random.default_rng(0))
-    lasting, fading = PenaltyModel(NUM_LAYERS), PenaltyModel(NUM_LAYERS)
-    for model, left in ((lasting, 1.0), (fading, 0.5)):
-        monkeypatch.setattr(penalties, "DISCOUNT", left)
-        for _ in range(10):
-            model.record(skipped, 0, 32 * 40)  # a thousand evaluations and more
-        for _ in range(10):
-            model.record(skipped, 32 * 40, 32 * 40)
-    assert estimate_by(fading, skipped).logit > estimate_by(lasting, skipped).logit + 1.0
-
-
-def test_it_is_quick_with_eighty_layers() -> None:
-    model, rng = PenaltyModel(80), np.random.default_rng(0)
-    skipped = frozenset(skippable(80)[:78])
-    records, samples = [], []
-    for _ in range(50):
-        began = time.perf_counter()
-        model.record(skipped, 3, 4)
-        records.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        model.sample(rng)
-        samples.append(time.perf_counter() - began)
-    assert sorted(records)[25] < 400e-6, "30 us on a quiet core"
-    assert sorted(samples)[25] < 1e-3, "80 us"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -36,14 +36,13 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
+from tests.marks import in_turn, rest_slow
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, tiny_runner
 from tests.varied import layer_skip
 
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-COPIES = pytest.mark.parametrize("copy", ["plain", "int8", "int4"])
 LAYOUT = ProbeLayout(SPEC.num_layers)
 CONFIG = layer_skip(draft_width=2, depth=3, num_children=3, verify_width=8, search_share=1.0, adaptive=False)
 
@@ -99,16 +98,11 @@ def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype
 
 @EXACT_KERNELS
 @DTYPES
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", rest_slow(range(6), 3))
 def test_a_verification_has_the_same_bits_with_and_without_riders(
     seed: int, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
     assert differences_of_the_host(seed, kernels, dtype) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_with_fused_kernels_it_has_them_but_for_rounding(seed: int) -> None:
-    assert max(differences_of_the_host(seed, FUSED, torch.float64)) < 1e-9
 
 
 def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipped: SkipSet) -> Tensor:
@@ -126,7 +120,7 @@ def drafted_logits(runner: Runner, text: Sequence[int], probes: ProbeRows, skipp
 @EXACT_KERNELS
 @DTYPES
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "along"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", rest_slow(range(5), 2))
 def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
     seed: int, is_alone: bool, dtype: torch.dtype, kernels: ModelBackend
 ) -> None:
@@ -202,8 +196,7 @@ def real_chain(
 
 
 @EXACT_KERNELS
-@PARAMS
-@COPIES
+@pytest.mark.parametrize(("copy", "params"), in_turn(["plain", "int8", "int4"], [GREEDY, SAMPLED]))
 def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
     copy: str, params: SamplingParams, kernels: ModelBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
-from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache, write_sets
 
 NUM_LAYERS = 12
@@ -68,14 +66,6 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         assert read_sets(path, NUM_LAYERS, IDENTITY) == sets
         assert read_sets(path, NUM_LAYERS) == sets
     assert [item.name for item in path.parent.iterdir()] == ["sets.json"]
-
-
-def test_the_file_is_plain_json_with_a_set_a_line(tmp_path: Path) -> None:
-    write_sets(tmp_path / "x", IDENTITY, NUM_LAYERS, SETS[:1])
-    text = (tmp_path / "x").read_text()
-    one = {"name": "code", "attention": [3, 10], "mlp": [1], "hits": 812.25, "rows": 960.5}
-    assert json.loads(text) == own(sets=[one])
-    assert f"\n    {json.dumps(one)}\n" in text
 
 
 @pytest.mark.parametrize(
@@ -164,24 +154,6 @@ def test_of_swifts_file_the_sets_of_a_size_are_read(tmp_path: Path, num_layers: 
         assert (named.num_hits, named.num_rows) == (0.0, 0.0)
 
 
-def test_of_swifts_file_nothing_is_taken_for_a_model_of_another_size(tmp_path: Path) -> None:
-    message = refusal(saved(tmp_path / "x", PUBLISHED), num_layers=32)
-    assert "the model has 32 layers" in message
-    assert "'llama-2-70b_cnndm' up to layer 78" in message
-
-
-def test_a_name_without_a_known_size_goes_by_its_layers(tmp_path: Path) -> None:
-    values = {name: {"attention": [10], "mlp": [2]} for name in ("mine", "x-1.7b", "x-107b", "x-7bit", "x-8b", "x-7B")}
-    path = saved(tmp_path / "x", values)
-    assert [named.name for named in read_sets(path, 12)] == ["mine", "x-1.7b", "x-107b", "x-7bit", "x-8b"]
-    assert [named.name for named in read_sets(path, 32)] == list(values)
-    refusal(path, num_layers=11)
-
-
-def test_a_set_in_swifts_file_may_not_be_beyond_the_size_in_its_name(tmp_path: Path) -> None:
-    refusal(saved(tmp_path / "x", {"llama-2-7b": {"attention": [31], "mlp": []}}), num_layers=32)
-
-
 def test_sets_have_a_place_beside_their_model_and_one_in_the_cache(tmp_path: Path) -> None:
     folder, cache_folder = tmp_path / "model", tmp_path / "cache"
     assert sets_beside(folder) == folder / "forerun_layer_skip.json"
@@ -189,63 +161,3 @@ def test_sets_have_a_place_beside_their_model_and_one_in_the_cache(tmp_path: Pat
     (folder / "a.Q4_0.gguf").touch()
     assert sets_beside(folder / "a.Q4_0.gguf") == folder / "a.Q4_0.forerun_layer_skip.json"
     assert sets_in_cache(cache_folder, IDENTITY) == cache_folder / "layer_skip" / f"{IDENTITY}.json"
-
-
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from([0, 1, 11, 10**400]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-def places(values: Any) -> list[tuple[Any, Any]]:
-    """Every value within `values`, as its container and its key there."""
-    if not isinstance(values, dict | list):
-        return []
-    keys = list(values) if isinstance(values, dict) else range(len(values))
-    return [(values, key) for key in keys] + [place for key in keys for place in places(values[key])]
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """A good file of either form, with a few of its values replaced, removed or renamed, or some of its text cut."""
-    values = json.loads(json.dumps(draw(st.sampled_from([own(), PUBLISHED]))))
-    for _ in range(draw(st.integers(0, 3))):
-        if not (spots := places(values)):
-            break
-        container, key = draw(st.sampled_from(spots))
-        match draw(st.sampled_from(["replace", "remove", "rename"])):
-            case "replace":
-                container[key] = draw(ANYTHING)
-            case "rename" if isinstance(container, dict):
-                container[draw(st.text(max_size=5))] = container.pop(key)
-            case _:
-                del container[key]
-    text = json.dumps(values)
-    start = draw(st.integers(0, len(text)))
-    return text if draw(st.booleans()) else text[:start] + text[start + draw(st.integers(0, 9)) :]
-
-
-@settings(max_examples=600, deadline=None)
-@given(text=mutated(), num_layers=st.sampled_from([NUM_LAYERS, 40]))
-def test_a_damaged_file_gives_sets_that_can_be_used_or_a_clear_refusal(
-    tmp_path_factory: pytest.TempPathFactory, text: str, num_layers: int
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "mutated.json"
-    path.write_text(text)
-    sets, refused = [], ""
-    try:
-        sets = read_sets(path, num_layers, IDENTITY)
-    except ConfigError as error:
-        refused = str(error)
-    assert not refused or str(path) in refused
-    assert len(refused) < 2000
-    for named in sets:
-        assert named.skipped <= set(skippable(num_layers))
-        assert 0.0 <= named.num_hits <= named.num_rows < float("inf")
-        assert named.name.isprintable()

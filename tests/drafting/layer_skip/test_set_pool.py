@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from forerun.core.sublayers import SkipSet, skippable
+from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.penalties import PenaltyModel
 from forerun.drafting.layer_skip.set_files import NamedSet
-from forerun.drafting.layer_skip.set_pool import MOST_PRIOR_ROWS, NUM_KEPT, POOL_SIZE, RECORD_MEMORY, PooledSet, SetPool
+from forerun.drafting.layer_skip.set_pool import POOL_SIZE, SetPool
 from tests.drafting.layer_skip.estimates import estimate
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, random_set, speed_model
 
@@ -42,25 +42,6 @@ def test_unseen_a_set_is_worth_what_the_model_thinks_and_seen_what_was_seen() ->
     assert deviations == sorted(deviations, reverse=True)
 
 
-def test_the_models_word_counts_for_more_the_surer_it_is_but_never_much() -> None:
-    model, skipped = PenaltyModel(12), frozenset(skippable(12)[4:9])
-    pool = SetPool(model, speed_model(12), NamedSet(name="", skipped=skipped))
-    pool.refresh()
-    unsure = pool.in_use.prior_rows
-    for number in range(200):
-        model.record(frozenset(skippable(12)[number % 20 :]) | skipped, 30, 32)
-    pool.refresh()
-    assert 1.0 <= unsure < pool.in_use.prior_rows <= MOST_PRIOR_ROWS
-
-
-def test_a_few_lucky_hits_do_not_put_a_set_above_one_seen_for_long() -> None:
-    pool = make_pool(named(0, 300, 330))
-    lucky = pool.add(named(1), CONTEXT)
-    lucky.record(4, 4)
-    pool.refresh()
-    assert pool.ranked(CONTEXT, -1.0)[0] is pool.in_use
-
-
 def test_the_least_valuable_leaves_and_the_incumbent_never() -> None:
     pool = make_pool(named(0, 10, 400))
     for number in range(1, POOL_SIZE):
@@ -70,57 +51,6 @@ def test_the_least_valuable_leaves_and_the_incumbent_never() -> None:
     pool.add(named(50, 390, 400), CONTEXT)
     assert len(list(pool)) == POOL_SIZE
     assert names(pool) == {"0", *map(str, range(2, POOL_SIZE)), "50"}
-
-
-def test_a_set_is_let_in_once() -> None:
-    pool = make_pool()
-    first = pool.add(named(1, 5, 8), CONTEXT)
-    again = pool.add(NamedSet(name="again", skipped=first.skipped), CONTEXT)
-    assert again is first is pool.find(first.skipped)
-    assert len(list(pool)) == 2
-    assert first in pool
-    assert make_pool().find(first.skipped) is None
-
-
-def fill(pool: SetPool, start: int) -> None:
-    for number in range(start, start + 2 * POOL_SIZE):
-        pool.add(named(number, 380, 400), CONTEXT)
-
-
-def test_what_served_well_is_kept_though_it_is_worth_little_now_until_others_served_since() -> None:
-    pool = make_pool(named(0, 20, 400))
-    pool.keep()
-    members: list[PooledSet] = [pool.in_use]
-    for number in range(1, NUM_KEPT + 1):
-        pool.in_use = pool.add(named(number, 20, 400), CONTEXT)
-        members.append(pool.in_use)
-        fill(pool, 100 * number)
-        assert members[0] in pool
-        pool.keep()
-    fill(pool, 1000)
-    assert members[0] not in pool
-    assert all(member in pool for member in members[1:])
-
-
-def test_records_fade_and_are_given_up() -> None:
-    member = make_pool().in_use
-    for _ in range(100):
-        member.record(0, 64)
-    for _ in range(int(4 * RECORD_MEMORY) // 64):
-        member.record(64, 64)
-    assert member.num_rows <= RECORD_MEMORY
-    assert member.chance() > 0.97
-    pool = make_pool(named(0, 90, 100))
-    pool.forget(0.8)
-    assert pool.known()[0].num_rows == pytest.approx(20)
-
-
-def test_what_is_due_is_worked_off() -> None:
-    member = make_pool().in_use
-    member.num_due = 10
-    for left in (6, 2, 0, 0):
-        member.record(1, 4)
-        assert member.num_due == left
 
 
 def test_what_is_known_begins_with_the_set_in_use_and_makes_the_same_pool_again() -> None:

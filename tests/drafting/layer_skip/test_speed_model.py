@@ -1,7 +1,6 @@
 """Tokens per second of skip sets, and the best of all sets."""
 
 import itertools
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.penalties import sigmoid
 from forerun.drafting.layer_skip.speed_model import LEAST_PENALTY, SkipCosts, SpeedModel
-from tests.drafting.layer_skip.skip_emulator import speed_model
 
 STEEP = Pace(steps=tuple((rows, 0.010 + 0.001 * rows) for rows in range(1, 17)))
 
@@ -57,38 +55,6 @@ def test_the_best_set_is_the_best_of_all_sets(seed: int) -> None:
     assert speed_of(machine, intercept, by_item, found) == pytest.approx(best)
 
 
-def test_the_whole_model_drafts_only_where_it_is_cheaper_than_the_target() -> None:
-    harmful = np.full(8, 50.0)
-    assert uneven(6, 0.012).best_set(4.0, harmful, 64) != NOTHING
-    assert uneven(6, 0.002).best_set(4.0, harmful, 64) == NOTHING
-
-
-def test_more_is_skipped_where_passes_are_dear_and_less_where_drafted_tokens_are_anyway() -> None:
-    penalties = np.full(76, 0.12)
-    numbers = [len(speed_model(draft_share=share).best_set(5.0, penalties, 100)) for share in (0.1, 0.5, 1.0)]
-    assert numbers == sorted(numbers)
-    assert numbers[0] < numbers[-1]
-
-
-def test_attention_is_skipped_rather_where_the_text_before_it_is_long() -> None:
-    penalties, machine = np.full(28, 0.2), uneven(16)
-
-    def share(context: int) -> float:
-        skipped = machine.best_set(4.0, penalties, context)
-        return sum(kind == ATTENTION for _, kind in skipped) / len(skipped)
-
-    assert share(64) < 0.5 < share(20_000)
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.3, 0.9, 1.0])
-def test_speeds_at_once_are_those_one_by_one(chance: float) -> None:
-    machine = uneven(10)
-    sets = [frozenset(skippable(10)[:number]) for number in (1, 5, 16)]
-    counts = np.array([[sum(kind == name for _, kind in one) for one in sets] for name in (ATTENTION, "mlp")], float)
-    together = machine.speeds(np.full(3, chance), counts[0], counts[1], 900)
-    assert together == pytest.approx([machine.speed(chance, skipped, 900) for skipped in sets])
-
-
 @pytest.mark.parametrize(
     ("chance", "draft_s", "round_s", "expansion_s", "depth", "tokens_per_s"),
     [
@@ -103,17 +69,3 @@ def test_expected_speed_is_tokens_over_seconds_at_the_best_depth(
     target = Pace(steps=((64, 0.010),))
     machine = replace(uneven(10, draft_s), target=target, round_s=round_s, expansion_s=expansion_s, max_depth=depth)
     assert machine.speed(chance, NOTHING, 64) == pytest.approx(tokens_per_s)
-
-
-def test_plain_speed_is_that_of_bare_passes() -> None:
-    assert uneven(10).plain_speed() == pytest.approx(1 / STEEP.step_s(1))
-
-
-def test_choosing_is_quick_with_eighty_layers() -> None:
-    machine, penalties = speed_model(80), np.random.default_rng(0).normal(0.1, 0.1, 156)
-    took = []
-    for _ in range(30):
-        began = time.perf_counter()
-        machine.best_set(5.0, penalties, 100)
-        took.append(time.perf_counter() - began)
-    assert sorted(took)[15] < 1e-3, "0.11 ms on a quiet core"

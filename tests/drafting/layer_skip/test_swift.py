@@ -3,13 +3,12 @@
 import random
 import sys
 from collections.abc import Callable
-from statistics import fmean
 
 import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import SkipSet, every_other_layer
 from forerun.drafting.layer_skip.swift import SwiftStrategy, suggest_point
 
 NUM_LAYERS = 7  # 10 sublayers that can be skipped, 4 of them in a candidate
@@ -33,12 +32,6 @@ def score_next(search: SwiftStrategy, score: float | Callable[[SkipSet], float])
     return candidate
 
 
-def test_equal_seeds_give_equal_candidates() -> None:
-    first, second = (run(SwiftStrategy(NUM_LAYERS, seed=3, bayes_interval=8), 9) for _ in range(2))
-    assert first == second
-    assert first[:7] != run(SwiftStrategy(NUM_LAYERS, seed=4), 7)
-
-
 def test_a_bayesian_point_is_the_same_to_the_last_bit_for_an_equal_seed() -> None:
     scores = {(1.0, 0.0, 0.0): 0.1, (0.0, 1.0, 0.0): 0.3, (0.0, 0.0, 1.0): 0.2}
     first, second, other = (suggest_point(scores, 3, seed=seed).tolist() for seed in (5, 5, 6))
@@ -57,37 +50,6 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
     assert run(SwiftStrategy(NUM_LAYERS, bayes_interval=8), 8) == first
 
 
-def test_nothing_is_printed_even_where_candidates_come_again(capfd: pytest.CaptureFixture[str]) -> None:
-    candidates = run(SwiftStrategy(4, bayes_interval=3), 9)
-    assert len(set(candidates)) < len(candidates)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("num_layers", "ratio", "num_skipped"), [(40, 0.45, 34), (80, 0.5, 78), (7, 0.45, 4), (7, 1.0, 10)]
-)
-def test_every_random_candidate_skips_as_many_of_those_that_may_be(
-    num_layers: int, ratio: float, num_skipped: int
-) -> None:
-    search = SwiftStrategy(num_layers, skip_ratio=ratio, bayes_interval=NO_BAYES)
-    for _ in range(20):
-        candidate = score_next(search, 0.5)
-        assert len(candidate) == num_skipped
-        assert candidate <= set(skippable(num_layers))
-
-
-def test_every_sublayer_that_may_be_skipped_is_drawn_about_as_often() -> None:
-    candidates = run(SwiftStrategy(NUM_LAYERS, bayes_interval=NO_BAYES, max_steps=3000, patience=3000), 2000)
-    counts = [sum(item in candidate for candidate in candidates) for item in skippable(NUM_LAYERS)]
-    assert all(abs(count - 800) < 5 * (2000 * 0.4 * 0.6) ** 0.5 for count in counts)
-
-
-def test_a_bayesian_candidate_skips_as_many_too() -> None:
-    for candidate in run(SwiftStrategy(NUM_LAYERS, bayes_interval=6), 18)[5::6]:
-        assert len(candidate) == 4
-        assert candidate <= set(skippable(NUM_LAYERS))
-
-
 def test_every_25th_candidate_is_bayesian() -> None:
     search, bayesian = SwiftStrategy(NUM_LAYERS), list[int]()
     suggest = search._bayesian_point
@@ -104,21 +66,6 @@ def test_the_library_is_not_imported_before_it_is_needed(monkeypatch: pytest.Mon
         search.propose(1, 0)
     monkeypatch.undo()
     assert len(search.propose(1, 0)[0]) == 4
-
-
-def test_a_search_starts_with_every_other_layer_and_no_score() -> None:
-    search = SwiftStrategy(NUM_LAYERS)
-    assert search.skipped == every_other_layer(NUM_LAYERS)
-    assert (search.best_score, search.num_steps, search.share) == (0.0, 0, 1.0)
-
-
-def test_the_first_candidate_replaces_the_start_set_however_poor() -> None:
-    search = SwiftStrategy(NUM_LAYERS)
-    (candidate,) = search.propose(1, 0)
-    assert search.skipped == every_other_layer(NUM_LAYERS)
-    search.observe(candidate, 1, 32)
-    assert search.skipped == candidate
-    assert search.best_score == 1 / 32
 
 
 def test_only_a_strictly_greater_score_is_a_gain() -> None:
@@ -151,29 +98,8 @@ def test_a_search_ends_after_more_steps_without_gain_than_its_patience() -> None
     assert num_steps_until_over(search, [0.1] + [0.1] * 299 + [0.2] + [0.2] * 400) == 1 + 299 + 1 + 301
 
 
-def test_a_search_ends_after_more_steps_than_its_most() -> None:
-    search = SwiftStrategy(NUM_LAYERS, bayes_interval=NO_BAYES)
-    assert num_steps_until_over(search, [step / 2000 for step in range(1500)]) == 1001
-
-
-def test_a_search_that_is_over_stays_over() -> None:
-    search = SwiftStrategy(NUM_LAYERS)
-    best = score_next(search, 1.0)
-    with pytest.raises(AssertionError):
-        search.propose(1, 0)
-    assert (search.skipped, search.share) == (best, 0.0)
-
-
 def test_guesses_of_drafts_and_candidates_that_got_no_score_count_for_nothing() -> None:
     search = SwiftStrategy(NUM_LAYERS)
     search.propose(1, 0)
     search.observe(search.skipped, 1, 1, is_draft=True)
     assert (search.best_score, search.num_steps) == (0.0, 0)
-
-
-def test_bayesian_candidates_beat_random_ones_where_the_score_is_easy() -> None:
-    search = SwiftStrategy(NUM_LAYERS, bayes_interval=6)
-    scores = dict(enumerate(map(easy_score, run(search, 48)), start=1))
-    late = range(13, 49)
-    bayesian, drawn = ([scores[step] for step in late if (step % 6 == 0) is kind] for kind in (True, False))
-    assert fmean(bayesian) > fmean(drawn) + 0.1

@@ -1,12 +1,10 @@
 """How far is drafted, and whether at all: by thresholds, by what passes cost, and not where the text repeats itself."""
 
 import math
-from statistics import mean
 
 import pytest
 
 from forerun.core.config import SamplingParams
-from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.model.runner import Runner
@@ -74,44 +72,6 @@ def test_a_chain_ends_just_behind_the_first_token_the_draft_is_not_sure_of(
     assert len(depths) > 1, "it ended none, or all at once"
 
 
-def test_a_higher_threshold_makes_shorter_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = []
-    for least in (0.0, 0.5, 0.8, 0.99):
-        target, drafter = pair(layer_skip(**CHAIN, **FIXED, min_confidence=least))
-        proposals = proposals_of(drafter, monkeypatch)
-        play(target, drafter, num_tokens=60)
-        lengths.append(mean(len(tree) - 1 for tree in proposals))
-    assert lengths[0] == 5
-    assert lengths == sorted(lengths, reverse=True)
-    assert len(set(lengths)) == len(lengths)
-
-
-def draft_lengths(share: float, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Draft passes in each round that drafted, where one takes this share of a verification."""
-    target, drafter = pair(layer_skip(**{**CHAIN, "depth": 12, "verify_width": 16, "num_children": 4}, looks_up=False))
-    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=share / 0.55))  # of which every MLP is a part of 0.075
-    draft_s = drafter._guessed.rule._expansion_s(1)  # type: ignore[union-attr, misc]
-    passes = Passes(target, drafter, monkeypatch, draft_s=draft_s)
-    play(target, drafter, num_tokens=100)
-    starts = [inputs.first_slot - inputs.prefix_len for inputs in passes.drafts]  # 0 for the first of a round
-    assert starts[0] == 0
-    firsts = [place for place, start in enumerate(starts) if start == 0]
-    return [end - first for first, end in zip(firsts, [*firsts[1:], len(starts)], strict=True)]
-
-
-def test_drafts_get_longer_where_their_passes_are_cheap_and_shorter_where_they_are_dear(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lengths = [mean(draft_lengths(share, monkeypatch)) for share in (0.02, 0.2, 0.5, 0.9)]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] > 2 * lengths[2], lengths
-    assert lengths[-1] < 1.5, "a pass as dear as the one it may save"
-
-
-def test_how_far_is_drafted_differs_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(set(draft_lengths(0.2, monkeypatch))) > 2
-
-
 @PARAMS
 def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_there_had_been_none(
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch
@@ -131,20 +91,6 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
     roots = [inputs for inputs in passes.drafts if inputs.first_slot == inputs.prefix_len]
     assert len(roots) == len(rounds) - num_plain, "a plain round made a draft pass"
     assert len(passes.verifications) == len(rounds)
-
-
-@PARAMS
-def test_what_was_written_plainly_in_one_request_is_no_part_of_the_next(
-    params: SamplingParams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
-    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
-    monkeypatch.setattr(drafter._schedule, "should_draft", lambda: False)
-    assert all(step.stats.num_drafted == 0 for step in play(target, drafter, num_tokens=5))
-    monkeypatch.setattr(drafter._schedule, "should_draft", lambda: True)
-    rounds = play(target, drafter, [2, 7, 1], params)
-    assert ids_of(rounds, 40) == plain_ids(WEIGHTS, [2, 7, 1], params)
-    assert all(step.stats.num_accepted == step.stats.num_drafted > 0 for step in rounds)
 
 
 def test_where_drafts_are_dear_the_text_is_written_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,28 +119,3 @@ def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing
     assert num_accepted(rounds) >= 45
     num_passes = len(passes.drafts) - num_before
     assert num_passes == 0 if has_lookup else num_passes >= len(rounds)
-
-
-def test_costs_are_wanted_where_something_is_chosen_by_them() -> None:
-    for adaptive, search, wants in ((True, "off", True), (False, "gated", True), (False, "paper", False)):
-        config = layer_skip(**{**CHAIN, "search": search}, adaptive=adaptive)
-        target = target_for(config, WEIGHTS)
-        assert drafter_on(target, config).needs_costs is wants
-
-
-def test_more_text_before_the_rows_makes_draft_passes_dearer_in_the_drafters_own_books() -> None:
-    target, drafter = pair(layer_skip(**CHAIN))
-    seen: list[int] = []
-
-    class Costs:
-        context = 0
-
-        def draft(self, skipped: SkipSet, context: int) -> Pace:
-            seen.append(context)
-            return flat_pace(0.1)
-
-    drafter.take_costs(flat_pace(10.0), Costs())
-    for _ in range(4):
-        play(target, drafter, num_tokens=100)
-    assert len(seen) > 2
-    assert max(seen) > 40

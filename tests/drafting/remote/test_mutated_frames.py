@@ -13,18 +13,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.frames import KINDS
-from forerun.drafting.remote.messages import (
-    Beat,
-    Begin,
-    Failure,
-    Hello,
-    Message,
-    Proposal,
-    Setup,
-    Spans,
-    Stop,
-    Verdict,
-)
+from forerun.drafting.remote.messages import Beat, Begin, Failure, Hello, Message, Proposal, Setup, Spans, Stop, Verdict
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
@@ -33,7 +22,7 @@ from forerun.speculation.walk import Acceptance, walk
 from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
-from tests.drafting.remote.samples import MESSAGES
+from tests.marks import rest_soak
 
 NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SESSIONS_PER_CHUNK, MUTANTS_PER_SESSION = 1, 500, 200, 100
 NUM_HOSTILE_DRAFTERS = 150
@@ -210,15 +199,8 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="forerun")  # every fault would be a line
 
 
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS))
+@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
 def test_a_frame_that_was_tampered_with_changes_no_text(chunk: int) -> None:
-    check_chunk(chunk)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(NUM_DEFAULT_CHUNKS, NUM_CHUNKS))
-def test_a_frame_that_was_tampered_with_changes_no_text_in_many_cases(chunk: int) -> None:
     check_chunk(chunk)
 
 
@@ -277,24 +259,3 @@ def test_a_hostile_drafter_changes_no_text(looks_up: bool) -> None:
             drafter.accept(session.verify(tree))
         session.assert_text_is_the_targets()
     assert num_drafted > NUM_HOSTILE_DRAFTERS
-
-
-class EarlyWire(HostileWire):
-    """Brings every kind of message before a request has begun."""
-
-    def receive(self) -> bytes:
-        data, self._greeting = self._greeting + b"".join(map(KINDS.to_frame, MESSAGES)), b""
-        return data
-
-    def take(self) -> "EarlyWire":
-        return EarlyWire(self._session)
-
-
-def test_messages_before_the_first_request_end_nothing() -> None:
-    session = Session(1)
-    drafter = ParallelDrafter(
-        EarlyWire(session), DraftModel(), RemotePolicy(), target_vocab_size=9, check=lambda _: None, clock=session.clock
-    )
-    drafter._poll()
-    drafter.begin(session.text, GREEDY, None)
-    assert drafter.propose().token_ids[0] == session.text[-1]

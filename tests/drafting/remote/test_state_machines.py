@@ -7,13 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
-from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 
 GREEDY: Final = SamplingParams()
@@ -92,53 +90,11 @@ def test_a_drafter_ignores_what_belongs_to_another_request(drafter: DrafterEnd, 
         assert (grower.text, drafter.request, drafter.is_active) == (TEXT[:3], 2, True)
 
 
-def test_a_stopped_drafter_rests_until_the_next_request(drafter: DrafterEnd, grower: FakeGrower) -> None:
-    drafter.receive(Stop(request=2))
-    drafter.receive(verdict(3, 5))
-    assert drafter.idle_s() is None
-    assert grower.text == TEXT[:3]
-    drafter.receive(replace(BEGIN, request=3))
-    assert drafter.idle_s() == 0
-    assert answer(drafter).request == 3
-
-
-class StubGrower(FakeGrower):
-    """Offers one tree, whatever it is told."""
-
-    def __init__(self, tree: TokenTree) -> None:
-        super().__init__(LANGUAGE, horizon=1, draft_width=1)
-        self._offered = tree
-
-    @property
-    def tree(self) -> TokenTree:
-        return self._offered
-
-
-def sent(tree: TokenTree, setup: Setup = SETUP) -> Proposal:
-    """The proposal in which a drafter sends the tree, as it arrives."""
-    end = DrafterEnd(StubGrower(tree), setup, make_noise=lambda _: None, clock=Clock())
-    end.receive(BEGIN)
-    (message,) = FrameReader(KINDS).feed(KINDS.to_frame(answer(end)))
-    assert isinstance(message, Proposal)
-    return message
-
-
 def chain(token_ids: Sequence[int], log_prob: float) -> TokenTree:
     tree = TokenTree(token_ids[0])
     for token_id in token_ids[1:]:
         tree.add(len(tree) - 1, token_id, tree.log_probs[-1] + log_prob)
     return tree
-
-
-@pytest.mark.parametrize("log_prob", [-1e6, -1e9, -1e300])
-def test_guesses_that_are_all_but_impossible_cost_no_proposal(log_prob: float) -> None:
-    proposal = sent(chain([3, 1, 2], log_prob))
-    assert proposal.token_ids[:1] == (3,)
-
-
-def test_a_tree_of_any_width_can_be_sent() -> None:
-    tree = chain([3] * 3000, -0.001)
-    assert len(sent(tree, replace(SETUP, verify_width=1024)).token_ids) >= 1024
 
 
 @pytest.fixture
@@ -165,12 +121,6 @@ def tokens_of(target: TargetEnd) -> list[int] | None:
     return None if tree is None else tree.token_ids
 
 
-def test_a_fresh_tree_is_taken_as_it_is(target: TargetEnd) -> None:
-    target.receive(proposal(5, 6, 7))
-    assert target.is_fresh
-    assert tokens_of(target) == [TEXT[4], 6, 7]
-
-
 def test_a_tree_for_an_earlier_text_is_taken_below_what_was_committed_since(target: TargetEnd) -> None:
     target.receive(proposal(3, TEXT[3], TEXT[4], 8, 6))
     assert not target.is_fresh
@@ -179,12 +129,6 @@ def test_a_tree_for_an_earlier_text_is_taken_below_what_was_committed_since(targ
     assert tokens_of(target) == [8, 6]
     target.commit([2], 0.01)
     assert tokens_of(target) is None
-
-
-def test_a_tree_that_does_not_know_what_was_committed_is_not_taken(target: TargetEnd) -> None:
-    target.receive(proposal(3, TEXT[3], (TEXT[4] + 1) % 9, 8))
-    assert tokens_of(target) is None
-    assert target.confirmed_len == 3
 
 
 def test_a_target_ignores_trees_that_cannot_be_for_its_text(target: TargetEnd) -> None:
@@ -202,14 +146,6 @@ def test_a_target_ignores_trees_that_cannot_be_for_its_text(target: TargetEnd) -
         assert (tokens_of(target), target.confirmed_len) == ([TEXT[4]], 4), name
 
 
-def test_the_tree_sent_last_is_taken_whatever_comes_last(target: TargetEnd) -> None:
-    for number, guess in ((2, 6), (1, 5), (4, 8), (3, 7)):
-        target.receive(proposal(5, guess, serial=number))
-    assert tokens_of(target) == [TEXT[4], 8]
-    target.receive(proposal(4, TEXT[4], 3, serial=9))
-    assert tokens_of(target) == [TEXT[4], 8]
-
-
 def test_a_verdict_repeats_what_was_not_confirmed(target: TargetEnd) -> None:
     assert target.commit([TEXT[5]], 0.02) == [replace(verdict(3, 6), step_s=0.02)]
     target.receive(proposal(5, 1))
@@ -223,18 +159,3 @@ def test_a_new_drafter_is_told_everything_since_the_prompt(target: TargetEnd) ->
     assert isinstance(begin, Begin)
     assert replace(begin, owner=BEGIN.owner) == BEGIN
     assert (target.tree(), target.confirmed_len) == (None, 3)
-
-
-def test_a_new_drafter_is_told_of_no_request_where_there_is_none() -> None:
-    end = TargetEnd(SETUP)
-    assert end.resume() == [SETUP]
-    (begin,) = end.begin(TEXT[:3], GREEDY, None)
-    assert end.resume() == [SETUP, begin]
-    assert end.stop() == [Stop(request=1)]
-    assert end.resume() == [SETUP]
-
-
-def test_a_stopped_target_takes_no_tree(target: TargetEnd) -> None:
-    target.stop()
-    target.receive(proposal(5, 1))
-    assert target.tree() is None

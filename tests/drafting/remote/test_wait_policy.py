@@ -29,13 +29,6 @@ def policy_after(*, step_s: float, response_s: float, gain: int = 2) -> WaitPoli
     return told
 
 
-def test_before_anything_is_known_the_wait_is_short() -> None:
-    told = WaitPolicy()
-    assert told.wait_s(0.0, 1.0) == FLOOR_S
-    told.measure_step(0.1)
-    assert told.wait_s(0.0, 1.0) == pytest.approx(STEP_FACTOR * 0.1)
-
-
 def test_a_drafter_is_given_a_few_times_what_it_usually_takes_but_only_so_many_steps() -> None:
     assert policy_after(step_s=1.0, response_s=0.1).wait_s(0.0, 1.0) == pytest.approx(RESPONSE_FACTOR * 0.1)
     assert policy_after(step_s=1.0, response_s=0.9).wait_s(0.0, 1.0) == pytest.approx(STEP_FACTOR)
@@ -65,55 +58,10 @@ def test_waiting_ends_where_it_does_not_pay() -> None:
     assert 100 < num_waits < 400
 
 
-def test_a_drafter_that_has_become_ten_times_slower_is_not_waited_for() -> None:
-    told = policy_after(step_s=0.01, response_s=0.004, gain=2)
-    assert told.wait_s(0.0, 1.0) > 0.0
-    for _ in range(MANY):
-        told.measure_response(0.04)
-    assert told.wait_s(0.0, 1.0) == 0.0
-
-
-def test_on_a_starved_machine_where_all_takes_ten_times_longer_so_does_the_wait() -> None:
-    quick, starved = policy_after(step_s=0.05, response_s=0.01), policy_after(step_s=0.5, response_s=0.1)
-    assert starved.wait_s(0.0, 1.0) == pytest.approx(10 * quick.wait_s(0.0, 1.0))
-
-
-def test_one_slow_answer_does_not_end_the_waiting() -> None:
-    told = policy_after(step_s=0.01, response_s=0.004)
-    told.measure_response(0.04)
-    assert told.wait_s(0.0, 1.0) > 0.0
-
-
-def test_a_stretch_of_bad_guesses_ends_the_waiting_and_not_for_ever() -> None:
-    told = policy_after(step_s=0.01, response_s=0.004, gain=0)
-    assert told.wait_s(0.0, 1.0) == 0.0
-    waits = [told.wait_s(0.0, 1.0) for _ in range(500)]
-    assert any(wait > 0 for wait in waits)
-
-
 def test_a_drafter_that_says_nothing_for_long_hangs() -> None:
     told = Liveness()
     assert not told.is_hung(0.99 * LIVENESS.silence_s)
     assert told.is_hung(1.01 * LIVENESS.silence_s)
-
-
-def test_a_drafter_that_came_back_from_a_silence_is_allowed_longer_ones() -> None:
-    told, gap_s, now = Liveness(), 0.9 * LIVENESS.max_unheard_s, 0.0
-    for _ in range(3):
-        now += gap_s
-        told.listen(now, has_spoken=False)
-    now += 0.01
-    told.listen(now, has_spoken=True)
-    allowed_s = min(LIVENESS.gap_factor * now, LIVENESS.max_silence_s)
-    assert allowed_s > LIVENESS.silence_s
-    assert not told.is_hung(now + 0.99 * allowed_s)
-    assert told.is_hung(now + 1.01 * allowed_s)
-
-
-def test_a_time_in_which_nobody_listened_is_no_silence() -> None:
-    told = Liveness()
-    told.listen(100.0, has_spoken=False)
-    assert not told.is_hung(100.0 + 0.99 * LIVENESS.silence_s)
 
 
 class Round:
@@ -165,12 +113,6 @@ def test_a_stopped_drafter_costs_one_wait_and_is_used_again_when_it_goes_on() ->
     assert sum(num_accepted for _, _, num_accepted in again[-20:]) >= 20
 
 
-def test_a_drafter_far_slower_than_the_target_costs_next_to_nothing() -> None:
-    request = Round(answers_in_s=0.1)
-    waits = [request.play()[0] for _ in range(100)]
-    assert sum(waits) < 0.05 * 100 * request.STEP_S
-
-
 def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
     request = Round(answers_in_s=0.001)
     for _ in range(10):
@@ -179,15 +121,6 @@ def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
     rounds = [request.play() for _ in range(int(1.5 * LIVENESS.silence_s / request.STEP_S))]
     assert request.world.counts["replaced"] == 1
     assert sum(num_accepted for _, _, num_accepted in rounds[-20:]) >= 20
-
-
-def test_a_drafter_that_is_not_let_run_is_not_replaced() -> None:
-    request = Round(answers_in_s=0.001)
-    request.world.starves = True
-    request.stop_drafter(1.5 * LIVENESS.silence_s)
-    for _ in range(int(2 * LIVENESS.silence_s / request.STEP_S)):
-        request.play()
-    assert request.world.counts["replaced"] == 0
 
 
 def test_a_drafter_that_never_heard_of_a_request_is_told_again() -> None:

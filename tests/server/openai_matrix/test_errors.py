@@ -20,19 +20,20 @@ ASKED: dict[str, Any] = {"model": MODEL, "messages": CHAT, "max_tokens": 4}
 LONG_CHAT = {**ASKED, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
 CLIENTS: tuple[Client, ...] = ("sync", "async")
 WRONG: dict[str, dict[str, Any]] = {
-    "temperature": {"temperature": 3},
-    "top_p": {"top_p": 0},
+    "temperature": {"temperature": 6},
+    "top_p": {"top_p": 2},
     "n": {"n": 0},
-    "max_tokens": {"max_tokens": 0},
+    "max_tokens": {"max_tokens": -2},
     "seed": {"seed": 2**63},
-    "stop": {"stop": ["a", "b", "c", "d", "e"]},
+    "stop": {"stop": ["a"] * 65},
     "logit_bias": {"logit_bias": {"999999": 1}},
     "presence_penalty": {"presence_penalty": 2.5},
     "top_logprobs": {"logprobs": True, "top_logprobs": 21},
     "messages": {"messages": []},
     "messages.0.role": {"messages": [{"content": "hi"}]},
-    "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    "response_format": {"response_format": {"type": "json_object"}},
+    "tools.0": {"tools": [{"type": "function", "function": {}}]},
+    "tool_choice": {"tool_choice": "required"},
+    "response_format": {"response_format": {"type": "json_schema"}},
     "forerun.drafter": {"extra_body": {"forerun": {"drafter": "wizard"}}},
 }
 
@@ -59,6 +60,13 @@ def slow() -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def named() -> Iterator[Served]:
+    """A server that demands the model's name."""
+    with served(requires_model_name=True) as running:
+        yield running
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("param", WRONG)
@@ -74,16 +82,17 @@ def test_a_wrong_field_is_a_bad_request(server: Served, param: str, client: Clie
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_another_model_is_not_found(server: Served, client: Client) -> None:
+def test_another_model_is_not_found_if_names_are_required(named: Served, client: Client) -> None:
+    assert ask(named, client, ASKED).model == MODEL
     with pytest.raises(openai.NotFoundError) as caught:
-        ask(server, client, {**ASKED, "model": "gpt-5"})
+        ask(named, client, {**ASKED, "model": "gpt-5"})
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
 def test_what_is_not_there_or_not_allowed_has_its_class(slow: Served) -> None:
     with client_of(slow, api_key=KEY) as client:
         for path, error in (
-            ("/responses", openai.NotFoundError),
+            ("/embeddings", openai.NotFoundError),
             ("/models", openai.APIStatusError),  # 405, for which the client has no class of its own
             ("/forerun/kill-drafter", openai.ConflictError),
         ):

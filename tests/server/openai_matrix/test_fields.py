@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forerun import Engine, Generation, SamplingParams
+from tests.marks import in_turn
 from tests.server.openai_matrix.ways import CHAT, PROMPT, WAYS, Api, Way
 from tests.server.serving import ENGINE, Served
 
@@ -18,7 +19,9 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"temperature": 0, "top_p": 0.5}, {"temperature": 0.0, "top_p": 1.0}),
     "temperature and seed": (WARM, {}),
     "another seed": ({**WARM, "seed": 2**53}, {}),
-    "a negative seed": ({**WARM, "seed": -1}, {"seed": 2**63 - 1}),
+    "a negative seed": ({**WARM, "seed": -2}, {"seed": 2**63 - 2}),
+    "a top_p of 0": ({**WARM, "top_p": 0.0}, {"temperature": 0.0, "top_p": 1.0}),
+    "llama-server's name of a penalty": ({"extra_body": {"repeat_penalty": 1.3}}, {"repetition_penalty": 1.3}),
     "top_p": ({**WARM, "top_p": 0.6}, {}),
     "top_k": ({**WARM, "extra_body": {"top_k": 4}}, {}),
     "top_k of -1": ({**WARM, "extra_body": {"top_k": -1}}, {"top_k": 0}),
@@ -52,7 +55,7 @@ def expected(engine: Engine, name: str, api: Api) -> tuple[Generation, str]:
     """What the engine writes, and why it ends."""
     fields, renamed = FIELDS[name]
     plain = {**fields, **fields.get("extra_body", {}), **renamed}
-    settings = {key: value for key, value in plain.items() if key not in ("extra_body", "forerun")}
+    settings = {key: value for key, value in plain.items() if key not in ("extra_body", "forerun", "repeat_penalty")}
     params = SamplingParams(**{"max_new_tokens": NUM_TOKENS, **settings})
     stream = engine.stream(CHAT if api == "chat" else PROMPT, params)
     finishes = [step.finish for step in stream]
@@ -60,8 +63,7 @@ def expected(engine: Engine, name: str, api: Api) -> tuple[Generation, str]:
     return stream.result(), finishes[-1].value
 
 
-@pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(("way", "name"), in_turn(WAYS, list(FIELDS)), ids=str)
 def test_a_field_means_what_it_means_to_the_engine(server: Served, own: Engine, way: Way, name: str) -> None:
     answer = way.ask(server, max_tokens=NUM_TOKENS, **FIELDS[name][0])
     result, finish = expected(own, name, way.api)

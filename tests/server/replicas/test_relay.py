@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forerun.server.guard.gate import Message
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
@@ -54,7 +54,7 @@ def played(*messages: Message, end: str = "", max_unread: int = 100, reads: bool
 
     async def play() -> tuple[Client, bool]:
         client = Client()
-        relay = Relay(client.send, max_unread=max_unread, abort=client.abort)
+        relay = Relay(client.send, path="/v1/completions", max_unread=max_unread, abort=client.abort)
         if reads:
             client.reads.set()
         ends: dict[str, Callable[[], Any]] = {

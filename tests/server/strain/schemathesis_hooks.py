@@ -5,6 +5,8 @@ from typing import Any
 import schemathesis
 
 MOST_MESSAGES = 40  # of 2,048: more do not fit into the built-in model's context
+WRITING = ("completions", "messages", "responses", "infill")  # the ends of paths whose answers are texts
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 LARGEST = 10**19 - 1  # longer numbers are no JSON to the server, in fields that nobody reads too
 
 
@@ -13,10 +15,10 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     """Keep answers short, and leave out what only the lengths or the products of fields make wrong."""
     body = shortened(case.body)
     if isinstance(body, dict):
-        if case.path.endswith("completions"):
-            for name in ("max_tokens", "max_completion_tokens"):
-                wanted = body.get(name)
-                if wanted is None or (type(wanted) is int and 1 <= wanted <= 2**20):
+        if case.path.endswith(WRITING):
+            for name in LIMITS:
+                wanted = body.get(name, -1)
+                if wanted in (None, -1) or (type(wanted) is int and 1 <= wanted <= 2**20):
                     body[name] = 2
         if body.get("continue_final_message") is True:
             body["continue_final_message"] = None  # which needs an answer as the last message

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.chances import FEWEST, TEMPERATURE_CLASSES, DraftRecord, class_of
+from forerun.speculation.economy.chances import FEWEST, DraftRecord
 from forerun.speculation.economy.choice import PLAIN_EVERY, Chooser, DraftTurn
 from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.rests import ALONE, PLAIN_RISE, REST_ROUNDS, RestRule
@@ -90,20 +90,6 @@ def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() ->
     assert chooser.turn.most_rows == 1, "after a bad round the rest is left for narrower ones, which this machine lacks"
 
 
-def test_guesses_that_proved_sure_may_risk_more() -> None:
-    def rows(*, is_right: bool) -> int:
-        chooser = Chooser(("only",), RoundCosts(PACE), known={"greedy": {"only": 1.5}})
-        chooser.begin(0.0)
-        for _ in range(20):
-            assert chooser.turn.drafter == "only"
-            chooser.rows_of(chain(1))
-            chooser.measure(num_rows=2, token_ids=[1, 9] if is_right else [9], proposal_s=0.0, round_s=1.1)
-            chooser.begin(0.0)
-        return chooser.rows_of(chain(7))
-
-    assert rows(is_right=False) < rows(is_right=True) == 8
-
-
 def test_a_drafter_is_tried_in_every_class_of_temperatures_for_itself() -> None:
     chooser = chooser_of()
     play(chooser, 60, {"first": 2, "second": 4})
@@ -147,20 +133,6 @@ def test_a_watched_tree_is_worth_what_came_of_it() -> None:
         assert record.speed == expected / 2.0
 
 
-def test_a_watched_tree_is_forgotten_when_the_text_ends() -> None:
-    record = DraftRecord()
-    record.watch(chain(3), 2.0)
-    record.watch(None)
-    record.follow([1])
-    assert record.speed == 0.0
-
-
-def test_every_temperature_has_its_class() -> None:
-    assert [class_of(temperature) for temperature in (0.0, 0.3, 0.99, 1.0, 1.7)] == [
-        TEMPERATURE_CLASSES[place] for place in (0, 1, 1, 2, 2)
-    ]
-
-
 def drafted(alone: RestRule, num_rounds: int, drafted_s: float, plain_s: float = 1.0) -> list[bool]:
     """Whether each round was drafted, where drafted ones bring three tokens."""
     kinds = []
@@ -179,24 +151,6 @@ def alone() -> RestRule:
     chosen.choose_by(RoundCosts(PACE))
     chosen.begin(0.0)
     return chosen
-
-
-def test_a_drafter_alone_that_pays_drafts_nearly_always() -> None:
-    assert drafted(alone(), 1000, 0.5).count(False) <= 1000 / PLAIN_EVERY
-
-
-def test_a_drafter_alone_that_does_not_pay_rests_and_is_tried_for_a_hundredth_of_the_time() -> None:
-    chosen = alone()
-    drafted(chosen, 100, 1.5)
-    chosen.begin(0.0)
-    kinds = drafted(chosen, 4000, 1.5)
-    assert 0 < kinds.count(True) * 1.5 <= 0.011 * 4000
-
-
-def test_a_drafter_alone_that_comes_to_pay_is_taken_up_again() -> None:
-    chosen = alone()
-    drafted(chosen, 600, 1.5)
-    assert drafted(chosen, 4000, 0.5)[-100:].count(True) > 90
 
 
 def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
@@ -218,15 +172,6 @@ def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
     chosen.next(lambda: True, may_rest=True)
     assert chosen.drafts
     assert chosen.grows
-
-
-def test_where_nobody_waits_there_is_no_rest_and_what_was_looked_up_needs_no_prospect() -> None:
-    idle, looking = RestRule(looks_up=False), RestRule(looks_up=True)
-    for _ in range(3):
-        idle.next(lambda: False, may_rest=False)
-        assert (idle.drafts, idle.is_checked, idle.may_carry_rows) == (False, True, True)
-        looking.next(lambda: False, may_rest=True)
-        assert (looking.drafts, looking.grows) == (True, False)
 
 
 def test_a_plain_round_of_a_rest_is_believed_to_be_slow_only_little_by_little() -> None:

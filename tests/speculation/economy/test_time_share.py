@@ -1,8 +1,5 @@
 """A share of the time is kept to, however it is spent."""
 
-import random
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,23 +7,6 @@ from forerun.speculation.economy.time_share import TimeShare
 
 SECONDS = st.floats(0.0, 10.0)
 EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "hurry", "spend"]), SECONDS), max_size=60)
-
-
-@pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_over_many_rounds_a_greedy_user_takes_its_share_and_no_more(share: float, seed: int) -> None:
-    rng, time = random.Random(seed), TimeShare(share, most_saved_s=0.5)
-    passed_s = spent_s = 0.0
-    for _ in range(5000):
-        round_s = rng.uniform(0.0, 0.1)
-        time.pass_by(round_s)
-        passed_s += round_s
-        if time.is_open:
-            cost_s = rng.uniform(0.0, 0.2)
-            time.spend(cost_s)
-            spent_s += cost_s
-    assert spent_s <= share * passed_s + 0.2
-    assert spent_s >= share * passed_s - 0.5, "what was paid in can be used"
 
 
 @given(share=st.floats(1e-3, 1.0), most_saved_s=st.floats(0.0, 5.0), events=EVENTS)
@@ -56,34 +36,6 @@ def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_hurry_allow(
             assert spent[end] - spent[start] <= allowed_s + 1e-9
 
 
-def test_nothing_is_there_at_first_and_time_that_goes_by_opens_it() -> None:
-    time = TimeShare(0.1, most_saved_s=1.0)
-    assert not time.is_open
-    time.pass_by(0.01)
-    assert time.is_open
-
-
-def test_who_took_more_than_there_was_waits_until_it_is_paid_back() -> None:
-    time = TimeShare(0.25, most_saved_s=1.0)
-    time.pass_by(1.0)
-    time.spend(0.75)
-    opened = []
-    for _ in range(4):
-        time.pass_by(0.75)
-        opened.append(time.is_open)
-    assert opened == [False, False, True, True]
-
-
-def test_a_long_silence_allows_no_long_burst() -> None:
-    time = TimeShare(0.5, most_saved_s=2.0)
-    for _ in range(1000):
-        time.pass_by(10.0)
-    time.spend(1.75)
-    assert time.is_open
-    time.spend(0.25)
-    assert not time.is_open
-
-
 def test_hurry_opens_it_at_once_and_is_not_cut_to_what_may_be_saved() -> None:
     time = TimeShare(0.01, most_saved_s=0.125)
     time.hurry(5.0)
@@ -92,36 +44,6 @@ def test_hurry_opens_it_at_once_and_is_not_cut_to_what_may_be_saved() -> None:
         time.spend(0.125)
         assert time.is_open
     time.spend(0.125)
-    assert not time.is_open
-
-
-def test_what_is_left_of_the_hurry_is_taken_back_when_it_is_over_and_what_was_saved_is_not() -> None:
-    time = TimeShare(0.5, most_saved_s=1.0)
-    time.pass_by(1.0)
-    time.hurry(5.0)
-    time.spend(2.0)
-    time.hurry(0.0)
-    time.spend(0.75)
-    assert time.is_open
-    time.spend(0.25)
-    assert not time.is_open
-
-
-def test_the_end_of_a_hurry_forgives_no_debt() -> None:
-    time = TimeShare(0.5, most_saved_s=1.0)
-    time.hurry(0.25)
-    time.spend(1.25)
-    time.hurry(0.0)
-    time.pass_by(2.0)
-    assert not time.is_open
-
-
-def test_of_a_share_that_is_not_wanted_nothing_is_saved() -> None:
-    time = TimeShare(0.5, most_saved_s=10.0)
-    time.pass_by(100.0, wanted=0.0)
-    assert not time.is_open
-    time.pass_by(4.0, wanted=0.25)
-    time.spend(0.5)
     assert not time.is_open
 
 

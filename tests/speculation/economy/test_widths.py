@@ -6,8 +6,7 @@ import random
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.chances import DOUBT
-from forerun.speculation.economy.costs import SMOOTHING, RoundCosts, blend
+from forerun.speculation.economy.costs import RoundCosts
 from forerun.speculation.economy.widths import FIRST_CHILDREN, WidthRule, chances_of
 from forerun.speculation.growth import BestFirstGrowth
 
@@ -66,23 +65,6 @@ def test_what_a_round_costs_besides_makes_further_rows_cheap() -> None:
     assert rule.num_rows(chances, 16) > few
 
 
-def test_a_moment_in_which_the_machine_was_busy_is_not_remembered() -> None:
-    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
-    rule = WidthRule(STEEP, None)
-    few = rule.num_rows(chances, 16)
-    rule.end_round(0, 1e3)
-    assert rule.costs.step_s(few) < 1.04 * STEEP.step_s(few)
-
-
-def test_no_more_rows_are_verified_than_the_pace_knows() -> None:
-    assert WidthRule(flat(0.01), None).num_rows([1.0] * 40, 40) == 16
-
-
-@pytest.mark.parametrize("draft_s", [1e-4, 1e3])
-def test_the_root_is_always_expanded(draft_s: float) -> None:
-    assert WidthRule(STEEP, flat(draft_s)).num_nodes([1.0], [1.0], 16) == 1
-
-
 def test_an_expansion_that_only_displaces_rows_is_refused() -> None:
     """Its children are as likely as what they would take the rows of, so that even a cheap one brings nothing."""
     rule = WidthRule(FLAT, flat(1e-6))
@@ -102,22 +84,6 @@ def test_an_expansion_has_to_be_worth_its_time() -> None:
         late.measure_expansion(1, 5e-3)  # expansions turn out to take longer than their passes
     late.begin_round()
     assert late.num_nodes(frontier, tree, 16) == 0
-
-
-def test_nodes_that_are_not_worth_their_share_are_left_out() -> None:
-    dear_nodes = Pace(steps=((1, 0.001), (2, 0.002), (3, 0.009)))
-    frontier, tree = [0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7]
-    assert WidthRule(FLAT, flat(0.001)).num_nodes(frontier, tree, 16) == 3
-    assert WidthRule(FLAT, dear_nodes).num_nodes(frontier, tree, 16) == 2
-
-
-def test_nodes_without_likely_children_are_not_expanded() -> None:
-    rule = WidthRule(FLAT, flat(0.001))
-    frontier, tree = [0.6], [1.0, 0.6]
-    assert rule.num_nodes(frontier, tree, 16) == 1
-    for _ in range(400):
-        rule.measure_children([0.01, 0.001, 0.001, 0.001])
-    assert rule.num_nodes(frontier, tree, 16) == 0
 
 
 def test_expansions_that_nobody_waits_for_are_all_worth_it() -> None:
@@ -146,47 +112,6 @@ def test_a_slow_draft_stops_earlier_and_a_cheap_one_later() -> None:
     assert counts[0] > counts[2] > counts[-1] == 1
 
 
-def test_a_slower_target_is_drafted_for_longer() -> None:
-    assert num_expansions(3e-3, flat(0.1)) > num_expansions(3e-3, flat(0.01))
-
-
-def test_rows_that_cost_much_leave_less_to_draft_for() -> None:
-    assert num_expansions(1e-3, STEEP) < num_expansions(1e-3, flat(0.010))
-
-
-def test_a_draft_that_gets_cheaper_or_dearer_is_reckoned_with_at_once() -> None:
-    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
-    rule = WidthRule(FLAT, flat(5e-3))
-    assert rule.num_nodes(frontier, tree, 16) == 0
-    rule.change_draft(flat(1e-4))
-    assert rule.num_nodes(frontier, tree, 16) == WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16) == 2
-    rule.change_draft(flat(5e-3))
-    assert rule.num_nodes(frontier, tree, 16) == 0
-    rule.change_draft(None)
-    assert rule.num_nodes(frontier, tree, 16) == 2, "nobody waits for it any more"
-
-
-def test_what_expansions_take_beyond_their_passes_outlives_a_change_of_the_draft() -> None:
-    rule = WidthRule(FLAT, flat(1e-3))
-    for _ in range(400):
-        rule.begin_round()
-        rule.measure_expansion(1, 1.5e-3)
-    rule.change_draft(flat(2e-3))
-    assert rule.beyond_expansion_s == pytest.approx(0.5e-3, rel=1e-3)
-    rule.measure_expansion(1, 2.5e-3)
-    assert rule.beyond_expansion_s == pytest.approx(0.5e-3, rel=1e-3), "measured against the new passes"
-
-
-def test_overheads_that_are_given_count_from_the_first_round() -> None:
-    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
-    late = WidthRule(FLAT, flat(1e-4), expansion_s=5e-3)
-    assert late.num_nodes(frontier, tree, 16) == 0 < WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16)
-    chances = [1.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
-    slow = WidthRule(RoundCosts(STEEP, 0.5), None)
-    assert slow.num_rows(chances, 16) > WidthRule(STEEP, None).num_rows(chances, 16)
-    assert (slow.costs.beyond_s, slow.beyond_expansion_s, late.beyond_expansion_s) == (0.5, 0.0, 5e-3)
-
-
 def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
     rule = WidthRule(RoundCosts(FLAT, 5e-3), flat(1e-3), expansion_s=4e-3)
     for _ in range(500):
@@ -195,15 +120,6 @@ def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
         rule.end_round(0, 1.25e-3 + 10e-3 + 0.5e-3)
     assert 0.5e-3 < rule.costs.beyond_s < 1.3e-3
     assert rule.beyond_expansion_s == pytest.approx(0.25e-3, rel=0.01)
-
-
-def test_a_running_mean_takes_the_first_value_whole_and_then_follows_slowly() -> None:
-    assert blend(0.0, 5.0) == 5.0
-    assert blend(5.0, 6.0) == pytest.approx(5.0 + SMOOTHING)
-
-
-def test_chances_come_likeliest_first() -> None:
-    assert chances_of([0.0, math.log(0.2), math.log(0.5)]) == pytest.approx([1.0, 0.5, 0.2])
 
 
 def test_chances_that_come_true_too_seldom_are_believed_less_and_for_a_while_only() -> None:
@@ -220,16 +136,6 @@ def test_chances_that_come_true_too_seldom_are_believed_less_and_for_a_while_onl
         rule.begin_round()
         rule.end_round(0)
     assert rule.num_rows(chances, 8) > 1, "texts change"
-
-
-def test_chances_that_come_true_more_often_than_they_say_are_not_raised() -> None:
-    rule = WidthRule(STEEP, None)
-    few = rule.num_rows([1.0, 0.3, 0.3], 3)
-    for _ in range(int(50 * DOUBT)):
-        rule.begin_round()
-        rule.num_rows([1.0, 0.9, 0.9], 3)
-        rule.end_round(2)
-    assert rule.num_rows([1.0, 0.3, 0.3], 3) == few
 
 
 def test_no_more_rows_are_verified_than_are_allowed_and_nothing_is_expanded_beyond_them() -> None:

@@ -103,8 +103,8 @@ QWEN3_CODER = Family(
         ),
         "two": (
             "On it.\n<function=weather>\n<parameter=city>\n a<b\n</parameter> c\n</parameter></parameter>\n"
-            "</function>\n</tool_call>\n<tool_call>\n<function=get-time>\n<parameter=x>\n[1, True]\n</parameter>\n</function>\n"
-            "</tool_call>",
+            "</function>\n</tool_call>\n<tool_call>\n<function=get-time>\n<parameter=x>\n[1, True]\n</parameter>\n"
+            "</function>\n</tool_call>",
             [
                 "On it.", ("weather", '{"city": " a<b\\n</parameter> c"}'),
                 ("get-time", '{"x": [1, true]}'),

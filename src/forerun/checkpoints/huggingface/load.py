@@ -56,6 +56,15 @@ def traits_of(spec: ModelSpec) -> Traits:
     )
 
 
+def refuse_other_rows(folder: Path, spec: ModelSpec, how: str) -> None:
+    """Refuse packed layers whose rows would have to be divided or reordered."""
+    if BY_NAME[spec.family].fused or traits_of(spec).head_order:
+        raise CheckpointError(
+            f"{folder} holds a {spec.family} model {how}, whose projections would have to be divided or reordered, "
+            "which is supported in plain folders and GGUF files only: choose one of these"
+        )
+
+
 def stored_order(spec: ModelSpec, *, is_interleaved: bool) -> Sequence[int]:
     """See `model.rope.head_order`."""
     rotated = spec.rope.rotated_dims if spec.rope.kind != "proportional" else None

@@ -8,8 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.families.known import BY_NAME
-from forerun.checkpoints.huggingface.load import check_depth, match_tensors, traits_of
+from forerun.checkpoints.huggingface.load import check_depth, match_tensors, refuse_other_rows, traits_of
 from forerun.checkpoints.huggingface.names import by_weight, tensor_plan
 from forerun.checkpoints.huggingface.packed_layers import PackedLayer, packed_layers, stored_plan
 from forerun.checkpoints.huggingface.packed_tensors import AXES, PackedWindow, check_whole, unpack
@@ -55,7 +54,7 @@ class PackedWeights:
         stored = catalogue(folder)
         check_depth(folder, stored, spec)
         plan = tensor_plan(spec)
-        refuse_other_rows(folder, spec)
+        refuse_other_rows(folder, spec, "in 4 bits")
         self._stored = plain_names(stored, spec, plan)
         layers = packed_layers(folder, plan, self._stored, packing)
         needed = stored_plan(plan, layers)
@@ -127,15 +126,6 @@ class PackedWeights:
         self._counter.read(stored, read, dtype, row=first.start, column=second.start)
         self._counter.skip(stored.num_bytes - read.nbytes)
         return read if axes else read.flatten()
-
-
-def refuse_other_rows(folder: Path, spec: ModelSpec) -> None:
-    """Refuse packed layers whose rows would have to be divided or reordered."""
-    if BY_NAME[spec.family].fused or traits_of(spec).head_order:
-        raise CheckpointError(
-            f"{folder} holds a {spec.family} model packed in 4 bits, whose projections would have to be divided or "
-            "reordered, which is supported in plain folders and GGUF files only: choose one of these"
-        )
 
 
 def check_mixed(plain: Mapping[str, Sequence[StoredTensor]], packed: Mapping[str, Sequence[PackedLayer]]) -> None:

@@ -1,4 +1,4 @@
-"""Read the 4-bit packing of a checkpoint's linear layers from the quantization_config in its config.json.
+"""Read how a checkpoint's linear layers are packed in 4 bits, or scaled in 8, from quantization_config in config.json.
 
 Unsupported packings are refused, with the name of the key.
 """
@@ -15,8 +15,8 @@ BITS: Final = 4
 GROUP_UNIT: Final = 32  # inputs; group sizes are multiples of the kernels' smallest group
 SUPPORTED: Final = (
     "4 bits in groups of a multiple of 32 inputs, or one group for an output: AWQ's gemm layout, GPTQ without "
-    "activation order, compressed-tensors' pack-quantized. Choose such a checkpoint, or the original one; --weights "
-    "int4 or int8 rounds its weights on loading"
+    "activation order, compressed-tensors' pack-quantized; FP8 (e4m3) with a scale for each block or tensor. Choose "
+    "such a checkpoint, or the original one; --weights int4 or int8 rounds its weights on loading"
 )
 
 
@@ -44,7 +44,14 @@ class Packing:
         return {"awq": "AWQ int4", "gptq": "GPTQ int4", "compressed-tensors": "pack-quantized int4"}[self.method]
 
 
-def read_packing(config: JsonFile) -> Packing | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Scaling:
+    """Linear layers are 8-bit floats with a scale for each block of (outputs, inputs); None: one for the tensor."""
+
+    block: tuple[int, int] | None
+
+
+def read_packing(config: JsonFile) -> Packing | Fp8Scaling | None:
     """The packing of the checkpoint with this config.json; None if its weights are plain.
 
     Raises:
@@ -60,6 +67,8 @@ def read_packing(config: JsonFile) -> Packing | None:
             return _read_gptq(quantised)
         case "compressed-tensors":
             return _read_compressed(quantised)
+        case "fp8":
+            return _read_fp8(quantised)
         case _:
             raise _unsupported(quantised, "quant_method")
 
@@ -117,6 +126,18 @@ def _read_compressed(quantised: JsonFile) -> Packing:
         is_symmetric=group.nested("weights").flag("symmetric", True),
         exceptions=_read_names(quantised, "ignore"),
     )
+
+
+def _read_fp8(quantised: JsonFile) -> Fp8Scaling:
+    """transformers' keys. How it would round activations is ignored, as are names of plain layers: the files tell."""
+    _require(quantised, "fmt", "e4m3")
+    match quantised.values.get("weight_block_size"):
+        case None:
+            return Fp8Scaling(block=None)
+        case [int(num_out), int(num_in)] if 0 < num_out <= MAX_SIZE and 0 < num_in <= MAX_SIZE:
+            return Fp8Scaling(block=(num_out, num_in))
+        case _:
+            raise quantised.wrong("weight_block_size", "two sizes such as [128, 128], or null for one scale a tensor")
 
 
 def _read_strategy(weights: JsonFile) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.safetensors.header import ITEM_BYTES, WHOLE_BYTES, StoredTensor, read_header
+from forerun.checkpoints.safetensors.header import FLOAT_BYTES, ITEM_BYTES, WHOLE_BYTES, StoredTensor, read_header
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile, short
 
@@ -14,7 +14,7 @@ SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
 SHARD_NAME: Final = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 PICKLED: Final = (".bin", ".pt", ".pth")
-STORED_BYTES: Final = ITEM_BYTES | WHOLE_BYTES
+STORED_BYTES: Final = FLOAT_BYTES | WHOLE_BYTES
 DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 

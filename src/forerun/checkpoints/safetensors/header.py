@@ -17,6 +17,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import POINTER_MARK, refuse_pointer, short
 
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+FLOAT_BYTES: Final = ITEM_BYTES | {"F8_E4M3": 1}  # the last become plain values on reading, by their scales
 WHOLE_BYTES: Final = {"I32": 4, "I64": 8}  # of packed codes, group indices and shapes
 # Enough for 8,000 tensors; the largest supported model has 1,138. Parsed JSON takes up to 30 times its text.
 MAX_HEADER_BYTES: Final = 2**20
@@ -98,8 +99,8 @@ def _parse_tensor(path: Path, name: str, entry: object, data_start: int, item_by
     if dtype not in item_bytes:
         raise CheckpointError(
             f"{path}: tensor {short(name)} is stored as {short(dtype)[1:-1]}, but must be one of "
-            f"{', '.join(item_bytes)}: of quantized checkpoints only those of 4 bits are supported (AWQ, GPTQ and "
-            "compressed-tensors), choose one of these or the original"
+            f"{', '.join(item_bytes)}: of quantized checkpoints only those of 4 bits (AWQ, GPTQ and "
+            "compressed-tensors) and FP8 are supported, choose one of these or the original"
         )
     num_bytes = prod(shape) * item_bytes[dtype]
     if stop - start != num_bytes:

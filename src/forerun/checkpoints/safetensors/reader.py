@@ -14,7 +14,10 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import fill, unreadable
 
 CHUNK_BYTES: Final = 16 * 2**20
-TORCH_DTYPES: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+TORCH_DTYPES: Final = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+}  # fmt: skip
 WHOLE_DTYPES: Final = {"I32": torch.int32, "I64": torch.int64}
 
 

@@ -10,7 +10,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import invalid
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.registered import error_body
 
 ABORT: Final = "abort"  # key in a request's state for a function that closes its connection at once
 FIRST_LOOK_S: Final = 0.05  # after the client's EOF, until the first check whether it is still connected
@@ -111,7 +112,9 @@ class BoundedConnection(H11Protocol):
         if request is not None and not request.response_complete:
             request.disconnected = True
             request.message_event.set()
-        body = invalid("This is not a valid HTTP request.", code="bad_http").json(uuid4().hex)
+        body = error_body(
+            invalid("This is not a valid HTTP request.", code="bad_http"), path="", request_id=uuid4().hex
+        )
         headers = [
             ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
         ]  # fmt: skip

@@ -15,7 +15,8 @@ from starlette.requests import ClientDisconnect
 from forerun.server.config import ServerConfig
 from forerun.server.guard.keys import KeyRing
 from forerun.server.guard.refusal_log import RefusalLog
-from forerun.server.protocol.errors import ApiError, internal
+from forerun.server.protocols.errors import ApiError, internal
+from forerun.server.protocols.registered import BY_PATH, error_body
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN_PATHS: Final = frozenset(("/", "/health", "/livez", "/ready"))  # the page itself asks the user for a key
+OPEN_PATHS: Final = frozenset(
+    ("/", "/health", "/v1/health", "/livez", "/ready")
+)  # the page itself asks the user for a key
 OPEN_FOLDER: Final = "/page/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PLAIN_HEADERS: Final = (
@@ -72,7 +75,8 @@ class Gate:
         request_id = given.decode() if REQUEST_ID.fullmatch(given) else uuid4().hex
         origin = headers.get(b"origin", b"")
         is_foreign = origin.decode("latin-1").lower() in self._origins
-        answer = GuardedAnswer(send, request_id, allowed_origin=origin if is_foreign else None)
+        allowed = origin if is_foreign else None
+        answer = GuardedAnswer(send, request_id, path=scope["path"], allowed_origin=allowed)
         try:
             await self._answer(scope, receive, answer, headers, is_foreign=is_foreign)
         finally:
@@ -95,7 +99,7 @@ class Gate:
             self._require_small(scope, headers)
             # HEAD is handled as GET; uvicorn leaves out the body.
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            await self._app({**scope, "method": method}, self._bounded(receive), answer.send)
+            await self._app({**scope, "method": method}, self._bounded(receive, self._max_bytes(scope)), answer.send)
         except ApiError as error:
             await answer.refuse(error)
         except ClientDisconnect:  # while sending the body, so nobody is left to read an answer
@@ -123,10 +127,12 @@ class Gate:
 
     def _owner(self, scope: Scope, headers: Headers) -> str:
         """The owner of the request by its key. Raises ApiError if the key is missing or wrong."""
-        owner, path = self._keys.owner(headers.get(b"authorization")), scope["path"]
+        owner, path = self._keys.owner(headers), scope["path"]
         is_open = scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
         if owner is None and not is_open:
-            raise ApiError(401, "A valid API key is needed: Authorization: Bearer KEY.", code="invalid_api_key")
+            raise ApiError(
+                401, "A valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY.", code="invalid_api_key"
+            )
         return owner or ""
 
     def _require_small(self, scope: Scope, headers: Headers) -> None:
@@ -135,14 +141,19 @@ class Gate:
             raise ApiError(414, "The request's URL is too long.", code="address_too_long")
         if scope["method"] != "POST":
             return
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:MAX_DIGITS]) > self._config.max_body_bytes + LINGER_BYTES:
-            raise too_large(self._config.max_body_bytes)
+        length, max_bytes = headers.get(b"content-length", b"0"), self._max_bytes(scope)
+        if length.isdigit() and int(length[:MAX_DIGITS]) > max_bytes + LINGER_BYTES:
+            raise too_large(max_bytes)
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" and (length != b"0" or b"transfer-encoding" in headers):
             raise ApiError(415, "The body must be JSON: Content-Type: application/json.", code="unsupported_media_type")
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _max_bytes(self, scope: Scope) -> int:
+        """The limit on the body's size."""
+        is_for_text = scope["path"] in BY_PATH
+        return self._config.max_prompt_body_bytes if is_for_text else self._config.max_body_bytes
+
+    def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         """`receive` with the limits on the body's size and time."""
         loop = asyncio.get_running_loop()
         deadline, num_bytes, is_whole = loop.time() + self._config.body_s, 0, False
@@ -160,10 +171,10 @@ class Gate:
                 return message
             is_whole = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._config.max_body_bytes:
+            if num_bytes > max_bytes:
                 if not is_whole:
                     await discard(receive, deadline)
-                raise too_large(self._config.max_body_bytes)
+                raise too_large(max_bytes)
             return message
 
         return receive_bounded
@@ -192,11 +203,12 @@ class GuardedAnswer:
     """Sends an answer with the common headers, and starts at most one answer per request.
 
     Args:
+        path: of the request; its protocol has its own format for errors.
         allowed_origin: another site whose pages may read the answer.
     """
 
-    def __init__(self, send: Send, request_id: str, *, allowed_origin: bytes | None) -> None:
-        self._send, self.request_id, self._is_begun = send, request_id, False
+    def __init__(self, send: Send, request_id: str, *, path: str, allowed_origin: bytes | None) -> None:
+        self._send, self.request_id, self._path, self._is_begun = send, request_id, path, False
         self._error_status: int | None = None
         self.refusal = ""  # status and reason if the answer is one of our errors
         self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
@@ -229,7 +241,7 @@ class GuardedAnswer:
         """Answer with an error. If an answer has begun, it is cut off instead, so nobody takes it for complete."""
         if self._is_begun:
             return
-        body = error.json(self.request_id)
+        body = error_body(error, path=self._path, request_id=self.request_id)
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": pairs})
@@ -240,8 +252,10 @@ def reason_of(body: bytes) -> str:
     """Code and message of one of our errors, from this process or a replica; empty if the body is something else."""
     with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
-        place, message = error["param"] or "", error["message"]
-        return f"{error['code']}: {message if message.startswith(place) else f'{place}: {message}'}"
+        place, message = error.get("param") or "", error["message"]
+        return (
+            f"{error.get('code') or error['type']}: {message if message.startswith(place) else f'{place}: {message}'}"
+        )
     return ""
 
 

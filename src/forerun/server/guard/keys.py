@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ from forerun.server.config import KeyFileError
 from forerun.wires.endpoint import read_key
 
 PREFIX: Final = b"bearer "
+PLAIN: Final = b"x-api-key"
 OWNER_CHARACTERS: Final = 16  # of a digest: enough to tell keys apart, and useless as a key
 
 
@@ -34,15 +35,20 @@ class KeyRing:
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
 
-    def owner(self, authorization: bytes | None) -> str | None:
-        """A stable name for the key in this Authorization header; None if the key is missing or wrong.
+    def owner(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """A stable name for the key in these headers; None if the key is missing or wrong. Empty if no key is needed.
 
-        Empty if no key is needed.
+        The key stands in Authorization, as OpenAI's clients send it, or in x-api-key, as Anthropic's do. If both are
+        there, one of them must be right.
         """
         if not self._digests:
             return ""
-        given = authorization or b""
+        given = headers.get(b"authorization", b"")
         is_bearer = given[: len(PREFIX)].lower() == PREFIX
-        digest = hashlib.sha256(given[len(PREFIX) :].strip()).digest()
+        owners = (self._owner_of(given[len(PREFIX) :]) if is_bearer else None, self._owner_of(headers.get(PLAIN, b"")))
+        return next((owner for owner in owners if owner is not None), None)
+
+    def _owner_of(self, key: bytes) -> str | None:
+        digest = hashlib.sha256(key.strip()).digest()
         fitting = [hmac.compare_digest(digest, known) for known in self._digests]
-        return digest.hex()[:OWNER_CHARACTERS] if is_bearer and any(fitting) else None
+        return digest.hex()[:OWNER_CHARACTERS] if any(fitting) else None

@@ -5,7 +5,7 @@ import re
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-from forerun.server.protocol.errors import ApiError, invalid
+from forerun.server.protocols.errors import ApiError, invalid
 
 MAX_INTEGER_DIGITS: Final = 19  # of 2**63 - 1, the largest seed
 MAX_KEYS: Final = 4096  # per object; a valid request has at most 1,024, in logit_bias

@@ -3,11 +3,11 @@
 import { Recording } from "./recording.js";
 import { complete } from "./wire.js";
 
-/** The body of a request. `drafter` is a name, or null for the engine's own; `goesOn`: with the last message, an answer. */
-export function requestOf({ model, messages, sampling, drafter, goesOn = false }) {
+/** The body of a request. `drafter` is a name, or null for the engine's own; `goesOn`: with the last message, an answer; `tools`: null for none. */
+export function requestOf({ model, messages, sampling, drafter, tools = null, goesOn = false }) {
   return {
     model, messages, stream: true, stream_options: { include_usage: true }, ...sampling,
-    forerun: { drafter, details: true }, ...(goesOn ? { continue_final_message: true, add_generation_prompt: false } : {}),
+    forerun: { drafter, details: true }, ...(tools ? { tools } : {}), ...(goesOn ? { continue_final_message: true, add_generation_prompt: false } : {}),
   };
 }
 

@@ -1,6 +1,7 @@
 // The conversation in the middle: asks, shows the answer as it comes, stops it, branches it.
 
 import { record, requestOf } from "./answer.js";
+import { openCall } from "./calls.js";
 import { addMessage, choose, newConversation, requestMessages, shownMessages, siblingsOf } from "./conversation.js";
 import { copiesCode, copy } from "./copying.js";
 import { byId, element } from "./dom.js";
@@ -51,6 +52,7 @@ export class Chat {
     });
     byId("messages").replaceChildren(...(views.length ? views : [this.#welcome()]));
     this.showContext();
+    this.#showAsked();
     if (!this.#running) return;
     this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
     this.#running.view.isBusy = true;
@@ -60,6 +62,15 @@ export class Chat {
   showContext() {
     const usage = shownMessages(this.conversation).findLast((message) => message.usage)?.usage;
     this.#meters.showContext(usage, this.server.max_length);
+  }
+
+  // Say in the field what is wanted: a question, or the result of a call.
+  #showAsked() {
+    const call = openCall(shownMessages(this.conversation));
+    const field = byId("question");
+    field.placeholder = call ? `Result of ${call.name}` : "Ask something";
+    field.labels[0].textContent = call ? field.placeholder : "Your message";
+    return call;
   }
 
   #welcome() {
@@ -73,11 +84,25 @@ export class Chat {
         ask("Explain in five points why the sky is blue.")));
   }
 
-  /** Send the user's words below what is read now. */
+  /** Send the user's words below what is read now: the result of a call that has none yet, else a question. */
   async ask(text, files = []) {
     if (this.isBusy || !(text.trim() || files.length)) return;
-    const last = shownMessages(this.conversation).at(-1) ?? null;
-    await this.#answer(addMessage(this.conversation, { parent: last?.id ?? null, role: "user", text: text.trim(), files }));
+    const messages = shownMessages(this.conversation);
+    const call = openCall(messages);
+    await this.#say({ parent: messages.at(-1)?.id ?? null, role: call ? "tool" : "user", call, text: text.trim(), files });
+  }
+
+  // Add a message of the user; the model answers once every call has its result.
+  async #say(fields) {
+    const message = addMessage(this.conversation, fields);
+    const call = openCall(shownMessages(this.conversation));
+    if (!call) return this.#answer(message);
+    this.show();
+    this.scroll.toEnd();
+    this.onchange();
+    byId("question").focus();
+    say(`Now write the result of ${call.name}.`);
+    await this.keep(this.conversation);
   }
 
   /** End the answer under way; what has come stays. */
@@ -122,7 +147,7 @@ export class Chat {
     if (goesOn) sampling.seed = message.seed ?? sampling.seed;
     message.seed = sampling.seed;
     const request = requestOf({
-      model: this.server.model, messages, sampling, drafter: this.server.chosen(this.settings.values.drafter), goesOn,
+      model: this.server.model, messages, sampling, drafter: this.server.chosen(this.settings.values.drafter), tools: this.settings.tools(), goesOn,
     });
     const onArrival = () => atNextFrame("answer", () => this.#draw(run));
     try {
@@ -144,11 +169,11 @@ export class Chat {
   #end(run, failure) {
     notAtNextFrame("answer");
     const { message } = run.view;
-    const { text, reasoning, marks, usage, timings, finish } = run.recording;
-    Object.assign(message, { text, reasoning, marks, usage, timings });
+    const { text, reasoning, calls, marks, usage, timings, finish } = run.recording;
+    Object.assign(message, { text, reasoning, calls, marks, usage, timings });
     if (failure) message.note = failure.remedy ? "This answer is not complete." : failure.message;
     else if (finish === "length") message.note = this.#whyCut(usage);
-    message.isCut = Boolean(text && (failure ? failure.remedy : message.note)) && !this.#isFull(usage);
+    message.isCut = Boolean(text && !calls.length && (failure ? failure.remedy : message.note)) && !this.#isFull(usage);
     this.#running = null;
     this.#draw(run);
     run.view.isBusy = false;
@@ -156,7 +181,9 @@ export class Chat {
     this.showContext();
     this.scroll.follow();
     this.onchange();
-    say(failure?.remedy ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.`);
+    const call = this.#showAsked();
+    const next = call ? ` Write the result of ${call.name}.` : "";
+    say(failure?.remedy ? "" : `${message.note || "The answer is complete."} ${run.recording.numTokens} tokens.${next}`);
     if (failure?.remedy)
       showFailure(failure, { key: () => this.settings.open("key"), settings: () => this.settings.open(), again: () => this.#regenerate(message) });
   }
@@ -188,10 +215,14 @@ export class Chat {
     const message = node && this.#views.get(node.dataset.id)?.message;
     if (!message) return; // as where the button has just put another branch into its place
     const action = event.target.closest("[data-action]")?.dataset.action;
-    if (action === "copy") copy(event.target, message.text || this.#running?.recording.text || "");
+    if (action === "copy") copy(event.target, this.#copied(message));
     else if (action === "inspect") this.#inspect(message, null);
     else if (token && this.inspector.isOpen) this.#inspect(message, Number(token.dataset.round));
     else if (action && !this.isBusy) this.#branch(action, message);
+  }
+
+  #copied({ text, calls = [] }) {
+    return text || calls.map((call) => call.arguments).join("\n") || this.#running?.recording.text || "";
   }
 
   #branch(action, message) {
@@ -226,7 +257,7 @@ export class Chat {
     field.value = message.text;
     const cancel = () => this.show();
     const send = () => {
-      if (field.value.trim() && !this.isBusy) this.#answer(addMessage(this.conversation, { parent: message.parent, role: "user", text: field.value.trim(), files: message.files }));
+      if (field.value.trim() && !this.isBusy) this.#say({ parent: message.parent, role: message.role, call: message.call, text: field.value.trim(), files: message.files });
     };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

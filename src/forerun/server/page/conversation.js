@@ -1,5 +1,7 @@
 // A conversation as a tree of messages: editing and regenerating add a sibling, and every message knows its chosen reply.
 
+import { checkedCall, checkedCalls, sentCalls } from "./calls.js";
+
 const NO_TITLE = "New conversation";
 const MAX_TITLE = 60; // characters
 
@@ -29,9 +31,10 @@ export function choose(conversation, message) {
   else conversation.chosen = message.id;
 }
 
-export function addMessage(conversation, { parent, role, text, files = [] }) {
+/** Add a message below `parent`. `call`: the {id, name} that a message of the role "tool" is the result of. */
+export function addMessage(conversation, { parent, role, text, files = [], call = null }) {
   const message = {
-    id: newId(), parent, role, text, files, reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", isCut: false, chosen: null,
+    id: newId(), parent, role, text, files, call, calls: [], reasoning: "", marks: [], usage: null, timings: null, seed: null, note: "", isCut: false, chosen: null,
   };
   conversation.messages[message.id] = message;
   choose(conversation, message);
@@ -44,9 +47,15 @@ export function addMessage(conversation, { parent, role, text, files = [] }) {
 export function requestMessages(conversation, last, system) {
   const path = [];
   for (let message = last; message; message = conversation.messages[message.parent]) path.unshift(message);
-  const sent = path.filter(({ role, text }) => role === "user" || text); // an answer that failed was never said
-  const said = sent.map((message) => ({ role: message.role, content: contentOf(message) }));
+  const said = path.map(sentMessage).filter(({ role, content, tool_calls }) => role !== "assistant" || content || tool_calls); // an answer that failed was never said
   return system ? [{ role: "system", content: system }, ...said] : said;
+}
+
+function sentMessage(message) {
+  const calls = sentCalls(message);
+  return {
+    role: message.role, content: contentOf(message), ...(calls.length ? { tool_calls: calls } : {}), ...(message.call ? { tool_call_id: message.call.id } : {}),
+  };
 }
 
 // Files go before the words about them, each between fences that it does not hold itself.
@@ -77,10 +86,13 @@ export function checked(value) {
   if (typeof value !== "object" || !value || typeof value.messages !== "object" || !value.messages) return null;
   const conversation = { ...newConversation(), title: String(value.title ?? NO_TITLE), isNamed: true };
   for (const [id, raw] of Object.entries(value.messages)) {
-    if (raw?.role !== "user" && raw?.role !== "assistant") return null;
+    if (!["user", "assistant", "tool"].includes(raw?.role)) return null;
+    const call = raw.role === "tool" ? checkedCall(raw.call) : null;
+    if (raw.role === "tool" && !call) return null;
     if (raw.parent !== null && !Object.hasOwn(value.messages, raw.parent)) return null;
     conversation.messages[id] = {
       id, parent: raw.parent, role: raw.role, text: String(raw.text ?? ""), files: checkedFiles(raw.files), reasoning: String(raw.reasoning ?? ""),
+      call, calls: raw.role === "assistant" ? checkedCalls(raw.calls) : [],
       marks: checkedMarks(raw.marks), usage: checkedUsage(raw.usage), timings: null,
       seed: Number.isInteger(raw.seed) ? raw.seed : null, note: String(raw.note ?? ""), isCut: raw.isCut === true,
       chosen: childOf(value.messages, raw.chosen, id),

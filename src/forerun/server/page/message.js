@@ -1,5 +1,6 @@
 // One message on the page: its text, its buttons, its branches.
 
+import { argumentsInLines } from "./calls.js";
 import { answerInWords } from "./claim.js";
 import { element } from "./dom.js";
 import { Rendered } from "./markdown.js";
@@ -31,35 +32,44 @@ export function facts(message) {
 export class MessageView {
   constructor(message, { siblings, number }) {
     this.message = message;
-    this.isUser = message.role === "user";
-    this.text = element("div", { class: this.isUser ? "text question" : "text" });
+    this.isAnswer = message.role === "assistant";
+    this.text = element("div", { class: this.isAnswer ? "text" : "text question" });
     this.foot = element("p", { class: "facts", title: SAID });
     this.note = element("p", { class: "note", hidden: true });
     this.node = element("article", {
-      class: `message ${message.role}`, "data-id": message.id, "aria-label": `${this.isUser ? "You" : "The model"}, message ${number}`,
+      class: `message ${message.role}`, "data-id": message.id, "aria-label": `${this.#author()}, message ${number}`,
     }, this.text, this.note, this.foot, this.#actions(siblings));
     this.rendered = new Rendered(this.text);
     this.reasoning = null;
+    this.calls = [];
+  }
+
+  #author() {
+    const { role, call } = this.message;
+    return role === "tool" ? `Result of ${call.name}` : this.isAnswer ? "The model" : "You";
   }
 
   /** Show the message as it is. */
   show(withMarks) {
     this.#showReasoning();
-    if (this.isUser) this.#showQuestion();
+    this.#showCalls();
+    if (!this.isAnswer) this.#showQuestion();
     else this.rendered.rebuild(this.message.text, withMarks && this.message.marks.length ? this.message.marks : null);
     this.showEnd();
   }
 
   #showQuestion() {
-    const { files = [], text } = this.message;
+    const { files = [], text, call } = this.message;
+    const label = call && element("p", { class: "label" }, `Result of ${call.name}`);
     const shown = files.map((file) => element("details", { class: "file" }, element("summary", {}, file.name), element("pre", { tabindex: "0" }, file.text)));
-    this.text.replaceChildren(...shown, text);
+    this.text.replaceChildren(...(label ? [label] : []), ...shown, text);
   }
 
   /** Show what a recording has got since the last frame. */
   grow(recording, withMarks) {
-    this.message.reasoning = recording.reasoning;
+    Object.assign(this.message, { reasoning: recording.reasoning, calls: recording.calls });
     this.#showReasoning();
+    this.#showCalls();
     if (recording.text) this.rendered.update(recording.text, withMarks ? recording.marks : null);
   }
 
@@ -85,11 +95,24 @@ export class MessageView {
     this.reasoning.textContent = reasoning;
   }
 
+  #showCalls() {
+    for (const [i, call] of (this.message.calls ?? []).entries()) {
+      this.calls[i] ??= this.#addCall(call.name);
+      this.calls[i].textContent = argumentsInLines(call);
+    }
+  }
+
+  #addCall(name) {
+    const written = element("pre", { tabindex: "0" });
+    this.note.before(element("details", { class: "call" }, element("summary", {}, `Call of ${name}`), written));
+    return written;
+  }
+
   #actions(siblings) {
-    if (!this.isUser) this.more = button("continue", "Continue", "Continue this answer where it ends");
-    const own = this.isUser
-      ? [button("copy", "Copy"), button("edit", "Edit")]
-      : [this.more, button("copy", "Copy"), button("inspect", "Rounds"), button("regenerate", "Regenerate")];
+    if (this.isAnswer) this.more = button("continue", "Continue", "Continue this answer where it ends");
+    const own = this.isAnswer
+      ? [this.more, button("copy", "Copy"), button("inspect", "Rounds"), button("regenerate", "Regenerate")]
+      : [button("copy", "Copy"), button("edit", "Edit")];
     const place = siblings.indexOf(this.message);
     const arrows = siblings.length < 2 ? [] : [element("span", { class: "branches" },
       button("before", "‹", "The version before"),

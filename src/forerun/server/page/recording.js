@@ -1,4 +1,4 @@
-// What has arrived of one answer: its text, who wrote which part of it, its rounds, its clock.
+// What has arrived of one answer: its text, its calls of tools, who wrote which part of it, its rounds, its clock.
 
 const KINDS = new Set(["draft", "lookup", "recycled", "prediction", "bonus"]);
 const MAX_GAP = 12; // characters that tokens holding parts of a character may leave between two that match
@@ -6,6 +6,7 @@ const MAX_GAP = 12; // characters that tokens holding parts of a character may l
 export class Recording {
   text = "";
   reasoning = "";
+  calls = []; // {id, name, arguments}: arguments as they are written, JSON once they are whole
   marks = []; // {end, by, round}: the text up to `end`, from where the mark before ends, was written so
   rounds = [];
   usage = null;
@@ -32,10 +33,11 @@ export class Recording {
     const choice = event.choices?.[0];
     this.text += choice?.delta?.content ?? "";
     this.reasoning += choice?.delta?.reasoning_content ?? "";
+    for (const delta of choice?.delta?.tool_calls ?? []) this.#addCall(delta);
     if (choice?.finish_reason) this.finish = choice.finish_reason;
     if (event.usage) this.usage = this.#whole(event.usage);
     if (event.timings) this.timings = event.timings;
-    if (event.forerun?.tokens) this.#addRound(event.forerun, nowMs, Boolean(choice?.delta?.reasoning_content));
+    if (event.forerun?.tokens) this.#addRound(event.forerun, nowMs, Boolean(choice?.delta?.reasoning_content || choice?.delta?.tool_calls));
     this.#place();
   }
 
@@ -51,14 +53,21 @@ export class Recording {
     return this.usage?.forerun?.tokens_per_round ?? (this.rounds.length ? this.numTokens / this.rounds.length : null);
   }
 
-  #addRound(round, nowMs, isReasoning) {
+  #addCall({ index, id, function: part }) {
+    const call = (this.calls[index] ??= { id: "", name: "", arguments: "" });
+    call.id ||= id ?? "";
+    call.name ||= part?.name ?? "";
+    call.arguments += part?.arguments ?? "";
+  }
+
+  #addRound(round, nowMs, isNoText) {
     this.beganMs ??= nowMs;
     this.lastMs = nowMs;
     this.numTokens += round.tokens.length;
     const { endMs } = this.#before;
     const spans = (round.spans ?? []).map((span) => ({ ...span, begin_ms: span.begin_ms + endMs, end_ms: span.end_ms + endMs }));
     this.rounds.push({ ...round, spans, atMs: nowMs - this.beganMs, numTokens: this.numTokens });
-    if (isReasoning) return;
+    if (isNoText) return;
     const round_idx = this.rounds.length - 1;
     this.#unplaced.push(...round.tokens.map((token) => ({ ...token, round: round_idx })));
   }

@@ -1,11 +1,13 @@
 // What the user has set. Everything but the key is kept; the key lives as long as the tab.
 
+import { problemOfTools, toolsOf } from "./calls.js";
 import { byId, element } from "./dom.js";
 
 const KEPT = "forerun.settings";
 const KEY = "forerun.key";
 const FIELDS = [
   { name: "system", label: "System prompt", kind: "textarea", hint: "Said to the model before every conversation." },
+  { name: "tools", label: "Tools (JSON)", kind: "textarea", spellcheck: "false", problemOf: problemOfTools, hint: "Functions that the model may call, an array in OpenAI's form. You write their results." },
   { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0: always the most probable token. Higher: more varied." },
   { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Leaves out the least probable tokens. 1: none." },
   { name: "top_k", label: "Top k", kind: "number", min: 0, max: 1048576, step: 1, hint: "Only so many of the most probable tokens. 0: all." },
@@ -47,6 +49,11 @@ export class Settings {
     return fields;
   }
 
+  /** The tools that the model may call, or null for none. */
+  tools() {
+    return toolsOf(this.values.tools);
+  }
+
   /** Open the dialog, with the cursor in the field `focus`. */
   open(focus = "system") {
     const dialog = byId("settings");
@@ -62,7 +69,7 @@ export class Settings {
     byId(`setting-${focus}`).focus();
   }
 
-  #row({ name, label, kind, hint, ...limits }) {
+  #row({ name, label, kind, hint, problemOf, ...limits }) {
     const id = `setting-${name}`;
     const given = this.defaults[name];
     const attributes = {
@@ -73,6 +80,7 @@ export class Settings {
     field.value = this.values[name];
     const problem = element("span", { class: "problem", role: "alert" });
     field.addEventListener("input", () => {
+      field.setCustomValidity(problemOf?.(field.value) ?? "");
       const isRight = field.checkValidity();
       field.setAttribute("aria-invalid", String(!isRight));
       problem.textContent = isRight ? "" : field.validationMessage;

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import loading
+from forerun.server.protocols.errors import loading
 from forerun.server.replicas.homes import Homes
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import ReplicaReport

@@ -4,7 +4,7 @@ from typing import Final
 
 from forerun.server.guard.connection import ABORT
 from forerun.server.guard.gate import Receive, Scope, Send
-from forerun.server.protocol.errors import stopping
+from forerun.server.protocols.errors import stopping
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lost
 from forerun.server.replicas.sessions import session_of
@@ -34,7 +34,7 @@ class Forwarder:
         handed_on["headers"] = list(scope["headers"])
         handed_on["state"] = {name: state[name] for name in ("owner", "request_id")}
         for _ in range(MAX_TRIES):
-            relay = Relay(send, max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
+            relay = Relay(send, path=scope["path"], max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
             self._open.add(relay)
             try:
                 with self._fleet.visit(session, on_lost=relay.lose) as link:

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 from forerun.core.errors import ForerunError
 from forerun.server.guard.gate import Message, Receive, Send
-from forerun.server.protocol.errors import ApiError, stopping
-from forerun.server.protocol.events import error_event
+from forerun.server.protocols.errors import ApiError, stopping
+from forerun.server.protocols.registered import protocol_at
 
 EVENTS: Final = b"text/event-stream"
 
@@ -38,12 +38,14 @@ class Relay:
     """Passes one answer from a replica to the client.
 
     Args:
+        path: of the request; its protocol has its own format for errors.
         max_unread: how many messages the client may fall behind before its connection is closed.
         abort: closes the client's connection.
     """
 
-    def __init__(self, send: Send, *, max_unread: int, abort: Callable[[], object]) -> None:
+    def __init__(self, send: Send, *, path: str, max_unread: int, abort: Callable[[], object]) -> None:
         self._send, self._max_unread, self._abort = send, max_unread, abort
+        self._protocol = protocol_at(path)
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._is_begun = self._is_stream = False
 
@@ -88,7 +90,8 @@ class Relay:
         if not self._is_begun:
             raise ReplicaLostError(error.message) if turn is AnswerEnd.LOST else error
         if self._is_stream:
-            await self._send({"type": "http.response.body", "body": error_event(error, request_id)})
+            body = self._protocol.error_event(error, request_id)
+            await self._send({"type": "http.response.body", "body": body})
 
     async def _read(self, messages: AsyncIterator[Message]) -> None:
         with suppress(ReplicaLostError):

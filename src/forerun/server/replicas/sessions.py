@@ -40,10 +40,10 @@ def _from_body(body: bytes, max_json_depth: int) -> bytes:
 
 def beginning_of(asked: Mapping[str, Any]) -> Any:
     """The messages up to the user's first one, or the first part of the prompt."""
-    messages = asked.get("messages")
+    messages = asked.get("messages", asked.get("input"))
     if isinstance(messages, list):
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
         return messages[: roles.index("user") + 1] if "user" in roles else messages[:1]
-    prompt = asked.get("prompt")
+    prompt = asked.get("prompt", messages)
     first = prompt[0] if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else prompt
     return first[:MAX_BEGINNING] if isinstance(first, str | list) else None

@@ -1,114 +1,57 @@
 """Turns a job's events into an answer: one JSON object or a stream of events."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from typing import Any
-from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-import forerun
-from forerun.core.steps import DecodeStep, Generation, StepStats
+from forerun.core.steps import DecodeStep, Generation
 from forerun.server.guard.connection import ABORT
-from forerun.server.protocol.answers import FINISH, Body, counted, timings, usage
-from forerun.server.protocol.details import RoundDetails
-from forerun.server.protocol.errors import ApiError
-from forerun.server.protocol.events import CHAT, DONE, PING, TEXT, EventWriter, error_event
-from forerun.server.protocol.logprobs import LogprobWriter
-from forerun.server.protocol.requests import ChatRequest, CompletionRequest
-from forerun.server.protocol.thinking import ThinkingSplit
-from forerun.server.protocol.unsupported import ignored_header
+from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter
+from forerun.server.protocols.asked import Asked
+from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.unsupported import ignored_header
+from forerun.server.protocols.usage import FINISH
+from forerun.server.routes.orders import orders_for
 from forerun.server.routes.streaming import ClientWatch, EventStream
 from forerun.server.routes.strict_route import owner_of, service_of
-from forerun.server.work.job import Event, Job, Mark, Order
+from forerun.server.work.job import Event, Job, Mark
+from forerun.server.work.prompts import ReadPrompts
 
 GONE = 499  # nginx's status for a client that has disconnected; nobody reads it
-
-
-class GrowingText:
-    """One text while it is generated.
-
-    Args:
-        echo: the echoed prompt before it.
-        rendered: the prompt after the chat template, for a model with reasoning; else None.
-    """
-
-    def __init__(
-        self, *, echo: str, rendered: str | None, details: RoundDetails | None, logprobs: LogprobWriter
-    ) -> None:
-        self._split = None if rendered is None else ThinkingSplit(rendered)
-        self._details, self.logprobs = details, logprobs
-        self.content, self.thought = [echo], [""]
-        self.rounds: list[StepStats] = []
-        self.num_tokens = 0
-        self.finish: str | None = None
-        self.result: Generation | None = None
-
-    def take(self, step: DecodeStep) -> tuple[dict[str, str], dict[str, Any]]:
-        """Add a round; returns what it adds to the message, and further keys for the event."""
-        self.rounds.append(step.stats)
-        self.num_tokens += len(step.token_ids)
-        if step.finish is not None:
-            self.finish = FINISH[step.finish]
-        thought, content = ("", step.text) if self._split is None else self._split.feed(step.text)
-        if self._split is not None and step.finish is not None:
-            last = self._split.flush()
-            thought, content = thought + last[0], content + last[1]
-        self.content.append(content)
-        self.thought.append(thought)
-        added = {name: text for name, text in (("reasoning_content", thought), ("content", content)) if text}
-        return added, {} if self._details is None else {"forerun": self._details.of(step)}
 
 
 class Answering:
     """One request's answer.
 
-    Args:
-        orders: the texts to generate; those of one prompt are adjacent.
-        rendered: the prompt after the chat template, for a model with reasoning; else None.
-        echoes: the echoed prompt before each text.
+    Raises:
+        ApiError: a setting of the request is invalid.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        asked: ChatRequest | CompletionRequest,
-        orders: list[Order],
-        *,
-        ignored: dict[str, Any],
-        rendered: str | None = None,
-        echoes: list[str] | None = None,
-    ) -> None:
-        self._request, self._asked, self._orders = request, asked, orders
-        self._service = service_of(request)
-        self._headers = ignored_header(ignored)
-        self._is_chat = isinstance(asked, ChatRequest)
-        self._choices = [self._choice(echo, rendered) for echo in (echoes or [""] * len(orders))]
-        self._about = {
-            "id": ("chatcmpl-" if self._is_chat else "cmpl-") + uuid4().hex,
-            "created": int(time.time()),
-            "model": self._service.model_name,
-            "system_fingerprint": f"forerun-{forerun.__version__}",
-        }
-
-    def _choice(self, echo: str, rendered: str | None) -> GrowingText:
-        tokenizer = self._service.engine.tokenizer
-        return GrowingText(
-            echo=echo,
-            rendered=rendered,
-            details=RoundDetails(tokenizer) if self._asked.options.details else None,
-            logprobs=LogprobWriter(tokenizer, is_chat=self._is_chat, offset=len(echo)),
+    def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
+        self._request, self._asked, self._service = request, asked, service_of(request)
+        self._orders = orders_for(request, asked, read)
+        self._headers = ignored_header([*asked.ignored, *read.ignored])
+        tokenizer, details = self._service.engine.tokenizer, asked.reporting.details
+        echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
+        self._answer = Answer(
+            asked=asked,
+            request_id=request.scope["state"]["request_id"],
+            model=asked.model or self._service.model_name,
+            choices=[AnswerChoice(tokenizer, read.make_parser(), echo=echo, has_details=details) for echo in echoes],
+            num_prompt_tokens=sum(map(len, read.ids)),
+            drafter=asked.drafter or self._service.drafter_name,
         )
+        self._writer = make_writer(self._answer)
 
     async def respond(self) -> Response:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
-        abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.stream else None
+        abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.streams else None
         job = self._service.submit(self._orders, owner=owner_of(self._request), on_slow_reader=abort)
         watch = ClientWatch(self._request.receive, job)
         try:
-            if self._asked.stream:
+            if self._asked.streams:
                 events = self._pinged(job)
                 first = await self._first_of(events)
                 return EventStream(self._stream(job, first, events), watch, self._headers)
@@ -125,29 +68,12 @@ class Answering:
                 case ApiError():
                     raise happening
                 case DecodeStep():
-                    self._choices[index].take(happening)
-                    self._choices[index].logprobs.of(happening)
+                    self._answer.choices[index].take(happening)
                 case Generation():
                     self._finish(index, happening)
         if job.early_end is not None:
             return Response(status_code=GONE)
-        body = {
-            "object": "chat.completion" if self._is_chat else "text_completion",
-            **self._about,
-            "choices": [self._choice_body(index) for index in range(len(self._choices))],
-            **self._numbers(),
-        }
-        return JSONResponse(body, headers=self._headers)
-
-    def _choice_body(self, index: int) -> Body:
-        choice = self._choices[index]
-        text, thought = "".join(choice.content), "".join(choice.thought)
-        said: Body = {"text": text}
-        if self._is_chat:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            if thought:
-                said["message"]["reasoning_content"] = thought
-        return {"index": index, **said, "logprobs": choice.logprobs.whole(), "finish_reason": choice.finish}
+        return JSONResponse(self._writer.whole(), headers=self._headers)
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
         """The job's events with regular pings."""
@@ -163,93 +89,43 @@ class Answering:
         async for event in events:
             if isinstance(event[1], ApiError):
                 raise event[1]
-            if event[1] is Mark.PING or isinstance(event[1], DecodeStep):
-                return event
+            return event
         return None
 
     async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-        writer = EventWriter(CHAT if self._is_chat else TEXT, self._about)
         if first is None:
             return
-        yield self._opening(writer) + self._event(writer, job, first)
+        yield self._writer.begin() + self._event(first)
         pieces = b""  # events that arrived together are sent together
         async for event in events:
-            pieces += self._event(writer, job, event)
+            pieces += self._event(event)
             if pieces and not job.has_unread:
                 yield pieces
                 pieces = b""
         if job.early_end is None and job.error is None:
-            pieces += writer.event([], **self._numbers()) if self._asked.says_usage else b""
-            pieces += DONE
+            pieces += self._writer.close()
         if pieces:
             yield pieces
 
-    def _opening(self, writer: EventWriter) -> bytes:
-        """The first event of every text, with the role or the echoed prompt."""
-        roots = self._usage_so_far()
-        if self._is_chat:
-            begin = {"role": "assistant", "content": ""}
-            return b"".join(writer.piece(index, begin, **roots) for index in range(len(self._choices)))
-        echoed = [(index, choice.content[0]) for index, choice in enumerate(self._choices)]
-        return b"".join(writer.piece(index, {"text": text}, **roots) for index, text in echoed if text)
-
-    def _event(self, writer: EventWriter, job: Job, event: Event) -> bytes:
+    def _event(self, event: Event) -> bytes:
         """A job's event as bytes to send; may be empty."""
         index, happening = event
         match happening:
             case DecodeStep():
-                return self._round(writer, index, happening)
+                return self._writer.add(index, self._answer.choices[index].take(happening))
             case Generation():
                 self._finish(index, happening)
-                return self._ending(writer, index)
+                return self._writer.end(index)
             case ApiError():
-                return error_event(happening, self._request.scope["state"]["request_id"])
+                return self._writer.fail(happening)
             case Mark.PING:
-                return PING
+                return self._writer.wait()
         return b""
 
-    def _round(self, writer: EventWriter, index: int, step: DecodeStep) -> bytes:
-        choice = self._choices[index]
-        added, roots = choice.take(step)
-        logprobs = choice.logprobs.of(step)
-        if not self._is_chat:
-            added = {"text": added["content"]} if added else {}
-        if not (added or roots or logprobs):
-            return b""
-        return writer.piece(index, added, logprobs=logprobs, **roots, **self._usage_so_far())
-
-    def _ending(self, writer: EventWriter, index: int) -> bytes:
-        """The last event of a text; that of the last text has the timings, as in llama-server."""
-        is_last = index == len(self._choices) - 1 and not self._asked.says_usage
-        roots = {"timings": self._numbers()["timings"]} if is_last else self._usage_so_far()
-        return writer.piece(index, {}, self._choices[index].finish, **roots)
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        options = self._asked.stream_options
-        if options is None or not options.include_usage:
-            return {}
-        if not options.continuous_usage_stats:
-            return {"usage": None}
-        num_new = sum(choice.num_tokens for choice in self._choices)
-        return {
-            "usage": counted(sum(len(order.prompt_ids) for order in self._orders[:: self._asked.num_choices]), num_new)
-        }
-
     def _finish(self, index: int, result: Generation) -> None:
-        choice = self._choices[index]
-        choice.result = result
-        self._service.metrics.end(choice.finish or "stop")
-
-    def _numbers(self) -> dict[str, Any]:
-        """Usage of all texts and the timings of the last one."""
-        results = [choice.result for choice in self._choices if choice.result is not None]
-        rounds = self._choices[-1].rounds
-        drafter = self._asked.options.drafter or self._service.drafter_name
-        last = rounds[-1] if rounds else None
-        return {
-            "usage": usage(results, drafter, last, num_choices=self._asked.num_choices),
-            "timings": timings(results[-1].stats),
-        }
+        choice = self._answer.choices[index]
+        choice.end(result)
+        self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
 
 
 async def ping(job: Job, every_s: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 import forerun
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.routes.strict_route import REFUSALS, service_for
 
 router = APIRouter(responses=REFUSALS)

@@ -13,6 +13,7 @@ LOADING: Final = "Loading model"
 router = APIRouter(responses={"4XX": REFUSALS["4XX"]})
 
 
+@router.get("/v1/health", include_in_schema=False)
 @router.get("/health", responses={503: {"description": "The model is being loaded, or the engine has ended."}})
 async def show_health(request: Request) -> JSONResponse:
     """200 once the model is loaded, as in llama-server."""

@@ -1,35 +1,53 @@
-"""GET /v1/models and /version."""
+"""GET /v1/models, /version and /props."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 import forerun
-from forerun.server.routes.strict_route import REFUSALS, models_of
+from forerun.server.routes.strict_route import REFUSALS, models_of, service_for
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 router = APIRouter(responses=REFUSALS)
 
 
+@router.get("/models", include_in_schema=False)
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """The models that are served."""
+    """The models that are served; the list `models` is llama-server's."""
     models = models_of(request)
-    return {"object": "list", "data": [about(models, service) for service in models.services]}
+    data = [about(models, service) for service in models.services]
+    return {"object": "list", "data": data, "models": [{"name": item["id"], "model": item["id"]} for item in data]}
 
 
+@router.get("/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}")
 async def show_model(request: Request, name: str) -> dict[str, Any]:
     """The model with this name."""
     models = models_of(request)
-    return about(models, models.find(name))
+    return about(models, models.find(name, is_exact=True))
 
 
 @router.get("/version")
 async def show_version() -> dict[str, str]:
     """forerun's version."""
     return {"version": forerun.__version__}
+
+
+@router.get("/props")
+async def show_props(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The model's context and chat template, as in llama-server. Without a name, those of the first model."""
+    engine = (service := await service_for(request, model)).engine
+    template = engine.tokenizer.chat_template
+    return {
+        "default_generation_settings": {"n_ctx": engine.max_length},
+        "total_slots": 1,
+        "model_alias": service.model_name,
+        "chat_template": "" if template is None else template.source,
+        **({} if template is None else dict(template.special_tokens)),
+        "build_info": f"forerun-{forerun.__version__}",
+    }
 
 
 def about(models: ServedModels, service: Service) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "page"
 POLICY: Final = (

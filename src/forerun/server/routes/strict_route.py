@@ -1,6 +1,6 @@
 """Routes that require strict JSON, the schemas of their error answers, and access to the request's model and owner."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -8,43 +8,35 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from forerun.server.guard.strict_json import read_json
+from forerun.server.protocols.errors import ErrorAnswer
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
 
-class ErrorDetail(BaseModel):
-    """The fields of an error in OpenAI's format."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    request_id: str
-
-
-class ErrorAnswer(BaseModel):
-    """An error in OpenAI's format."""
-
-    error: ErrorDetail
-
-
-REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": {"model": ErrorAnswer, "description": "The request cannot be answered."},
-    "5XX": {"model": ErrorAnswer, "description": "The server cannot answer now."},
-}
-
-# The answer to a generation request: one object, or events.
-TEXT_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "The text, whole or as events.",
-        "content": {
-            "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
-            "text/event-stream": {  # the schema of one event
-                "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
-            },
-        },
+def refusals(error_type: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Describes the error answers of a route."""
+    return {
+        "4XX": {"model": error_type, "description": "The request cannot be answered."},
+        "5XX": {"model": error_type, "description": "The server cannot answer now."},
     }
-}
+
+
+REFUSALS: Final = refusals(ErrorAnswer)
+
+
+def text_answer(keys: Sequence[str]) -> dict[int | str, dict[str, Any]]:
+    """Describes the answer to a request for a text: one object with these keys, or events."""
+    return {
+        200: {
+            "description": "The text, whole or as events.",
+            "content": {
+                "application/json": {"schema": {"type": "object", "required": [*keys]}},
+                "text/event-stream": {  # the schema of one event
+                    "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+                },
+            },
+        }
+    }
 
 
 class StrictRequest(Request):

@@ -1,67 +1,62 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""The routes that write texts, and those that count a prompt's tokens: one of each protocol."""
 
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
-from forerun.server.protocol.unsupported import UNSUPPORTED, refuse_unsupported
+from forerun.server.protocols.protocol import ApiProtocol, Counting
+from forerun.server.protocols.registered import PROTOCOLS
 from forerun.server.routes.answering import Answering
-from forerun.server.routes.orders import orders_for
-from forerun.server.routes.strict_route import REFUSALS, TEXT_ANSWER, StrictRoute, owner_of, service_for
-
-router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
-DEFAULT_TOKENS: Final = 16  # OpenAI's, of a completion
+from forerun.server.routes.strict_route import StrictRoute, owner_of, refusals, service_for, text_answer
 
 
-@router.post("/v1/chat/completions", response_class=Response, responses=TEXT_ANSWER)
-async def chat_completions(request: Request, asked: ChatRequest) -> Response:
-    """Answer a conversation."""
-    refuse_unsupported(asked.others)
-    service = await service_for(request, asked.model)
-    service.require_room(owner_of(request))
-    continues = bool(asked.continue_final_message)
-    if continues and asked.add_generation_prompt:
-        raise invalid(
-            "continue_final_message continues the last message, and add_generation_prompt begins another one: set "
-            "only one of them.",
-            param="continue_final_message",
-        )
-    variables = dict(asked.chat_template_kwargs or {})
-    if asked.add_generation_prompt is not None:
-        variables["add_generation_prompt"] = asked.add_generation_prompt
-    async with service.prompts.turn(owner_of(request)):
-        prompt_ids, rendered = await service.prompts.chat(messages_of(asked.messages), variables, continues=continues)
-        prediction = await service.prompts.prediction(asked.predicted())
-    wanted = asked.max_completion_tokens or asked.max_tokens
-    orders = orders_for(request, asked, [prompt_ids], wanted=wanted, param="messages", prediction=prediction)
-    unknown = dict.fromkeys(service.prompts.unknown_variables(asked.chat_template_kwargs or {}))
-    splits = service.splits_thoughts and not continues  # a continued text is an answer, not reasoning
-    answering = Answering(request, asked, orders, ignored=asked.others | unknown, rendered=rendered if splits else None)
-    return await answering.respond()
+def writing_router() -> APIRouter:
+    """The routes of all protocols."""
+    router = APIRouter(route_class=StrictRoute)
+    for protocol in PROTOCOLS:
+        add_route(router, protocol)
+        if protocol.counting is not None:
+            add_counting(router, protocol, protocol.counting)
+    return router
 
 
-@router.post("/v1/completions", response_class=Response, responses=TEXT_ANSWER)
-async def completions(request: Request, asked: CompletionRequest) -> Response:
-    """Continue texts."""
-    refuse_unsupported(asked.others)
-    if asked.echo and asked.logprobs is not None:
-        name = "echo with logprobs"
-        raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
-    service = await service_for(request, asked.model)
-    service.require_room(owner_of(request))
-    reader, prompts = service.prompts, asked.prompts()
-    async with reader.turn(owner_of(request)):
-        prompt_ids = [await reader.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-        orders = orders_for(request, asked, prompt_ids, wanted=asked.max_tokens or DEFAULT_TOKENS, param="prompt")
-        echoes = None
-        if asked.echo:
-            texts = [prompt if isinstance(prompt, str) else await reader.decode(prompt) for prompt in prompts]
-            echoes = [text for text in texts for _ in range(asked.num_choices)]
-    return await Answering(request, asked, orders, ignored=asked.others, echoes=echoes).respond()
+def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
+    """Add a protocol's route for texts."""
+
+    async def write_text(request: Request, body: Any) -> Response:
+        asked = protocol.read(body)
+        service = await service_for(request, asked.model)
+        service.require_room(owner_of(request))
+        async with service.prompts.turn(owner_of(request)):
+            read = await service.prompts.read(asked)
+        return await Answering(request, asked, read, protocol.writer).respond()
+
+    write_text.__annotations__["body"] = protocol.request
+    for path in protocol.paths:
+        router.add_api_route(
+            path, write_text, methods=["POST"], response_class=Response, include_in_schema=path == protocol.paths[0],
+            responses=text_answer(protocol.keys) | refusals(protocol.error_type), summary=protocol.summary,
+            name=name_of(path),
+        )  # fmt: skip
 
 
-def messages_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """The messages as dictionaries for the chat template."""
-    return [message.model_dump(exclude_unset=True) for message in messages]
+def add_counting(router: APIRouter, protocol: ApiProtocol, counting: Counting) -> None:
+    """Add a protocol's route that counts tokens. It waits for no other request."""
+
+    async def count_tokens(request: Request, body: Any) -> dict[str, Any]:
+        asked = counting.read(body)
+        service = await service_for(request, asked.model)
+        async with service.prompts.turn(owner_of(request)):
+            read = await service.prompts.read(asked)
+        return counting.write(sum(map(len, read.ids)))
+
+    count_tokens.__annotations__["body"] = counting.request
+    for path in counting.paths:
+        router.add_api_route(
+            path, count_tokens, methods=["POST"], include_in_schema=path == counting.paths[0],
+            responses=refusals(protocol.error_type), summary="Count a prompt's tokens.", name=name_of(path),
+        )  # fmt: skip
+
+
+def name_of(path: str) -> str:
+    return path.removeprefix("/").replace("/", "_")

@@ -1,13 +1,14 @@
-"""POST /tokenize and /detokenize, as vLLM has them."""
+"""POST /tokenize and /detokenize, as vLLM and llama-server have them, and llama-server's /apply-template."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from forerun.server.protocol.errors import invalid
-from forerun.server.protocol.requests import DetokenizeRequest, TokenizeRequest
+from forerun.server.protocols.conversation import conversation
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.tokens import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from forerun.server.protocols.tools import function_tools, tool_use
 from forerun.server.routes.strict_route import REFUSALS, StrictRoute, owner_of, service_for
-from forerun.server.routes.texts import messages_of
 
 router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 
@@ -16,23 +17,38 @@ router = APIRouter(route_class=StrictRoute, responses=REFUSALS)
 async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     """The ids of a text, or of a conversation."""
     service = await service_for(request, asked.model)
-    if (asked.prompt is None) == (asked.messages is None):
-        raise invalid("Give either prompt or messages.", param="prompt")
-    variables = dict(asked.chat_template_kwargs or {})
-    if asked.add_generation_prompt is not None:
-        variables["add_generation_prompt"] = asked.add_generation_prompt
-    async with service.prompts.turn(owner_of(request)):
-        if asked.messages is None:
-            ids = await service.prompts.text(asked.prompt or "", add_special_tokens=asked.add_special_tokens)
+    if [asked.prompt, asked.messages, asked.content].count(None) != 2:
+        raise invalid("Give one of prompt, messages and content.", param="prompt")
+    reader = service.prompts
+    async with reader.turn(owner_of(request)):
+        if asked.messages is not None:
+            ids = (
+                await reader.rendered(conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto")))
+            ).ids
+        elif asked.content is not None:
+            ids = await reader.text(asked.content, add_special_tokens=asked.add_special)
         else:
-            ids, _ = await service.prompts.chat(messages_of(asked.messages), variables)
-    return {"count": len(ids), "max_model_len": service.engine.max_length, "tokens": ids}
+            ids = await reader.text(asked.prompt or "", add_special_tokens=asked.add_special_tokens)
+        told = {"count": len(ids), "max_model_len": service.engine.max_length}
+        if not asked.with_pieces:
+            return {**told, "tokens": ids}
+        return {**told, "tokens": [{"id": id_, "piece": await reader.decode((id_,))} for id_ in ids]}
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, asked: DetokenizeRequest) -> dict[str, str]:
-    """The text of these ids."""
+    """The text of these ids, under vLLM's name and llama-server's."""
     service = await service_for(request, asked.model)
     service.prompts.require_vocabulary(asked.tokens, param="tokens")
     async with service.prompts.turn(owner_of(request)):
-        return {"prompt": await service.prompts.decode(asked.tokens)}
+        text = await service.prompts.decode(asked.tokens)
+    return {"prompt": text, "content": text}
+
+
+@router.post("/apply-template")
+async def apply_template(request: Request, asked: TemplateRequest) -> dict[str, str]:
+    """A conversation as the chat template formats it."""
+    service = await service_for(request, asked.model)
+    chat = conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto"))
+    async with service.prompts.turn(owner_of(request)):
+        return {"prompt": (await service.prompts.rendered(chat)).text}

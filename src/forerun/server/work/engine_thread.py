@@ -9,10 +9,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, NumericalError
+from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError, NumericalError
 from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
-from forerun.server.protocol.errors import ApiError, internal, invalid
+from forerun.server.protocols.errors import ApiError, internal, invalid
+from forerun.server.work.chats import sentence
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import Job, Mark, Order
 
@@ -135,13 +136,16 @@ class EngineThread:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
         with engine.stream(
-            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner
-        ) as stream:
+            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
+            shown_tokens=order.shown_tokens,
+        ) as stream:  # fmt: skip
             for part in stream.prefill():
                 tally.read(part)
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()
+            if order.only_reads:
+                stream.cancel()
             for step in stream:
                 tally.write(step)
                 if job.early_end is not None:
@@ -160,6 +164,8 @@ class EngineThread:
                 return error
             case ContextOverflowError():
                 return invalid("The prompt does not fit into the model's context.", code="context_length_exceeded")
+            case GrammarError():
+                return invalid(sentence(error), code="invalid_grammar")
             case ConfigError():
                 return invalid("The model does not support these settings.", code="invalid_value")
             case NumericalError():

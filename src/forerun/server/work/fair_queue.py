@@ -6,7 +6,7 @@ from threading import Condition
 from typing import Final
 
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import ApiError
+from forerun.server.protocols.errors import ApiError
 from forerun.server.work.job import Job
 
 SHARE_OF_A_KEY: Final = 0.5  # of max_queued_tokens

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DecodeStep, Generation
-from forerun.server.protocol.errors import ApiError, stopping
+from forerun.server.protocols.errors import ApiError, stopping
 
 
 class EarlyEnd(StrEnum):
@@ -34,6 +34,8 @@ class Order:
     """One text to write; see `Engine.stream`.
 
     Args:
+        shown_tokens: special tokens that stay in the text.
+        only_reads: read the prompt and write nothing.
         times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
     """
 
@@ -42,6 +44,8 @@ class Order:
     drafter: str | None = None
     prediction: Sequence[int] = ()
     owner: str = ""
+    shown_tokens: Sequence[str] = ()
+    only_reads: bool = False
     times_plain: bool = False
 
 

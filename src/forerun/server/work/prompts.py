@@ -1,25 +1,57 @@
 """Converts a request's prompts to token ids, in threads outside the event loop and with limits on time and memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from forerun.core.errors import ConfigError
+from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
-from forerun.server.protocol.errors import ApiError, invalid
-from forerun.text.bounded_child import LimitError, Limits
-from forerun.text.chat_template import ChatTemplate
-from forerun.text.message import Message
+from forerun.server.protocols.answer import EventParser, PlainParser
+from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
+from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
+from forerun.server.protocols.shapes import INVALID_GRAMMAR
+from forerun.server.work.chats import ChatReader, ReadChat, sentence
+from forerun.server.work.forms import schemas_of
+from forerun.server.work.middles import MiddleReader, middle_reader
+from forerun.text.bounded_child import Limits
+from forerun.text.grammar_check import GrammarCheck, GrammarFaultError
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
 
 Found = TypeVar("Found")
-ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
+MOST_SAID: Final = 300  # characters of a fault
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
 NUM_READERS: Final = 4  # owners whose prompts are read at a time, so that an owner with long prompts delays no other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPrompts:
+    """A request's prompts as the model reads them.
+
+    Args:
+        ids: of each prompt.
+        echoes: the texts of the prompts, if the answers begin with them; else empty.
+        make_parser: makes a parser of an answer's text.
+        grammar: what the answers must look like.
+        shown_tokens: special tokens that the parser needs in the text.
+        end_ids: tokens that end an answer, besides the model's own.
+        prediction: ids of a text that the answers may resemble.
+        ignored: names of fields that have no effect on this model.
+    """
+
+    ids: Sequence[Sequence[int]]
+    echoes: Sequence[str] = ()
+    make_parser: Callable[[], EventParser] = PlainParser
+    grammar: Grammar | None = None
+    shown_tokens: Sequence[str] = ()
+    end_ids: Sequence[int] = ()
+    prediction: Sequence[int] = ()
+    ignored: Sequence[str] = ()
 
 
 class PromptReader:
@@ -34,27 +66,30 @@ class PromptReader:
             engine.spec.vocab_size,
             engine.max_length,
         )
-        self._variables = engine.config.chat_template_kwargs
         self._threads = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="tokenizer")
         self._turns: dict[str, asyncio.Lock] = {}
-        self._template = engine.tokenizer.chat_template
-        self._limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
-        self._asked_for = frozenset[str]()  # variables of the template, known after `begin`
+        limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
+        template = engine.tokenizer.chat_template
+        self._chats = None if template is None else ChatReader(engine, template, limits)
+        self._middles = middle_reader(engine.tokenizer)
+        self._engine, self._grammars = engine, GrammarCheck()
 
     async def begin(self) -> None:
-        """Find the chat template's variables, which takes a moment.
+        """Find what the chat template knows, which takes a moment.
 
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
         """
-        if (template := self._template) is not None:
-            loop = asyncio.get_running_loop()
-            self._asked_for = await loop.run_in_executor(self._threads, lambda: template.variables(self._limits))
+        loop = asyncio.get_running_loop()
+        if self._chats is not None:
+            await loop.run_in_executor(self._threads, self._chats.begin)
+        await loop.run_in_executor(self._threads, self._grammars.begin)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._template is not None:
-            self._template.close()
+        self._grammars.close()
+        if self._chats is not None:
+            self._chats.close()
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
@@ -74,32 +109,57 @@ class PromptReader:
         finally:
             lock.release()
 
-    def unknown_variables(self, variables: Mapping[str, object]) -> list[str]:
-        """The names of variables that the chat template does not use."""
-        return [name for name in variables if name not in self._asked_for]
+    async def read(self, asked: Asked) -> ReadPrompts:
+        """The token ids of a request's prompts, and what is needed to read its answers.
 
-    async def chat(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, object], *, continues: bool = False
-    ) -> tuple[list[int], str]:
-        """Ids of a conversation, and its text as formatted by the chat template.
+        Raises:
+            ApiError: a prompt or the grammar cannot be read, or the model cannot do what is asked.
+        """
+        match asked.prompt:
+            case Chat() as chat:
+                read = await self._apart(lambda: self._chats_of().read(chat, asked.grammar))
+                found = ReadPrompts(
+                    ids=[read.ids], grammar=read.grammar, make_parser=read.make_parser, ignored=read.ignored,
+                    shown_tokens=read.shown_tokens,
+                )  # fmt: skip
+            case PlainTexts(prompts=prompts, echoes=echoes):
+                ids = [await self.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+                texts = [prompt if isinstance(prompt, str) else await self.decode(prompt) for prompt in prompts]
+                found = ReadPrompts(ids=ids, echoes=texts if echoes else (), grammar=asked.grammar)
+            case Middle() as gap:
+                middles = self._middles_of()
+                found = ReadPrompts(
+                    ids=[await self._apart(lambda: middles.ids(gap))], echoes=[gap.prefix] if gap.echoes else (),
+                    grammar=asked.grammar, end_ids=middles.end_ids,
+                )  # fmt: skip
+        if (grammar := found.grammar) is not None:
+            await self._apart(lambda: self._require_grammar(grammar, asked))
+        return replace(found, prediction=await self.prediction(asked.prediction))
 
-        Args:
-            continues: end the text with the last message, an answer that the model continues.
+    async def rendered(self, chat: Chat) -> ReadChat:
+        """A conversation as the model reads it.
 
         Raises:
             ApiError: the model has no template, or the template refuses the messages.
         """
-        template = self._template
-        if template is None:
+        chats = self._chats_of()
+        return await self._apart(lambda: chats.read(chat))
+
+    def _chats_of(self) -> ChatReader:
+        if self._chats is None:
             raise invalid(
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
-        known = {name: value for name, value in variables.items() if name in self._asked_for or name == ADD_PROMPT}
-        variables = {**self._variables, **known}
-        parted = await self._apart(lambda: self._tokenizer.parted(messages))
-        variables = self._tokenizer.parted_variables(variables)
-        text = await self._apart(lambda: rendered(template, parted, variables, self._limits, continues=continues))
-        return await self._apart(lambda: self._tokenizer.encode_rendered(text)), text
+        return self._chats
+
+    def _middles_of(self) -> MiddleReader:
+        if self._middles is None:
+            raise invalid(
+                "This model has no marks to fill in the middle of a text: leave the suffix out, or serve a model for "
+                "code that has them.",
+                param="suffix", code="no_infill",
+            )  # fmt: skip
+        return self._middles
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text."""
@@ -110,6 +170,21 @@ class PromptReader:
         ids = await self.text(text, add_special_tokens=False) if text else []
         return ids[: self._max_length]
 
+    def _require_grammar(self, grammar: Grammar, asked: Asked) -> None:
+        """Raise ApiError, which names the cause, for a grammar that cannot be used."""
+        at = asked.grammar_at if asked.grammar is not None else "tools"
+        try:
+            self._grammars.require(grammar, schemas_of(asked))
+            self._engine.require_grammar(grammar)
+        except GrammarFaultError as error:
+            place = error.place or at
+            raise invalid(
+                f"What {place} demands cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
+                param=place.partition(".")[0], code=INVALID_GRAMMAR,
+            ) from None  # fmt: skip
+        except ConfigError as error:
+            raise invalid(sentence(error), param=at.partition(".")[0], code=INVALID_GRAMMAR) from None
+
     def require_prompt(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for an empty prompt, for ids that the model lacks, and if no room is left for an answer."""
         if not ids:
@@ -119,12 +194,7 @@ class PromptReader:
                 f"The prompt has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
             )
         if len(ids) >= self._max_length:
-            raise invalid(
-                f"This model's maximum context length is {self._max_length} tokens, and the prompt has {len(ids)}: "
-                "shorten it.",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            raise PromptTooLongError(len(ids), self._max_length)
 
     def require_vocabulary(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for ids that the model lacks."""
@@ -151,25 +221,3 @@ class PromptReader:
 
 def too_slow() -> ApiError:
     return ApiError(503, "Reading the prompt took too long: try again later.", code="prompt_timeout", retry_after_s=10)
-
-
-def rendered(
-    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], limits: Limits,
-    *, continues: bool = False,
-) -> str:  # fmt: skip
-    """The text of a conversation, as formatted by the chat template.
-
-    Raises:
-        ApiError: the template refuses the conversation, or takes too much time or memory.
-    """
-    try:
-        return template.render(messages, variables, limits, continue_final_message=continues)
-    except LimitError:
-        raise invalid(
-            "The model's chat template takes too much time or memory for these messages.",
-            param="messages",
-            code="template_limit",
-        ) from None
-    except ConfigError as error:
-        reason = str(error)
-        raise invalid(f"{reason[:1].upper()}{reason[1:]}.", param="messages") from None

@@ -13,7 +13,7 @@ from typing import Final
 from forerun.core.errors import ForerunError
 from forerun.server.config import ServerConfig
 from forerun.server.merged_metrics import merged
-from forerun.server.protocol.errors import ApiError, stopping
+from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.job import TOO_LATE
 from forerun.server.work.service import Service
@@ -21,6 +21,7 @@ from forerun.server.work.service import Service
 logger = logging.getLogger(__name__)
 
 READY: Final = "forerun:ready "
+FOREIGN_NAMES: Final = ("claude-",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +126,15 @@ class ServedModels:
         else:
             self._on_end(error)
 
-    def find(self, name: str | None) -> Service:
+    def find(self, name: str | None, *, is_exact: bool = False) -> Service:
         """The model with this name; for None, the first model.
+
+        Clients for one provider send that provider's names, also in requests of which the user cannot set the model.
+        So a single model has every name, and the first of several has those of Anthropic's models, unless
+        `requires_model_name` is set.
+
+        Args:
+            is_exact: only a model's own names count.
 
         Raises:
             ApiError: there is no such model.
@@ -134,6 +142,9 @@ class ServedModels:
         for service in self.services:
             if name in (None, service.model_name, service.target):
                 return service
+        is_foreign = name is not None and name.startswith(FOREIGN_NAMES)
+        if not (is_exact or self.config.requires_model_name) and (is_foreign or not self.are_several):
+            return self.first
         message = f"The model does not exist on this server, which has {', '.join(self.names)}."
         raise ApiError(404, message, code="model_not_found", param="model")
 

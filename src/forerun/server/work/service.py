@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from forerun.core.steps import Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics, TextTally
-from forerun.server.protocol.errors import ApiError, loading, stopping
-from forerun.server.protocol.thinking import has_thinking
+from forerun.server.protocols.errors import ApiError, loading, stopping
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job, Order
@@ -138,12 +137,6 @@ class Service:
     def is_ready(self) -> bool:
         """True if the last pass of the target succeeded and new requests are accepted."""
         return self.state == EngineState.READY.value
-
-    @property
-    def splits_thoughts(self) -> bool:
-        """True if the model's chat template has think tags."""
-        template = self.engine.tokenizer.chat_template
-        return template is not None and has_thinking(template.source)
 
     def require_room(self, owner: str) -> None:
         """Raise ApiError if the queue is full for this key. Called before the prompt is tokenized, which is slow."""

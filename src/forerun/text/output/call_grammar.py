@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from forerun.core.grammar import Grammar
-from forerun.text.output.call_schema import JSON_STYLE, Schema, is_text, parameters_of, tamed
-from forerun.text.output.loose_grammar import gemma_arguments, pythonic_arguments
+from forerun.text.output.call_schema import Schema, is_text, parameters_of
+from forerun.text.output.loose_grammar import gemma_arguments, json_value, pythonic_arguments
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
 SPACE: Final = "/[ \\n]{0,4}/"
@@ -31,7 +31,7 @@ def call_grammar(
         tools: as in OpenAI's API.
         choice: "auto": behind the mark of a call, one must follow. "required": there must be a call. Otherwise the name
             of the tool that must be called.
-        is_parallel: whether several calls may follow each other.
+        is_parallel: whether several calls may follow each other, where the template takes them in one message.
         added: ids of the vocabulary's added tokens by text. They can only be written as tokens.
         is_thinking: whether the prompt leaves a thought open; then the grammar holds behind the thought.
     """
@@ -43,7 +43,7 @@ def call_grammar(
     lark = Lark(format, added)
     one_of = " | ".join([lark.call_of(number, function) for number, function in enumerate(functions)])
     lark.rules["call"] = one_of
-    calls = lark.calls(is_parallel=is_parallel, is_auto=is_auto)
+    calls = lark.calls(is_parallel=is_parallel and not traits.wants_single_calls, is_auto=is_auto)
     if is_auto:
         return lark.grammar(calls, trigger=format.begin)
     thought = HARMONY_THOUGHT if format.kind == "harmony" else traits.thought
@@ -89,7 +89,7 @@ class Lark:
         format = self._format
         if format.kind == "harmony":
             return "call"
-        begin = format.call_begin + (format.name_begin if format.kind in ("tagged", "gemma") else "")
+        begin = format.call_begin + format.name_begin
         before, after = format.section_begin, format.section_end
         if format.is_list:
             before, after = before + "[", "]" + after
@@ -98,7 +98,9 @@ class Lark:
             first = first[first.index(format.begin) + len(format.begin) :]
         more = f" ({self.text(format.separator + begin)} call {self.text(format.call_end)})*"
         has_more = is_parallel and (not is_auto or before != "")
-        return f"{self.text(first)} call {self.text(format.call_end)}{more if has_more else ''} {self.text(after)}"
+        # Many models write a line's end between their last call and the end: it must not oblige to another call.
+        end = f" {SPACE}" if has_more and not is_auto else ""
+        return f"{self.text(first)} call {self.text(format.call_end)}{more if has_more else ''} {self.text(after)}{end}"
 
     def call_of(self, number: int, function: Mapping[str, Any]) -> str:
         """The name of a rule for a call of this tool, without the marks around calls."""
@@ -106,12 +108,13 @@ class Lark:
         match format.kind:
             case "json":
                 head = f"{{{json.dumps(format.name_key)}: {json.dumps(name)}, {json.dumps(format.arguments_key)}: "
-                rule = f"{self.text(head)} {self._json(schema)} {self.text('}')}"
+                rule = f"{self.text(head)} {json_value(schema, {})} {self.text('}')}"
             case "named":
-                rule = f"{self.text(name)} {self._name_end()} {self._json(schema)}"
+                number_of = '":" /[0-9]+/' if format.is_numbered else ""
+                rule = f"{self.text(name)} {number_of} {self.text(format.name_end)} {json_value(schema, {})}"
             case "harmony":
                 begin, middle, end = map(self.text, HARMONY_CALL)
-                rule = f"{begin} {self.text(name)} {middle} {self._json(schema)} {end}"
+                rule = f"{begin} {self.text(name)} {middle} {json_value(schema, {})} {end}"
             case "tagged":
                 rule = f"{self.text(name + format.name_end)} {self._tagged(schema)} {self.text(format.arguments_end)}"
             case "pythonic":
@@ -121,13 +124,6 @@ class Lark:
         self.rules[f"call_{number}"] = rule
         return f"call_{number}"
 
-    def _json(self, schema: Schema) -> str:
-        return f"%json {json.dumps({**tamed(schema), **JSON_STYLE})}"
-
-    def _name_end(self) -> str:
-        end = self._format.name_end
-        return f'":" /[0-9]+/ {self.text(end[2:])}' if end.startswith(":0") else self.text(end)
-
     def _tagged(self, schema: Schema) -> str:
         """The arguments in the schema's order, those that are not required at will."""
         format, required = self._format, schema.get("required", ())
@@ -136,8 +132,7 @@ class Lark:
             begin = self.text(f"{format.parameter_begin}{key}{format.parameter_name_end}")
             value = said if isinstance(said, Mapping) else {}
             if not is_text(value):
-                shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-                rest = f"{self._json({**value, **shared})} {self.text(format.parameter_end)}"
+                rest = f"{json_value(value, schema)} {self.text(format.parameter_end)}"
             elif values := value.get("enum"):
                 rest = f"({' | '.join(map(self.text, values))}) {self.text(format.parameter_end)}"
             else:

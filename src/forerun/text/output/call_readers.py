@@ -100,7 +100,8 @@ def read_call_object(source: TextSource, sink: CallSink, format: CallFormat) -> 
 
 def read_named_call(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
     """Read a name and then the arguments as JSON."""
-    yield from source.expect(format.name_begin)
+    if format.name_begin:
+        yield from source.optional(format.name_begin.strip())
     if not format.begin:
         yield from _expect_name(source, sink)
     name = known_name(sink, (yield from source.before([format.name_end.strip() or "\n"], MAX_NAME)))

@@ -99,7 +99,8 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         wants_single_calls=not drops
         and probe.text([USER, call]) is not None
         and probe.text([USER, _call_message(NAMES, is_mapping=is_mapping, empty=empty)]) is None,
-        drops_calls=drops and "<|tool_calls_section_begin|>" not in source,  # Kimi's history has names in ids alone
+        wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names in ids alone
+        drops_calls=drops and (calls is None or not calls.is_numbered),
         wants_tool_responses="tool_responses" in source
         and not has_results
         and probe.shows(RESULT, [USER, {**call, "tool_responses": [given_result]}]),

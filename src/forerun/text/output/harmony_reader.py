@@ -45,6 +45,7 @@ def read_harmony(source: TextSource, sink: HarmonySink) -> Step[None]:
         except NotACallError:  # text without a header
             assert source.anchor is not None, "nothing was read for good"
             source.at = source.anchor
+            sink.say(source.take(len((yield from source.which(BEGINS)))))
         channel, recipient = CHANNEL.search(header), RECIPIENT.search(header)
         source.settle()
         if recipient is not None:

@@ -27,8 +27,8 @@ FORMATS: Final = (
     )),
     (("<|tool_calls_section_begin|>",), CallFormat(
         kind="named", section_begin="<|tool_calls_section_begin|>", section_end="<|tool_calls_section_end|>",
-        call_begin="<|tool_call_begin|>functions.", name_end=":0<|tool_call_argument_begin|>",
-        call_end="<|tool_call_end|>",
+        call_begin="<|tool_call_begin|>", name_begin="functions.", name_end="<|tool_call_argument_begin|>",
+        is_numbered=True, call_end="<|tool_call_end|>",
     )),
     (("<|tool_call_start|>",), CallFormat(
         kind="pythonic", section_begin="<|tool_call_start|>", section_end="<|tool_call_end|>", is_list=True,

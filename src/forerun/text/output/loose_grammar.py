@@ -1,52 +1,112 @@
 """Rules, in llguidance's Lark, for arguments that are written like Python's or as Gemma 4 does."""
 
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from forerun.text.output.call_schema import Schema
+from forerun.text.output.call_schema import JSON_STYLE, Schema, is_text, tamed
 
-NUMBER: Final = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
-INTEGER: Final = r"/-?(0|[1-9][0-9]*)/"
-PYTHON_RULES: Final = {
-    "py_text": r"/\"([^\"\\\n]|\\[\"\\nt])*\"/ | /'([^'\\\n]|\\['\\nt])*'/",
-    "py_value": f'py_text | {NUMBER} | "True" | "False" | "None" | py_list | py_mapping',
-    "py_list": '"[" (py_value (", " py_value)*)? "]"',
-    "py_mapping": '"{" (py_text ": " py_value (", " py_text ": " py_value)*)? "}"',
-}
-PYTHON_TYPES: Final = {"string": "py_text", "integer": INTEGER, "number": NUMBER, "boolean": '("True" | "False")'}
+NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/"  # finite in float64
+INTEGER: Final = r"/-?(0|[1-9][0-9]{0,99})/"
+TRUE_OR_FALSE: Final = '("true" | "false")'
+BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+SHARED: Final = ("$defs", "definitions")
+Rules = dict[str, str]
 
 
-def pythonic_arguments(schema: Schema, rules: dict[str, str]) -> str:
-    """(a=1, b="x"): any of the arguments, typed where the schema says it plainly."""
-    rules.update(PYTHON_RULES)
-    return _arguments(schema, "(", ")", "=", ", ", PYTHON_TYPES, "py_value")
+def json_value(schema: Schema, whole: Schema) -> str:
+    """JSON for a part of a schema, which may refer to parts of the whole."""
+    shared = {name: whole[name] for name in SHARED if name in whole}
+    return f"%json {json.dumps({**tamed({**schema, **shared}), **JSON_STYLE})}"
 
 
-def gemma_arguments(schema: Schema, rules: dict[str, str], mark: str) -> str:
-    """{a:1,b:<|"|>x<|"|>}: likewise. `mark` stands around texts."""
-    is_token = mark.startswith("<[")
+def pythonic_arguments(schema: Schema, rules: Rules) -> str:
+    """(a=1, b="x"): values in JSON, which Python writes alike but for true, false and null."""
+
+    def value(said: Schema) -> str:
+        if said.get("type") == "boolean":
+            return '("True" | "False")'
+        return _number(said) or json_value(said, schema)
+
+    return in_order(schema, rules, ("(", "=", ", ", ")"), value)
+
+
+def gemma_arguments(schema: Schema, rules: Rules, mark: str) -> str:
+    """{a:1,b:<|"|>x<|"|>}: values with bare keys. `mark` stands around texts; how long they are is not held to."""
+    any_text = "/(?s:.*)/" if mark.startswith("<[") else "/[^<]*/"
     rules |= {
-        "gm_text": f"{mark} {'/(?s:.*)/' if is_token else '/[^<]*/'} {mark}",
-        "gm_value": f'gm_text | {NUMBER} | "true" | "false" | "null" | gm_list | gm_mapping',
+        "gm_text": f"{mark} {any_text} {mark}",
+        "gm_value": f'gm_text | {NUMBER} | {TRUE_OR_FALSE} | "null" | gm_list | gm_mapping',
         "gm_list": '"[" (gm_value ("," gm_value)*)? "]"',
         "gm_mapping": '"{" (gm_key ":" gm_value ("," gm_key ":" gm_value)*)? "}"',
         "gm_key": r"/[A-Za-z_][A-Za-z0-9_-]*/",
     }
-    types = {"string": "gm_text", "integer": INTEGER, "number": NUMBER, "boolean": '("true" | "false")'}
-    return _arguments(schema, "{", "}", ":", ",", types, "gm_value")
+
+    def value(said: Schema) -> str:
+        choices = said.get("enum", [said["const"]] if "const" in said else None)
+        if is_text(said):
+            return "gm_text" if choices is None else _one_of(f"{mark} {json.dumps(text)} {mark}" for text in choices)
+        match said:
+            case {"anyOf": [*schemas]} | {"oneOf": [*schemas]}:
+                return _one_of(map(value, map(_as_schema, schemas)))
+            case {"type": [*kinds]}:
+                return _one_of(value({**said, "type": kind}) for kind in kinds)
+            case {"type": "boolean"}:
+                return TRUE_OR_FALSE
+            case {"type": "null"}:
+                return '"null"'
+            case {"type": "array", "items": Mapping() as items}:
+                return f'"[" ({value(items)} ("," {value(items)})*)? "]"'
+            case {"type": "array"}:
+                return "gm_list"
+            case {"type": "object", "properties": _}:
+                return in_order(said, rules, ("{", ":", ",", "}"), value)
+            case {"type": "object"}:
+                return "gm_mapping"
+        return _number(said) or "gm_value"
+
+    return in_order(schema, rules, ("{", ":", ",", "}"), value)
 
 
-def _arguments(
-    schema: Schema, begin: str, end: str, joint: str, comma: str, types: Mapping[str, str], any_value: str
-) -> str:
-    entries = []
-    for key, said in schema["properties"].items():
-        kind = said.get("type") if isinstance(said, Mapping) else None
-        value = types.get(kind, any_value) if isinstance(kind, str) else any_value
-        entries.append(f"{json.dumps(key + joint)} {value}")
-    if not entries:
-        return json.dumps(begin + end)
-    one_of = f"({' | '.join(entries)})"
-    at_least = "" if schema.get("required") else "?"
-    return f"{json.dumps(begin)} ({one_of} ({json.dumps(comma)} {one_of})*){at_least} {json.dumps(end)}"
+def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], value: Callable[[Schema], str]) -> str:
+    """All properties in the schema's order, those that are not required at will.
+
+    Args:
+        marks: before the first, between a name and its value, between two, and behind the last.
+        value: the rule for a value of a schema.
+    """
+    begin, joint, comma, end = marks
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    first, later = '""', '""'  # what may follow before a property was written, and behind one
+    for key, said in reversed(properties.items()):
+        entry = f"{json.dumps(key + joint)} {value(_as_schema(said))}"
+        number = len(rules)
+        rules[f"entry_{number}"] = entry
+        rules[f"later_{number}"] = later
+        begun = f"entry_{number} later_{number}"
+        later = f"{json.dumps(comma)} {begun}"
+        if key in required:
+            first = begun
+        else:
+            rules[f"skipped_{number}"] = first
+            first = f"({begun} | skipped_{number})"
+            later = f"({later} | later_{number})"
+    return f"{json.dumps(begin)} {first} {json.dumps(end)}"
+
+
+def _number(said: Schema) -> str:
+    """A number's rule; "" for what is none, or has values of its own."""
+    kind = said.get("type")
+    if kind not in ("integer", "number") or "enum" in said or "const" in said:
+        return ""
+    if any(bound in said for bound in BOUNDS):
+        return json_value(said, {})
+    return INTEGER if kind == "integer" else NUMBER
+
+
+def _as_schema(said: Any) -> Schema:
+    return said if isinstance(said, Mapping) else {}
+
+
+def _one_of(rules: Any) -> str:
+    return f"({' | '.join(rules)})"

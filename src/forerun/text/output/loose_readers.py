@@ -19,11 +19,9 @@ ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""}
 
 
-def read_pythonic_calls(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
+def read_pythonic_calls(source: TextSource, sink: CallSink, _: CallFormat) -> Step[None]:
     """Read calls in a list, or one after the other."""
     is_list = (yield from source.optional("[")) != ""
-    if not is_list and not format.begin:
-        raise NotACallError
     while True:
         yield from source.space()
         name = known_name(sink, (yield from _word(source)).removesuffix(".call"))

@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from forerun.text.message import Message, plain_message
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
+Called: TypeAlias = Mapping[object, tuple[str, object]]
 SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 OFFER: Final = """# Tools
 
@@ -51,7 +52,7 @@ def prepared(
 
 def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
     is_developer = message.get("role") == "developer" and not traits.takes_developer
-    return {"content": "", **message, **({"role": "system"} if is_developer else {})}
+    return {**message, "content": message.get("content") or "", **({"role": "system"} if is_developer else {})}
 
 
 def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
@@ -84,9 +85,8 @@ def _with_rules(traits: TemplateTraits, rules: Sequence[str], turns: list[Messag
 
 
 def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]:
-    names = {
-        call.get("id"): call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()
-    }
+    called: dict[object, tuple[str, object]] = {}  # name and known id of the latest call with this id
+    num_calls = 0
     turns: list[Message] = []
     was_turned = False  # whether the last turn is a user's only because the template takes nothing else
     for message in messages:
@@ -95,9 +95,13 @@ def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]
             case "system" if not traits.takes_later_system:
                 turned = f"<system-reminder>\n{message['content']}\n</system-reminder>"
             case "assistant":
-                message = _answer(traits, message)
+                for call in message.get("tool_calls") or ():
+                    name, id_ = call["function"]["name"], call.get("id")
+                    called[id_] = name, _known_id(traits, id_, name, num_calls)
+                    num_calls += 1
+                message = _answer(traits, message, called)
             case "tool" | "function":
-                message = _result(traits, message, names)
+                message = _result(traits, message, called)
                 if traits.wants_tool_responses and turns and turns[-1].get("role") == "assistant":
                     response = {"name": message["name"], "response": message["content"]}
                     turns[-1] = {**turns[-1], "tool_responses": [*turns[-1].get("tool_responses", ()), response]}
@@ -115,7 +119,7 @@ def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]
     return turns
 
 
-def _answer(traits: TemplateTraits, message: Message) -> Message:
+def _answer(traits: TemplateTraits, message: Message, called: Called) -> Message:
     answer = {key: said for key, said in message.items() if key not in ("reasoning", "tool_calls", "content")}
     if "reasoning" in message:
         answer.setdefault("reasoning_content", message["reasoning"])
@@ -124,7 +128,7 @@ def _answer(traits: TemplateTraits, message: Message) -> Message:
         return {**answer, "content": content}
     if not traits.takes_tools or traits.drops_calls:
         return {**answer, "content": "\n".join(filter(None, (content, written(traits.call_format, calls))))}
-    answer["tool_calls"] = [_call(traits, call) for call in calls]
+    answer["tool_calls"] = [_call(traits, call, called) for call in calls]
     if content or traits.empty_content == "text":
         answer["content"] = content
     elif traits.empty_content == "null":
@@ -132,12 +136,10 @@ def _answer(traits: TemplateTraits, message: Message) -> Message:
     return answer
 
 
-def _call(traits: TemplateTraits, call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
+def _call(traits: TemplateTraits, call: Mapping[str, Any], called: Called) -> dict[str, Any]:
+    function, (_, id_) = call["function"], called[call.get("id")]
     known = {**call, "type": "function", "function": {**function, "arguments": _arguments(traits, function)}}
-    if "id" in call:
-        known["id"] = _known_id(traits, call["id"])
-    return known
+    return known if id_ is None else {**known, "id": id_}
 
 
 def _arguments(traits: TemplateTraits, function: Mapping[str, Any]) -> object:
@@ -160,15 +162,19 @@ def as_object(given: object) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def _result(traits: TemplateTraits, message: Message, names: Mapping[object, str]) -> Message:
-    id_ = message.get("tool_call_id")
-    known = {**message, "role": "tool", "name": message.get("name") or names.get(id_, "")}
-    return known if id_ is None else {**known, "tool_call_id": _known_id(traits, id_)}
+def _result(traits: TemplateTraits, message: Message, called: Called) -> Message:
+    given = message.get("tool_call_id")
+    name, id_ = called.get(given) or ("", _known_id(traits, given))
+    known = {**message, "role": "tool", "name": message.get("name") or name}
+    return known if given is None else {**known, "tool_call_id": id_}
 
 
-def _known_id(traits: TemplateTraits, id_: str) -> str:
-    """The id, or one of nine letters and digits made of it."""
-    return sha256(id_.encode()).hexdigest()[:9] if traits.wants_short_ids and not SHORT_ID.fullmatch(id_) else id_
+def _known_id(traits: TemplateTraits, id_: Any, name: str = "", number: int = 0) -> Any:
+    """The id that the template takes for this one: nine letters and digits, or the tool's name and a number."""
+    if traits.wants_named_ids and name:
+        return f"functions.{name}:{number}"
+    is_long = traits.wants_short_ids and isinstance(id_, str) and not SHORT_ID.fullmatch(id_)
+    return sha256(id_.encode()).hexdigest()[:9] if is_long else id_
 
 
 def written(format: CallFormat, calls: Sequence[Mapping[str, Any]]) -> str:

@@ -214,7 +214,8 @@ class OutputParser:
 
     def _read_calls(self, begin: str) -> Step[None]:
         format, source = self._format, self._source
-        read_call = partial(READERS[format.kind], source, self, format)
+        is_built_in = begin == PYTHON_TAG and (yield from source.peek()) not in "{["
+        read_call = partial(READERS["pythonic" if is_built_in else format.kind], source, self, format)
         ends = (format.call_end.strip(), format.call_end.split("\n")[-1], *(HERMES_ENDS * (format.kind == "json")))
         skipped = "" if begin in ("", format.section_begin.strip()) else begin
-        return read_section(source, format, read_call, tuple(filter(None, ends)), expects_begin=not skipped)
+        yield from read_section(source, format, read_call, tuple(filter(None, ends)), expects_begin=not skipped)

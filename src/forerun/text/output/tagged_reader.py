@@ -107,9 +107,16 @@ def typed(text: str, schema: Mapping[str, Any]) -> str:
     plain = text.strip(SPACE)
     if plain.lower() in WORDS:
         return json.dumps(WORDS[plain.lower()])
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return json.dumps(read(plain), ensure_ascii=False, allow_nan=False)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    return json.dumps(text, ensure_ascii=False)
+    try:
+        json.loads(plain, parse_constant=_refuse)
+        return plain  # JSON that is left as it is, such as a number beyond float64's
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.dumps(ast.literal_eval(plain), ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return json.dumps(text, ensure_ascii=False)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")

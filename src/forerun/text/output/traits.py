@@ -24,6 +24,7 @@ class CallFormat:
         separator: between calls.
         name_key, arguments_key: keys of an object of kind "json".
         name_begin, name_end: around the name, in the kinds "named" and "tagged".
+        is_numbered: whether a colon and the call's number stand behind the name.
         parameter_begin, parameter_name_end, parameter_end: around an argument's name and its value.
         arguments_end: behind the last argument, before `call_end`.
         string_mark: what stands around texts in the kind "gemma".
@@ -40,6 +41,7 @@ class CallFormat:
     arguments_key: str = "arguments"
     name_begin: str = ""
     name_end: str = ""
+    is_numbered: bool = False
     parameter_begin: str = ""
     parameter_name_end: str = ""
     parameter_end: str = ""
@@ -85,6 +87,8 @@ class TemplateTraits:
         empty_content: what the content of a message is that has only calls.
         takes_system, takes_later_system, takes_developer, takes_tool_role: which messages it renders.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
+        wants_named_ids: whether ids of calls must be functions.NAME:NUMBER, counted through the conversation, since
+            the template shows them alone.
         wants_single_calls: whether it refuses messages with several calls.
         drops_calls: whether earlier calls are left out, so that their text must be put into the content.
         wants_tool_responses: whether results of tools belong into `tool_responses` of the message with the calls.
@@ -103,6 +107,7 @@ class TemplateTraits:
     takes_developer: bool = False
     takes_tool_role: bool = True
     wants_short_ids: bool = False
+    wants_named_ids: bool = False
     wants_single_calls: bool = False
     drops_calls: bool = False
     wants_tool_responses: bool = False

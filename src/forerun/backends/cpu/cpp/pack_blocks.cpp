@@ -24,7 +24,7 @@ uint64_t spread(uint8_t bits) {
     return (each + 0x7f7f7f7f7f7f7f7fu | each) >> 7 & 0x0101010101010101u;
 }
 
-// The 32 codes of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles are the first 16; fifth bits lie in order, before the nibbles.
+// The 32 codes of Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL: low nibbles are the first 16; fifth bits lie in order, before the nibbles.
 template <Format FORMAT>
 void read_small(const uint8_t* from, Fields* out) {
     constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
@@ -82,6 +82,47 @@ void read_q6_k(const uint8_t* from, Fields* out) {
     out->scale = read_half(from + 208);
 }
 
+// Low two bits of codes, four to a byte, of each half of 128.
+void read_pairs_of_bits(const uint8_t* from, Fields* out) {
+    for (int i = 0; i < 256; i++) out->codes[i] = from[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+// Each byte has the factors of a group's scale and of its minimum, which is subtracted.
+void read_q2_k(const uint8_t* from, Fields* out) {
+    std::memcpy(out->scale_factors, from, 16);
+    read_pairs_of_bits(from + 16, out);
+    out->scale = read_half(from + 80);
+    out->minimum = read_half(from + 82) ^ 0x8000;
+}
+
+// A group's factor has its low four bits in the first eight bytes and its high two in the last four.
+void read_q3_k(const uint8_t* from, Fields* out) {
+    read_pairs_of_bits(from + 32, out);
+    for (int i = 0; i < 256; i++) out->codes[i] |= static_cast<uint8_t>((from[i % 32] >> i / 32 & 1) << 2);
+    const uint8_t* factors = from + 96;
+    for (int g = 0; g < 16; g++) {
+        const int low = factors[g % 8] >> g / 8 * 4 & 15, high = factors[8 + g % 4] >> g / 4 * 2 & 3;
+        out->scale_factors[g] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+    out->scale = read_half(from + 108);
+}
+
+// Eight runs of 16 bytes with the codes of 32 inputs each; a group's factor has its high two bits before its low four.
+void read_iq4_xs(const uint8_t* from, Fields* out) {
+    out->scale = read_half(from);
+    const int high = read_half(from + 2);
+    for (int g = 0; g < 8; g++) {
+        const int low = from[4 + g / 2] >> g % 2 * 4 & 15;
+        out->scale_factors[g] = static_cast<uint8_t>((low | (high >> 2 * g & 3) << 4) - 32);
+        for (int i = 0; i < 32; i++) out->codes[g * 32 + i] = from[8 + g * 16 + i % 16] >> i / 16 * 4 & 15;
+    }
+}
+
+void read_mxfp4(const uint8_t* from, Fields* out) {
+    out->scale_factors[0] = from[0];
+    for (int i = 0; i < 32; i++) out->codes[i] = from[1 + i % 16] >> i / 16 * 4 & 15;
+}
+
 template <Format FORMAT>
 void read_block(const uint8_t* from, Fields* out) {
     constexpr BlockLayout LAYOUT = layout_of(static_cast<int32_t>(FORMAT));
@@ -89,7 +130,15 @@ void read_block(const uint8_t* from, Fields* out) {
         read_q8_0(from, out);
     else if constexpr (FORMAT == Format::q6_k)
         read_q6_k(from, out);
-    else if constexpr (LAYOUT.is_nested)
+    else if constexpr (FORMAT == Format::q2_k)
+        read_q2_k(from, out);
+    else if constexpr (FORMAT == Format::q3_k)
+        read_q3_k(from, out);
+    else if constexpr (FORMAT == Format::iq4_xs)
+        read_iq4_xs(from, out);
+    else if constexpr (FORMAT == Format::mxfp4)
+        read_mxfp4(from, out);
+    else if constexpr (LAYOUT.is_nested())
         read_nested_with_minima<LAYOUT.bits == 5>(from, out);
     else
         read_small<FORMAT>(from, out);
@@ -109,7 +158,16 @@ void put_codes(uint8_t* group, int lane, const uint8_t* codes) {
         for (int v = 0; v < GROUP / 4; v++) std::memcpy(out + v * 64, codes + v * 4, 4);
         return;
     }
-    constexpr uint32_t LOW = 0x0f0f0f0f, ABOVE = 0x01010101 * ((1 << (BITS - 4)) - 1);
+    if constexpr (BITS < 4) {
+        static_assert(GROUP == 16);
+        uint32_t low = 0, third = 0;
+        for (int v = 0; v < 4; v++) low |= (four_codes(codes + v * 4) & 0x03030303) << v * 2;
+        std::memcpy(out, &low, 4);
+        for (int i = 0; i < GROUP; i++) third |= (codes[i] >> 2 & 1u) << (i / 4 + i % 2 * 8 + i % 4 / 2 * 4);
+        if (BITS == 3) std::memcpy(group + 64 + lane * 2, &third, 2);
+        return;
+    }
+    constexpr uint32_t LOW = 0x0f0f0f0f, ABOVE = 0x01010101 * ((1 << (BITS > 4 ? BITS - 4 : 0)) - 1);
     uint32_t above = 0;
     for (int v = 0; v < GROUP / 4; v += 2) {
         const uint32_t first = four_codes(codes + v * 4), second = four_codes(codes + v * 4 + 4);
@@ -127,13 +185,16 @@ void put_block(uint8_t* record, int lane, int block, const Fields& fields) {
     constexpr int GROUPS = LAYOUT.groups(), FILE_GROUPS = LAYOUT.file_inputs / LAYOUT.group;
     const int first_group = block * FILE_GROUPS;
     uint16_t* halves = reinterpret_cast<uint16_t*>(record);
-    if constexpr (LAYOUT.is_nested) {
+    if constexpr (LAYOUT.scales == Scales::powers) {
+        for (int g = 0; g < FILE_GROUPS; g++) record[(first_group + g) * PANEL + lane] = fields.scale_factors[g];
+    } else if constexpr (LAYOUT.is_nested()) {
         uint8_t* factors = record + (LAYOUT.has_minima ? 2 : 1) * PANEL * 2 + lane;
         halves[lane] = fields.scale;
         if (LAYOUT.has_minima) halves[PANEL + lane] = fields.minimum;
         for (int g = 0; g < GROUPS; g++) {
             factors[g * PANEL] = fields.scale_factors[g];
-            if (LAYOUT.has_minima) factors[(GROUPS + g) * PANEL] = fields.minimum_factors[g];
+            if (LAYOUT.has_minima && LAYOUT.scales == Scales::nested)
+                factors[(GROUPS + g) * PANEL] = fields.minimum_factors[g];
         }
     } else {
         halves[first_group * PANEL + lane] = fields.scale;

@@ -19,6 +19,10 @@ float from_half(const uint8_t* from) {
 int code_of(const uint8_t* group, const BlockLayout& layout, int lane, int input) {
     const int vector = input / 4, byte = lane * 4 + input % 4;
     if (layout.bits == 8) return group[vector * 64 + byte];
+    if (layout.bits < 4) {
+        const int low = group[byte] >> vector * 2 & 3, word = 64 + lane * 2 + input % 2;
+        return layout.bits == 2 ? low : low | (group[word] >> (vector + input % 4 / 2 * 4) & 1) << 2;
+    }
     const int low = group[vector / 2 * 64 + byte] >> vector % 2 * 4 & 15, above = layout.bits - 4;
     if (!above) return low;
     return low | (group[layout.group * 8 + byte] >> vector * above & ((1 << above) - 1)) << 4;
@@ -31,7 +35,13 @@ struct Factors {
     Factors(const uint8_t* record, const BlockLayout& layout, int lane, int group) {
         const int groups = layout.groups(), half = 2 * PANEL;
         minimum = 0.0f;
-        if (!layout.is_nested) {
+        if (layout.scales == Scales::powers) {
+            scale = std::ldexp(1.0f, record[group * PANEL + lane] - 128);
+        } else if (layout.scales == Scales::nibbles) {
+            const uint8_t both = record[2 * half + group * PANEL + lane];
+            scale = from_half(record + lane * 2) * static_cast<float>(both & 15);
+            minimum = from_half(record + half + lane * 2) * static_cast<float>(both >> 4);
+        } else if (!layout.is_nested()) {
             scale = from_half(record + group * half + lane * 2);
             if (layout.has_minima) minimum = from_half(record + (groups + group) * half + lane * 2);
         } else if (layout.has_minima) {
@@ -52,8 +62,9 @@ void read_blocks(const Linear& linear, const uint8_t* panel, int lane, float* ou
         const Factors factors(record, layout, lane, group);
         const uint8_t* codes = record + layout.header_bytes() + group * layout.group_bytes();
         for (int i = 0; i < layout.group; i++) {
-            const int code = code_of(codes, layout, lane, i) - layout.offset;
-            out[k + i] = factors.scale * static_cast<float>(code) + factors.minimum;
+            const int code = code_of(codes, layout, lane, i);
+            const int value = layout.table() ? layout.table()[code] : code - layout.offset;
+            out[k + i] = factors.scale * static_cast<float>(value) + factors.minimum;
         }
     }
 }

@@ -25,6 +25,9 @@
 //   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
 //   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes on the fly, and of one with unpacked codes
 //   low_nibbles, high_nibbles   of each byte
+//   two_bits<RIGHT>       of each byte, from bit RIGHT on
+//   spread_words          sixteen words, in four bytes each: bits 0 to 3, 8 to 11, 4 to 7 and 12 to 15 in the low halves
+//   look_up(a, table)     table[i] for each byte i < 16
 //   add_bits<LEFT>(a, b, mask)  a | (b << LEFT & mask) of each byte, whose masked bits come from the same byte of b
 //   prefetch, prefetch_once     into all caches; or bypassing them, for data that is read once
 //   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument

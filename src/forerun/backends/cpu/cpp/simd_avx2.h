@@ -174,6 +174,19 @@ template <int LEFT>
 inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     return {_mm256_or_si256(a.lo, moved_bits<LEFT>(b.lo, mask)), _mm256_or_si256(a.hi, moved_bits<LEFT>(b.hi, mask))};
 }
+template <int RIGHT>
+inline Bytes two_bits(Bytes b) {
+    return {moved_bits<-RIGHT>(b.lo, 3), moved_bits<-RIGHT>(b.hi, 3)};
+}
+inline __m256i spread_eight_words(const char* p) {
+    const __m256i words = _mm256_cvtepu16_epi32(read128(p));
+    return _mm256_or_si256(words, _mm256_slli_epi32(words, 12));
+}
+inline Bytes spread_words(const char* p) { return {spread_eight_words(p), spread_eight_words(p + 16)}; }
+inline Bytes look_up(Bytes b, const uint8_t* table) {
+    const __m256i both = _mm256_broadcastsi128_si256(read128(table));
+    return {_mm256_shuffle_epi8(both, b.lo), _mm256_shuffle_epi8(both, b.hi)};
+}
 inline __m256 dot_bf16_half(__m256 sum, __m256i w, __m256 x_even, __m256 x_odd) {
     const __m256 w_even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
     const __m256 w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));

@@ -108,6 +108,18 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     const __m512i moved = LEFT < 0 ? _mm512_srli_epi16(b.v, RIGHTWARDS) : _mm512_slli_epi16(b.v, LEFTWARDS);
     return {_mm512_ternarylogic_epi32(a.v, moved, _mm512_set1_epi8(static_cast<char>(mask)), 0xf8)};
 }
+template <int RIGHT>
+inline Bytes two_bits(Bytes b) {
+    return {_mm512_and_si512(_mm512_srli_epi16(b.v, RIGHT), _mm512_set1_epi8(3))};
+}
+inline Bytes spread_words(const char* p) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_or_si512(words, _mm512_slli_epi32(words, 12))};
+}
+inline Bytes look_up(Bytes b, const uint8_t* table) {
+    const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), b.v)};
+}
 inline int32_t read_int(const void* p) {
     int32_t x;
     __builtin_memcpy(&x, p, sizeof x);

@@ -155,6 +155,19 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     FORERUN_EACH(Bytes, vorrq_u8(a.v[i], vandq_u8(vshlq_u8(b.v[i], vdupq_n_s8(LEFT)), kept)));
 }
 
+template <int RIGHT>
+inline Bytes two_bits(Bytes b) {
+    FORERUN_EACH(Bytes, vandq_u8(vshlq_u8(b.v[i], vdupq_n_s8(-RIGHT)), vdupq_n_u8(3)));
+}
+inline uint8x16_t spread_four_words(const char* p) {
+    uint16x4_t four;
+    std::memcpy(&four, p, sizeof four);
+    const uint32x4_t words = vmovl_u16(four);
+    return vreinterpretq_u8_u32(vorrq_u32(words, vshlq_n_u32(words, 12)));
+}
+inline Bytes spread_words(const char* p) { FORERUN_EACH(Bytes, spread_four_words(p + 8 * i)); }
+inline Bytes look_up(Bytes b, const uint8_t* table) { FORERUN_EACH(Bytes, vqtbl1q_u8(vld1q_u8(table), b.v[i])); }
+
 constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;  // widened once, not for every weight
 inline void store_bf16_inputs(Bf16Input* p, F a) {

@@ -137,6 +137,25 @@ inline Bytes add_bits(Bytes a, Bytes b, int mask) {
     for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((b.v[i] << LEFTWARDS >> RIGHTWARDS) & mask);
     return a;
 }
+template <int RIGHT>
+inline Bytes two_bits(Bytes b) {
+    for (auto& x : b.v) x = x >> RIGHT & 3;
+    return b;
+}
+inline Bytes spread_words(const char* p) {
+    uint16_t words[16];
+    std::memcpy(words, p, sizeof words);
+    Bytes b;
+    for (int i = 0; i < 16; i++) {
+        const uint32_t spread = words[i] | static_cast<uint32_t>(words[i]) << 12;
+        std::memcpy(b.v + 4 * i, &spread, 4);
+    }
+    return b;
+}
+inline Bytes look_up(Bytes b, const uint8_t* table) {
+    for (auto& x : b.v) x = table[x];
+    return b;
+}
 constexpr bool HAS_BF16_DOT = false;
 using Bf16Input = float;
 inline void store_bf16_inputs(Bf16Input* p, F a) {

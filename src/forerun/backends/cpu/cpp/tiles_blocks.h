@@ -13,8 +13,17 @@ namespace {
 
 // Storage of a row's inputs for a format: bytes if they have 8 bits and this is faster with the instruction set.
 constexpr bool are_bytes(const BlockLayout& layout, int input_bits) {
-    return input_bits == 8 && layout.bits <= simd::MOST_BITS_BY_BYTES;
+    return input_bits == 8 && layout.value_bits() <= simd::MOST_BITS_BY_BYTES;
 }
+
+// A table's values as the dots take them: plus `offset`, or signed bytes.
+struct Table {
+    alignas(16) uint8_t values[16];
+
+    constexpr Table(const int8_t* signed_values, int offset) : values{} {
+        for (int i = 0; i < 16; i++) values[i] = static_cast<uint8_t>(signed_values[i] + offset);
+    }
+};
 
 template <Format FORMAT>
 struct Block {
@@ -23,13 +32,14 @@ struct Block {
     static constexpr int HEADER_BYTES = LAYOUT.header_bytes(), GROUP_BYTES = LAYOUT.group_bytes();
     static constexpr int RECORD_BYTES = LAYOUT.record_bytes();
     static constexpr bool HAS_MINIMA = LAYOUT.has_minima;
-    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !(BITS == 8 && simd::SIGNED_CODES);  // signed codes have none
+    static constexpr bool IS_SIGNED = LAYOUT.value_bits() == 8 && simd::SIGNED_CODES;
+    static constexpr bool HAS_OFFSET = !HAS_MINIMA && !IS_SIGNED;
 
     // Scales and minima of the current group, and those of the whole record from which they are computed.
     simd::F scale, minimum, record_scale, record_minimum;
 
     void take_record(const char* record) {
-        if constexpr (LAYOUT.is_nested) {
+        if constexpr (LAYOUT.is_nested()) {
             const uint16_t* halves = reinterpret_cast<const uint16_t*>(record);
             record_scale = simd::load_f16(halves);
             if constexpr (HAS_MINIMA) record_minimum = simd::load_f16(halves + PANEL);
@@ -37,9 +47,17 @@ struct Block {
     }
 
     void take_group(const char* record, int group) {
-        if constexpr (LAYOUT.is_nested) {
+        if constexpr (LAYOUT.scales == Scales::powers) {  // 2^(e - 127), or 2^-127 for e = 0, halved
+            const uint8_t* exponents = reinterpret_cast<const uint8_t*>(record) + group * PANEL;
+            const simd::F doubled = simd::from_bits(simd::shift_left<23>(simd::load_u8_int(exponents)));
+            scale = simd::mul(simd::max(doubled, simd::set1(0x1p-127f)), simd::set1(0.5f));
+        } else if constexpr (LAYOUT.is_nested()) {
             const char* factors = record + PANEL * 2 * (HAS_MINIMA ? 2 : 1) + group * PANEL;
-            if constexpr (!HAS_MINIMA) {  // Q6_K: its factors are signed
+            if constexpr (LAYOUT.scales == Scales::nibbles) {
+                const simd::I both = simd::load_u8_int(reinterpret_cast<const uint8_t*>(factors));
+                scale = simd::mul(record_scale, simd::to_float(simd::and_int(both, simd::set1_int(15))));
+                minimum = simd::mul(record_minimum, simd::to_float(simd::shift_right<4>(both)));
+            } else if constexpr (!HAS_MINIMA) {  // signed factors
                 scale = simd::mul(record_scale, simd::load_s8(reinterpret_cast<const int8_t*>(factors)));
             } else {
                 const uint8_t* unsigned_factors = reinterpret_cast<const uint8_t*>(factors);
@@ -56,9 +74,24 @@ struct Block {
     // Codes of the V-th four inputs of a group for all sixteen outputs.
     template <int V>
     static simd::Bytes bytes(const char* packed) {
-        if constexpr (BITS == 8) return simd::codes_of_8_bits(simd::load_bytes(packed + V * 64));
+        if constexpr (BITS == 8) {
+            return simd::codes_of_8_bits(simd::load_bytes(packed + V * 64));
+        } else if constexpr (BITS < 4) {
+            const simd::Bytes low = simd::two_bits<2 * V>(simd::load_bytes(packed));
+            if constexpr (BITS == 2) return low;
+            return simd::add_bits<2 - V>(low, simd::spread_words(packed + 64), 4);
+        } else {
+            return four_bits_or_more<V>(packed);
+        }
+    }
+    template <int V>
+    static simd::Bytes four_bits_or_more(const char* packed) {
         const simd::Bytes both = simd::load_bytes(packed + V / 2 * 64);
         const simd::Bytes low = V % 2 ? simd::high_nibbles(both) : simd::low_nibbles(both);
+        if constexpr (LAYOUT.table() != nullptr) {
+            static constexpr Table TABLE(LAYOUT.table(), IS_SIGNED ? 0 : LAYOUT.offset);
+            return simd::look_up(low, TABLE.values);
+        }
         if constexpr (BITS == 4) return low;
         constexpr int NUM_BITS = BITS - 4, MASK = ((1 << NUM_BITS) - 1) << 4;
         return simd::add_bits<4 - V * NUM_BITS>(low, simd::load_bytes(packed + VECTORS * 32), MASK);

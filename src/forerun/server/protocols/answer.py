@@ -1,0 +1,218 @@
+"""An answer while it is written: its texts, their parts, and the numbers that are reported of it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+from uuid import uuid4
+
+from forerun.core.steps import DecodeStep, FinishReason, Generation, StepStats
+from forerun.server.protocols.asked import Asked
+from forerun.server.protocols.details import RoundDetails
+from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
+from forerun.server.protocols.sse import Body
+from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+from forerun.text.tokenizer import Tokenizer
+
+
+class EventParser(Protocol):
+    """Turns an answer's text into its parts; see `forerun.text.output.parser`."""
+
+    def feed(self, text: str) -> list[OutputEvent]: ...
+
+    def finish(self) -> list[OutputEvent]: ...
+
+
+class PlainParser:
+    """A text without parts."""
+
+    def feed(self, text: str) -> list[OutputEvent]:
+        return [Content(text)]
+
+    def finish(self) -> list[OutputEvent]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Reasoning or content between two calls, as far as it is written."""
+
+    is_reasoning: bool
+    pieces: list[str]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a tool, as far as it is written."""
+
+    id: str
+    name: str
+    pieces: list[str]
+    is_complete: bool = False
+
+    @property
+    def arguments(self) -> str:
+        """JSON text of an object, unless the answer was cut."""
+        return "".join(self.pieces)
+
+
+Part: TypeAlias = Passage | Call
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPiece:
+    """What one round adds to a text.
+
+    Args:
+        logprobs: of the round's tokens, if they are asked for.
+        details: of the round, if they are asked for.
+    """
+
+    events: Sequence[OutputEvent]
+    logprobs: Sequence[TokenEntry] = ()
+    details: dict[str, Any] | None = None
+
+
+class AnswerChoice:
+    """One of an answer's texts.
+
+    Args:
+        echo: the prompt, if the text begins with it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool) -> None:
+        self.echo, self._parser = echo, parser
+        self._details = RoundDetails(tokenizer) if has_details else None
+        self._logprobs = TokenLogprobs(tokenizer, offset=len(echo))
+        self.parts: list[Part] = []  # in the order in which they were written
+        self.calls: list[Call] = []  # those of the parts
+        self.logprobs: list[TokenEntry] = []
+        self.num_tokens = self.num_reasoning_tokens = 0  # the latter in rounds that wrote reasoning alone
+        self.last: StepStats | None = None
+        self.finish: FinishReason | None = None
+        self.stop = ""  # the stop text that ended it
+        self.result: Generation | None = None
+
+    def take(self, step: DecodeStep) -> AnswerPiece:
+        """Add a round."""
+        self.last = step.stats
+        self.num_tokens += len(step.token_ids)
+        events = self._parser.feed(step.text) if step.text else []
+        if step.finish is not None:
+            self.finish, self.stop = step.finish, step.stop
+            events = [*events, *self._parser.finish()]
+        for event in events:
+            self._add(event)
+        self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
+        logprobs = self._logprobs.of(step)
+        self.logprobs += logprobs
+        return AnswerPiece(events, logprobs, None if self._details is None else self._details.of(step))
+
+    def end(self, result: Generation) -> None:
+        """Add the result; a text of no tokens has no rounds."""
+        self.result, self.finish = result, self.finish or FinishReason.LENGTH
+
+    def _add(self, event: OutputEvent) -> None:
+        match event:
+            case Reasoning(text) | Content(text):
+                is_reasoning, last = isinstance(event, Reasoning), self.parts[-1] if self.parts else None
+                if isinstance(last, Passage) and last.is_reasoning == is_reasoning:
+                    last.pieces.append(text)
+                else:
+                    self.parts.append(Passage(is_reasoning, [text]))
+            case CallStarted(_, id_, name):
+                self.calls.append(Call(id_, name, []))
+                self.parts.append(self.calls[-1])
+            case CallArguments(index, text):
+                self.calls[index].pieces.append(text)
+            case CallEnded(index):
+                self.calls[index].is_complete = True
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Passage) and part.is_reasoning)
+
+    @property
+    def content(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Passage) and not part.is_reasoning)
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """True if the text ended by itself and calls tools."""
+        return self.finish is FinishReason.STOP and bool(self.calls)
+
+
+def is_thinking(events: Sequence[OutputEvent], parts: Sequence[Part]) -> bool:
+    """True if a round wrote reasoning alone, perhaps all held back."""
+    last = parts[-1] if parts else None
+    only_reasons = all(isinstance(event, Reasoning) for event in events)
+    return only_reasons and isinstance(last, Passage) and last.is_reasoning
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """A request's answer.
+
+    Args:
+        model: the model's name for the client.
+        num_prompt_tokens: tokens of all prompts.
+        drafter: name of the drafter.
+        key: part of the answer's id.
+        created_s: in seconds since 1970.
+    """
+
+    asked: Asked
+    request_id: str
+    model: str
+    choices: list[AnswerChoice]
+    num_prompt_tokens: int
+    drafter: str
+    key: str = field(default_factory=lambda: uuid4().hex)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def results(self) -> list[Generation]:
+        """The results of the texts that are complete."""
+        return [choice.result for choice in self.choices if choice.result is not None]
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that were not computed again; 0 until the first text is complete."""
+        return sum(result.stats.num_reused_tokens for result in self.results[:: self.asked.num_choices])
+
+    @property
+    def num_new_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+
+class AnswerWriter(Protocol):
+    """Writes an answer in the form of a protocol, whole or as events."""
+
+    def begin(self) -> bytes:
+        """The events before the first text."""
+
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
+        """The events of a round of a text; may be empty."""
+
+    def end(self, index: int) -> bytes:
+        """The events at the end of a text."""
+
+    def close(self) -> bytes:
+        """The events after the last text."""
+
+    def wait(self) -> bytes:
+        """What keeps a waiting connection open."""
+
+    def fail(self, error: ApiError) -> bytes:
+        """The event of an error, which ends the stream."""
+
+    def whole(self) -> Body:
+        """The whole answer as an object."""
+
+
+MakeWriter: TypeAlias = Callable[[Answer], AnswerWriter]

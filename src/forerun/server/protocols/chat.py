@@ -1,0 +1,198 @@
+"""OpenAI's chat completions: POST /v1/chat/completions."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+import forerun
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
+from forerun.server.protocols.asked import Asked
+from forerun.server.protocols.conversation import ConversationFields, conversation
+from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.fields import Fields, Limit, Object, Parts, first_limit, plain_content
+from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.logprobs import chat_logprobs
+from forerun.server.protocols.protocol import ApiProtocol, openai_event
+from forerun.server.protocols.shapes import ShapedFields
+from forerun.server.protocols.sse import COMMENT, DONE, Body, data_event
+from forerun.server.protocols.tools import function_tools, tool_use
+from forerun.server.protocols.unsupported import refuse_unsupported
+from forerun.server.protocols.usage import FINISH, reported, usage_so_far
+from forerun.text.output.events import CallArguments, CallStarted, OutputEvent, Reasoning
+from forerun.text.output.events import Content as ContentEvent
+
+
+class PredictedContent(Fields):
+    """A text that the answer probably resembles; drafts are taken from it first."""
+
+    type: Literal["content"]
+    content: str | Parts
+
+
+class ChatRequest(ConversationFields, ShapedFields):
+    """POST /v1/chat/completions."""
+
+    max_completion_tokens: Limit | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(as_whole)] | None = None
+    prediction: PredictedContent | None = None
+    tool_choice: str | Object | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Annotated[str, StringConstraints(max_length=32)] | None = None
+    reasoning: Object | None = None
+    thinking: Object | None = None
+    enable_thinking: bool | None = None
+
+    def num_logprobs(self) -> int | None:
+        """Alternatives per token; None for no log-probabilities. top_logprobs alone implies logprobs."""
+        is_asked = self.top_logprobs if self.logprobs is None else self.logprobs
+        return (self.top_logprobs or 0) if is_asked else None
+
+    def effort(self) -> str | None:
+        """How much the model should think."""
+        given = self.reasoning_effort or (self.reasoning or {}).get("effort")
+        return given if isinstance(given, str) else None
+
+    def thinks(self) -> bool | None:
+        """Whether the model should think."""
+        if self.enable_thinking is not None:
+            return self.enable_thinking
+        kind = (self.thinking or {}).get("type")
+        return kind != "disabled" if isinstance(kind, str) else None
+
+
+def read(asked: ChatRequest) -> Asked:
+    """What a chat request wants of the engine.
+
+    Raises:
+        ApiError: fields contradict each other, or are not supported.
+    """
+    refuse_unsupported(asked.others)
+    tools, ignored = function_tools(asked.tools or ())
+    prediction = plain_content(None if asked.prediction is None else asked.prediction.content) or ""
+    common = asked.common()
+    return Asked(
+        **{**common, "sampling": {**common["sampling"], "logprobs": asked.num_logprobs()}},
+        prompt=conversation(
+            asked, tool_use(tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
+            effort=asked.effort(), thinks=asked.thinks(),
+        ),
+        param="messages",
+        limit=first_limit(asked.max_completion_tokens, asked.max_tokens, asked.n_predict),
+        **asked.shape(),
+        prediction=prediction if isinstance(prediction, str) else "".join(part["text"] for part in prediction),
+        ignored=[*asked.others, *ignored],
+    )  # fmt: skip
+
+
+class ChatWriter:
+    """Writes chat completions."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._about = {
+            "id": f"chatcmpl-{answer.key}",
+            "created": answer.created_s,
+            "model": answer.model,
+            "system_fingerprint": f"forerun-{forerun.__version__}",
+        }
+
+    def begin(self) -> bytes:
+        begin = {"role": "assistant", "content": ""}
+        return b"".join(
+            self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))
+        )
+
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
+        deltas = list(deltas_of(piece.events))
+        extra: Body = {} if piece.details is None else {"forerun": piece.details}
+        logprobs = chat_logprobs(piece.logprobs)
+        if not deltas and (extra or logprobs):
+            deltas = [{}]
+        written = b""
+        for delta in deltas:  # the round's numbers belong to its first event
+            written += self._chunk(index, delta, logprobs=logprobs, **extra, **usage_so_far(self._answer))
+            extra, logprobs = {}, None
+        return written
+
+    def end(self, index: int) -> bytes:
+        """The last event of a text; that of the last text has the timings, as in llama-server."""
+        answer, finish = self._answer, finish_of(self._answer.choices[index])
+        is_last = index == len(answer.choices) - 1 and not answer.asked.reporting.usage
+        roots = {"timings": reported(answer)["timings"]} if is_last else usage_so_far(self._answer)
+        return self._chunk(index, {}, finish, **roots)
+
+    def close(self) -> bytes:
+        usage = self._event([], **reported(self._answer)) if self._answer.asked.reporting.usage else b""
+        return usage + DONE
+
+    def wait(self) -> bytes:
+        return COMMENT
+
+    def fail(self, error: ApiError) -> bytes:
+        return openai_event(error, self._answer.request_id)
+
+    def whole(self) -> Body:
+        choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
+        return {"object": "chat.completion", **self._about, "choices": choices, **reported(self._answer)}
+
+    def _chunk(
+        self, index: int, delta: Body, finish: str | None = None, *, logprobs: Body | None = None, **roots: Any
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return self._event([choice], **roots)
+
+    def _event(self, choices: Sequence[Body], **roots: Any) -> bytes:
+        return data_event({"object": "chat.completion.chunk", **self._about, "choices": choices, **roots})
+
+
+def deltas_of(events: Sequence[OutputEvent]) -> Sequence[Body]:
+    """The events of a round as deltas; neighbours of one kind are joined."""
+    deltas: list[Body] = []
+    for event in events:
+        match event:
+            case Reasoning(text) | ContentEvent(text):
+                key = "reasoning_content" if isinstance(event, Reasoning) else "content"
+                if deltas and key in deltas[-1]:
+                    deltas[-1][key] += text
+                else:
+                    deltas.append({key: text})
+            case CallStarted(index, id_, name):
+                function = {"name": name, "arguments": ""}
+                deltas.append({"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]})
+            case CallArguments(index, text):
+                deltas.append({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+    return deltas
+
+
+def finish_of(choice: AnswerChoice) -> str | None:
+    """Why a text ended, in OpenAI's words."""
+    if choice.ends_with_calls:
+        return "tool_calls"
+    return None if choice.finish is None else FINISH[choice.finish]
+
+
+def choice_body(index: int, choice: AnswerChoice) -> Body:
+    """A whole text."""
+    message: Body = {"role": "assistant", "content": choice.content, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["content"] = choice.content or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in choice.calls
+        ]
+    logprobs = chat_logprobs(choice.logprobs)
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_of(choice)}
+
+
+PROTOCOL: Final = ApiProtocol(
+    summary="Answer a conversation.",
+    paths=("/v1/chat/completions", "/chat/completions"),
+    request=ChatRequest,
+    read=read,
+    writer=ChatWriter,
+    keys=("id", "object", "choices", "usage"),
+)

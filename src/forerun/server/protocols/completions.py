@@ -1,0 +1,155 @@
+"""OpenAI's completions: POST /v1/completions. With a suffix it fills in the middle."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+import forerun
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
+from forerun.server.protocols.asked import Asked, Middle, PlainTexts
+from forerun.server.protocols.errors import ApiError, invalid
+from forerun.server.protocols.fields import Ids, Text, first_limit, has
+from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.logprobs import text_logprobs
+from forerun.server.protocols.protocol import ApiProtocol, openai_event
+from forerun.server.protocols.shapes import ShapedFields
+from forerun.server.protocols.sse import COMMENT, DONE, Body, data_event
+from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
+from forerun.server.protocols.usage import FINISH, reported, usage_so_far
+from forerun.text.output.events import Content
+
+DEFAULT_TOKENS: Final = 16  # OpenAI's
+
+
+ECHO_WITH_LOGPROBS: Final[Any] = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
+
+
+class CompletionRequest(ShapedFields):
+    """POST /v1/completions."""
+
+    model_config = ConfigDict(json_schema_extra={"not": ECHO_WITH_LOGPROBS})
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=16, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, max_length=16, fail_fast=True)]
+    )
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(as_whole)] | None = None
+
+    def prompts(self) -> Sequence[str | Sequence[int]]:
+        """All prompts, as texts or as lists of token ids."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        return [given] if isinstance(given[0], int) else given
+
+
+def read(asked: CompletionRequest) -> Asked:
+    """What a request for completions wants of the engine.
+
+    Raises:
+        ApiError: fields contradict each other, or are not supported.
+    """
+    refuse_unsupported(asked.others)
+    if asked.echo and asked.logprobs is not None:
+        name = "echo with logprobs"
+        raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
+    limits = (asked.max_tokens, asked.n_predict, DEFAULT_TOKENS)
+    common = asked.common()
+    return Asked(
+        **{**common, "sampling": {**common["sampling"], "logprobs": asked.logprobs}},
+        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), **asked.shape(),
+        ignored=tuple(asked.others),
+    )  # fmt: skip
+
+
+def prompt_of(asked: CompletionRequest) -> PlainTexts | Middle:
+    """The texts to continue, or the gap before a suffix."""
+    prompts = asked.prompts()
+    if not asked.suffix:
+        return PlainTexts(prompts=prompts, echoes=bool(asked.echo))
+    (prompt,) = prompts if len(prompts) == 1 else (None,)
+    if not isinstance(prompt, str):
+        raise invalid("suffix: filling in before a suffix needs a single text as the prompt.", param="suffix")
+    return Middle(prefix=prompt, suffix=asked.suffix, echoes=bool(asked.echo))
+
+
+class CompletionsWriter:
+    """Writes completions."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._about = {
+            "id": f"cmpl-{answer.key}",
+            "created": answer.created_s,
+            "model": answer.model,
+            "system_fingerprint": f"forerun-{forerun.__version__}",
+        }
+
+    def begin(self) -> bytes:
+        """The echoed prompts."""
+        echoes = [(index, choice.echo) for index, choice in enumerate(self._answer.choices)]
+        return b"".join(self._chunk(index, echo, **usage_so_far(self._answer)) for index, echo in echoes if echo)
+
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
+        text = "".join(event.text for event in piece.events if isinstance(event, Content))
+        extra: Body = {} if piece.details is None else {"forerun": piece.details}
+        logprobs = text_logprobs(piece.logprobs)
+        if not (text or extra or logprobs):
+            return b""
+        return self._chunk(index, text, logprobs=logprobs, **extra, **usage_so_far(self._answer))
+
+    def end(self, index: int) -> bytes:
+        """The last event of a text; that of the last text has the timings, as in llama-server."""
+        answer = self._answer
+        is_last = index == len(answer.choices) - 1 and not answer.asked.reporting.usage
+        roots = {"timings": reported(answer)["timings"]} if is_last else usage_so_far(answer)
+        return self._chunk(index, "", finish_of(answer.choices[index]), **roots)
+
+    def close(self) -> bytes:
+        usage = self._event([], **reported(self._answer)) if self._answer.asked.reporting.usage else b""
+        return usage + DONE
+
+    def wait(self) -> bytes:
+        return COMMENT
+
+    def fail(self, error: ApiError) -> bytes:
+        return openai_event(error, self._answer.request_id)
+
+    def whole(self) -> Body:
+        choices = [
+            choice_of(index, choice.echo + choice.content, text_logprobs(choice.logprobs), finish_of(choice))
+            for index, choice in enumerate(self._answer.choices)
+        ]
+        return {"object": "text_completion", **self._about, "choices": choices, **reported(self._answer)}
+
+    def _chunk(
+        self, index: int, text: str, finish: str | None = None, *, logprobs: Body | None = None, **roots: Any
+    ) -> bytes:
+        return self._event([choice_of(index, text, logprobs, finish)], **roots)
+
+    def _event(self, choices: Sequence[Body], **roots: Any) -> bytes:
+        return data_event({"object": "text_completion", **self._about, "choices": choices, **roots})
+
+
+def choice_of(index: int, text: str, logprobs: Body | None, finish: str | None) -> Body:
+    """A text, or a piece of it."""
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def finish_of(choice: AnswerChoice) -> str | None:
+    """Why a text ended, in OpenAI's words."""
+    return None if choice.finish is None else FINISH[choice.finish]
+
+
+PROTOCOL: Final = ApiProtocol(
+    summary="Continue texts.",
+    paths=("/v1/completions", "/completions"),
+    request=CompletionRequest,
+    read=read,
+    writer=CompletionsWriter,
+    keys=("id", "object", "choices", "usage"),
+)

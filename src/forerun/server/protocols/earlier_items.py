@@ -1,0 +1,175 @@
+"""Items of the Responses API, turned into messages and tools as chat templates know them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from forerun.server.protocols.asked import Tool
+from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.sse import Body
+from forerun.server.protocols.tools import function_tool
+from forerun.server.protocols.unsupported import UNSUPPORTED
+
+CUSTOM_INPUT: Final[Mapping[str, Any]] = {
+    "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+}  # fmt: skip
+SEPARATOR: Final = "__"  # between a namespace and a tool's name, as in the names of MCP tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTool:
+    """A tool as the client knows it.
+
+    Args:
+        name: within its namespace.
+        is_custom: it takes a text instead of JSON; the model is offered a function with one argument, `input`.
+    """
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """Tools as the model knows them.
+
+    Args:
+        own: the client's tool by the name that the model knows.
+        ignored: names of kinds of tools that were left out.
+    """
+
+    tools: list[Tool] = field(default_factory=list)
+    own: dict[str, OwnTool] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+
+
+def offered_tools(given: Sequence[Body]) -> OfferedTools:
+    """The tools of a request: functions, custom tools, and those in namespaces.
+
+    Raises:
+        ApiError: a tool has no name.
+    """
+    found = OfferedTools()
+    for place, tool in enumerate(given):
+        offer(found, place, tool, namespace=None)
+    return found
+
+
+def offer(found: OfferedTools, place: int, tool: Body, *, namespace: str | None) -> None:
+    """Add a tool, or all of a namespace."""
+    kind, name = tool.get("type", "function"), tool.get("name")
+    if kind == "namespace" and namespace is None and isinstance(tool.get("tools"), list):
+        for inner in tool["tools"]:
+            if isinstance(inner, dict):
+                offer(found, place, inner, namespace=str(name))
+    elif kind in ("function", "custom"):
+        is_custom = kind == "custom"
+        full = joined(namespace, name) if isinstance(name, str) else name
+        description = custom_description(tool) if is_custom else tool.get("description")
+        parameters = CUSTOM_INPUT if is_custom else tool.get("parameters")
+        found.tools.append(function_tool(place, full, description, parameters))
+        found.own[str(full)] = OwnTool(name=str(name), namespace=namespace, is_custom=is_custom)
+    else:
+        found.ignored.append(f"tools.{kind}")
+
+
+def joined(namespace: Any, name: str) -> str:
+    """The name of a tool for the model."""
+    return f"{namespace}{SEPARATOR}{name}" if isinstance(namespace, str) and namespace else name
+
+
+def custom_description(tool: Body) -> str:
+    """A custom tool's description, with the grammar of its input."""
+    description, format_ = str(tool.get("description") or ""), tool.get("format")
+    definition = format_.get("definition") if isinstance(format_, dict) else None
+    if not isinstance(definition, str):
+        return description
+    return f"{description}\n\nThe input follows this grammar:\n{definition}".strip()
+
+
+class ItemReader:
+    """Reads items one by one into messages.
+
+    Calls and reasoning are parts of one answer until another message comes.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Body] = []
+        self.ignored: list[str] = []
+        self._reasoning: list[str] = []
+
+    def read(self, place: int, item: Body) -> None:
+        """Add an item.
+
+        Raises:
+            ApiError: it holds an image or a file, or is a message without a role.
+        """
+        match item:
+            case {"type": "function_call", "name": str(name), "arguments": str(arguments), **rest}:
+                self._call(rest, joined(rest.get("namespace"), name), arguments)
+            case {"type": "custom_tool_call", "name": str(name), "input": str(text), **rest}:
+                self._call(rest, joined(rest.get("namespace"), name), json.dumps({"input": text}))
+            case {"type": "function_call_output" | "custom_tool_call_output", **rest}:
+                content = text_of(rest.get("output"), place)
+                self.messages.append({"role": "tool", "tool_call_id": str(rest.get("call_id")), "content": content})
+            case {"type": "reasoning", **rest}:
+                self._reasoning += reasoning_texts(rest)
+            case {"role": str(role), **rest} if rest.get("type", "message") == "message":
+                self._say(role, text_of(rest.get("content"), place))
+            case {"type": str(kind)} if kind != "message":
+                self.ignored.append(f"input.{kind}")
+            case _:
+                raise invalid(f"input.{place} is no message and has no type that is known.", param=f"input.{place}")
+
+    def _say(self, role: str, text: str) -> None:
+        message = {"role": role, "content": text}
+        self.messages.append({**message, **self._thoughts()} if role == "assistant" else message)
+
+    def _call(self, item: Body, name: str, arguments: str) -> None:
+        call = {
+            "id": str(item.get("call_id", "")),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or self._reasoning:
+            last = {"role": "assistant", "content": "", **self._thoughts()}
+            self.messages.append(last)
+        last.setdefault("tool_calls", []).append(call)
+
+    def _thoughts(self) -> Body:
+        thoughts, self._reasoning = self._reasoning, []
+        return {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+
+
+def reasoning_texts(item: Body) -> list[str]:
+    """The texts of a reasoning item; its summary's if it has no others."""
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        if found := [text for text in texts if isinstance(text, str) and text]:
+            return found
+    return []
+
+
+def text_of(content: Any, place: int) -> str:
+    """The text of an item's content or output.
+
+    Raises:
+        ApiError: a part is an image or a file.
+    """
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content if isinstance(content, list) else ():
+        match part:
+            case {"text": str(text)} | {"refusal": str(text)}:
+                texts.append(text)
+            case {"type": "input_image" | "input_file" | "input_audio" as kind}:
+                raise invalid(
+                    f"input.{place}: {kind} parts are not supported: this model reads text only.",
+                    param=f"input.{place}", code=UNSUPPORTED,
+                )  # fmt: skip
+    return "\n".join(texts)

@@ -1,0 +1,279 @@
+"""OpenAI's Responses API without stored state: POST /v1/responses."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from forerun.core.steps import FinishReason
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage
+from forerun.server.protocols.asked import Asked, Chat
+from forerun.server.protocols.earlier_items import ItemReader, offered_tools
+from forerun.server.protocols.errors import ApiError, invalid
+from forerun.server.protocols.fields import (
+    Fields,
+    Limit,
+    Name,
+    Object,
+    Objects,
+    Share,
+    Temperature,
+    first_limit,
+    plain_sampling,
+)
+from forerun.server.protocols.protocol import ApiProtocol
+from forerun.server.protocols.response_items import item_of, own_tool, text_part
+from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.sse import Body, named_event
+from forerun.server.protocols.tools import tool_use
+from forerun.server.protocols.unsupported import UNSUPPORTED
+from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+
+STATEFUL: Final = ("previous_response_id", "conversation", "background", "prompt")
+STATELESS: Final = "responses are not stored on this server: send the whole conversation as input."
+
+
+class ResponsesRequest(Fields):
+    """POST /v1/responses."""
+
+    model: Name | None = None
+    input: str | Objects
+    instructions: str | None = None
+    tools: Objects | None = None
+    tool_choice: str | Object | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Object | None = None
+    text: Object | None = None
+    max_output_tokens: Limit | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    metadata: Object | None = None
+
+
+def read(asked: ResponsesRequest) -> Asked:
+    """What a request wants of the engine.
+
+    Raises:
+        ApiError: it relies on stored state, or an item or a tool cannot be read.
+    """
+    for name in STATEFUL:
+        if asked.others.get(name):
+            raise invalid(f"{name}: {STATELESS}", param=name, code=UNSUPPORTED)
+    reader, offered = ItemReader(), offered_tools(asked.tools or ())
+    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    for place, item in enumerate(items):
+        reader.read(place, item)
+    first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+    effort, shape = (asked.reasoning or {}).get("effort"), (asked.text or {}).get("format")
+    given = {"temperature": asked.temperature, "top_p": asked.top_p}
+    return Asked(
+        prompt=Chat(
+            messages=[*first, *reader.messages],
+            tool_use=tool_use(offered.tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
+            effort=effort if isinstance(effort, str) else None,
+        ),
+        param="input",
+        model=asked.model,
+        sampling=plain_sampling({name: value for name, value in given.items() if value is not None}),
+        limit=first_limit(asked.max_output_tokens),
+        grammar=format_grammar(shape, "text.format") if isinstance(shape, dict) else None,
+        grammar_at="text.format.schema",
+        streams=bool(asked.stream),
+        ignored=[*asked.others, *offered.ignored, *reader.ignored],
+        source=asked,
+    )
+
+
+class ResponsesWriter:
+    """Writes responses. Of a stream, every item is done before the next one is added."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer, self._asked = answer, answer.asked.source
+        self._own = offered_tools(self._asked.tools or ()).own
+        self._num_events = 0
+        self._ids: list[str] = []  # of the items that were added
+        self._open: Part | None = None  # the part that the last item stands for
+        self._item_id = ""
+
+    @property
+    def _choice(self) -> AnswerChoice:
+        return self._answer.choices[0]
+
+    def begin(self) -> bytes:
+        return self._event("response.created", response=self._response("in_progress")) + self.wait()
+
+    def wait(self) -> bytes:
+        return self._event("response.in_progress", response=self._response("in_progress"))
+
+    def add(self, index: int, piece: AnswerPiece) -> bytes:
+        return b"".join(map(self._of, piece.events))
+
+    def _of(self, event: OutputEvent) -> bytes:
+        match event:
+            case Reasoning(text) | Content(text) if text:
+                begun = self._begin_passage(is_reasoning=isinstance(event, Reasoning))
+                return begun + self._passage_delta(text)
+            case CallStarted(_, id_, name):
+                return self._begin(Call(id_, name, []))
+            case CallArguments(_, text):
+                assert isinstance(self._open, Call), "arguments follow the start of their call"
+                self._open.pieces.append(text)
+                is_custom = own_tool(self._own, self._open).is_custom  # its text is known when it is complete
+                return b"" if is_custom else self._delta("response.function_call_arguments.delta", text)
+            case CallEnded():
+                return self._end("completed")
+        return b""
+
+    def _begin_passage(self, *, is_reasoning: bool) -> bytes:
+        if isinstance(self._open, Passage) and self._open.is_reasoning == is_reasoning:
+            return b""
+        return self._begin(Passage(is_reasoning, []))
+
+    def _passage_delta(self, text: str) -> bytes:
+        assert isinstance(self._open, Passage), "it was begun"
+        self._open.pieces.append(text)
+        if self._open.is_reasoning:
+            return self._delta("response.reasoning_text.delta", text, content_index=0)
+        return self._delta("response.output_text.delta", text, content_index=0, logprobs=[])
+
+    def _begin(self, part: Part) -> bytes:
+        """Add an item; the last one is done."""
+        ended = self._end("completed")
+        self._open = part
+        self._ids.append(uuid4().hex)
+        item = self._item(part, "in_progress", is_new=True)
+        self._item_id = item["id"]
+        written = ended + self._event("response.output_item.added", output_index=self._index, item=item)
+        if isinstance(part, Passage) and not part.is_reasoning:
+            written += self._item_event("response.content_part.added", content_index=0, part=text_part(""))
+        return written
+
+    def _end(self, status: str) -> bytes:
+        """The open item is done."""
+        part, self._open = self._open, None
+        if part is None:
+            return b""
+        item = self._item(part, status)
+        match part:
+            case Passage(True, _):
+                written = self._item_event("response.reasoning_text.done", content_index=0, text=part.text)
+            case Passage():
+                written = self._item_event(
+                    "response.output_text.done", content_index=0, text=part.text, logprobs=[]
+                ) + self._item_event("response.content_part.done", content_index=0, part=text_part(part.text))
+            case Call() if own_tool(self._own, part).is_custom:
+                text = item["input"]
+                written = self._delta("response.custom_tool_call_input.delta", text) if text else b""
+                written += self._item_event("response.custom_tool_call_input.done", input=text)
+            case Call():
+                name, arguments = item["name"], item["arguments"]
+                written = self._item_event("response.function_call_arguments.done", name=name, arguments=arguments)
+        return written + self._event("response.output_item.done", output_index=self._index, item=item)
+
+    def end(self, index: int) -> bytes:
+        return self._end(self._status)
+
+    def close(self) -> bytes:
+        return self._event(f"response.{self._status}", response=self.whole())
+
+    def fail(self, error: ApiError) -> bytes:
+        response = {**self._response("failed"), "error": {"code": error.code, "message": error.message}}
+        return self._event("response.failed", response=response)
+
+    def whole(self) -> Body:
+        parts = [part for part in self._choice.parts if isinstance(part, Call) or part.text]
+        while len(self._ids) < len(parts):  # a stream has given ids to its items already
+            self._ids.append(uuid4().hex)
+        items = [
+            self._item(part, self._status if is_last(part, parts) else "completed", place=place)
+            for place, part in enumerate(parts)
+        ]
+        cut = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
+        usage = usage_of(self._answer)
+        return {**self._response(self._status), "output": items, "incomplete_details": cut, "usage": usage}
+
+    @property
+    def _status(self) -> str:
+        return "completed" if self._choice.finish is FinishReason.STOP else "incomplete"
+
+    @property
+    def _index(self) -> int:
+        return len(self._ids) - 1
+
+    def _item(self, part: Part, status: str, *, is_new: bool = False, place: int = -1) -> Body:
+        return item_of(part, self._ids[place], status, own=self._own, is_new=is_new)
+
+    def _delta(self, event: str, text: str, /, **body: Any) -> bytes:
+        return self._item_event(event, delta=text, **body)
+
+    def _item_event(self, event: str, /, **body: Any) -> bytes:
+        return self._event(event, item_id=self._item_id, output_index=self._index, **body)
+
+    def _event(self, event: str, /, **body: Any) -> bytes:
+        number, self._num_events = self._num_events, self._num_events + 1
+        return named_event(event, {"sequence_number": number, **body})
+
+    def _response(self, status: str) -> Body:
+        """The response without its output."""
+        asked, answer = self._asked, self._answer
+        return {
+            **empty_response(f"resp_{answer.key}", answer.created_s, status),
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "model": answer.model,
+            "instructions": asked.instructions,
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "tool_choice": asked.tool_choice or "auto",
+            "tools": asked.tools or [],
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "max_output_tokens": asked.max_output_tokens,
+            "reasoning": asked.reasoning or {"effort": None, "summary": None},
+            "text": asked.text or {"format": {"type": "text"}},
+            "metadata": asked.metadata or {},
+        }
+
+
+def is_last(part: Part, parts: Sequence[Part]) -> bool:
+    """True for the part in which the answer ended."""
+    return part is parts[-1] and not (isinstance(part, Call) and part.is_complete)
+
+
+def empty_response(id_: str, created_s: int, status: str) -> Body:
+    """What every response has."""
+    return {
+        "id": id_, "object": "response", "created_at": created_s, "status": status, "incomplete_details": None,
+        "error": None, "output": [], "truncation": "disabled", "store": False, "previous_response_id": None,
+        "usage": None,
+    }  # fmt: skip
+
+
+def usage_of(answer: Answer) -> Body:
+    """Token counts."""
+    num_prompt, num_new = answer.num_prompt_tokens, answer.num_new_tokens
+    return {
+        "input_tokens": num_prompt,
+        "input_tokens_details": {"cached_tokens": answer.num_cached_tokens},
+        "output_tokens": num_new,
+        "output_tokens_details": {"reasoning_tokens": sum(item.num_reasoning_tokens for item in answer.choices)},
+        "total_tokens": num_prompt + num_new,
+    }
+
+
+def failed_event(error: ApiError, request_id: str) -> bytes:
+    """An error that ends a stream whose writer is gone."""
+    response = empty_response(f"resp_{request_id}", int(time.time()), "failed")
+    told = {**response, "error": {"code": error.code, "message": error.message}}
+    return named_event("response.failed", {"sequence_number": 0, "response": told})
+
+
+PROTOCOL: Final = ApiProtocol(
+    summary="Answer a conversation, in the format of the Responses API.",
+    paths=("/v1/responses", "/responses"),
+    request=ResponsesRequest,
+    read=read,
+    writer=ResponsesWriter,
+    keys=("id", "object", "output", "usage"),
+    error_event=failed_event,
+)

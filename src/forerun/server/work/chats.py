@@ -1,0 +1,166 @@
+"""Conversations to token ids, by the model's chat template, and what their answers may look like."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from forerun.core.errors import ConfigError
+from forerun.core.grammar import Grammar
+from forerun.server.protocols.answer import EventParser
+from forerun.server.protocols.asked import Chat
+from forerun.server.protocols.errors import invalid
+from forerun.server.work.forms import answer_grammar
+from forerun.text.bounded_child import LimitError, Limits
+from forerun.text.chat_template import ChatTemplate
+from forerun.text.message import Message
+from forerun.text.output.messages import prepared
+from forerun.text.output.parser import OutputParser
+from forerun.text.output.traits import TemplateTraits
+from forerun.text.tokenizer import SEAM
+
+if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
+    from forerun.engine.engine import Engine
+
+ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
+EFFORT: Final = "reasoning_effort"  # the name of this variable in all templates that have it
+THINKS: Final = ("enable_thinking", "thinking")  # names of the variable that switches thinking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChat:
+    """A conversation as the model reads it.
+
+    Args:
+        text: as formatted by the chat template.
+        make_parser: makes a parser of an answer's text.
+        grammar: what the answer must look like.
+        shown_tokens: special tokens that the parser needs in the text.
+        ignored: names of fields that the template does not use.
+    """
+
+    ids: Sequence[int]
+    text: str
+    make_parser: Callable[[], EventParser]
+    grammar: Grammar | None
+    shown_tokens: Sequence[str]
+    ignored: Sequence[str]
+
+
+class ChatReader:
+    """Reads conversations. Its methods block, so they run in threads.
+
+    Args:
+        template: of the engine's tokenizer.
+    """
+
+    def __init__(self, engine: "Engine", template: ChatTemplate, limits: Limits) -> None:
+        self._tokenizer, self._template, self._limits = engine.tokenizer, template, limits
+        self._defaults = engine.config.chat_template_kwargs
+        self._traits = TemplateTraits()  # known after `begin`
+
+    def begin(self) -> None:
+        """Find out what the chat template takes and how its model answers, which takes a moment.
+
+        Raises:
+            ConfigError: the chat template is invalid, or takes too long.
+        """
+        self._traits = self._template.traits()
+
+    def close(self) -> None:
+        self._template.close()
+
+    def read(self, chat: Chat, shape: Grammar | None = None) -> ReadChat:
+        """A conversation's ids, and what is needed to read its answer.
+
+        Args:
+            shape: what the answer must look like, without its thoughts.
+
+        Raises:
+            ApiError: the template refuses the conversation.
+        """
+        variables, ignored = self._variables(chat)
+        text = self._rendered(chat, variables)
+        plain = text.replace(SEAM, "")
+        # A continued text is an answer, not reasoning.
+        traits = replace(self._traits, thought=None) if chat.continues else self._traits
+        tools = chat.tool_use.callable
+        return ReadChat(
+            ids=self._tokenizer.encode_rendered(text),
+            text=plain,
+            make_parser=lambda: OutputParser(traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools)),
+            grammar=answer_grammar(traits, chat.tool_use, shape, prompt=plain, added=self._tokenizer.id_of_added),
+            shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
+            ignored=ignored,
+        )
+
+    def _variables(self, chat: Chat) -> tuple[dict[str, object], list[str]]:
+        """The template's variables for a conversation, and the names of those that it does not use."""
+        known, ignored = dict(self._defaults), []
+        for name, value in chat.variables.items():
+            if name in self._traits.variables or name == ADD_PROMPT:
+                known[name] = value
+            else:
+                ignored.append(name)
+        for param, names, value in thinking_variables(chat):
+            used = [name for name in names if name in self._traits.variables]
+            known |= {name: value for name in used if name not in chat.variables}
+            ignored += [] if used else [param]
+        return known, ignored
+
+    def _rendered(self, chat: Chat, variables: Mapping[str, object]) -> str:
+        """The text of a conversation, with seams where something looks like a control token.
+
+        Raises:
+            ApiError: a message cannot be read, or the template refuses the conversation.
+        """
+        try:
+            messages, more = prepared(self._traits, chat.messages, chat.tool_use.shown)
+            parted = self._tokenizer.parted(messages)
+        except ConfigError as error:
+            raise invalid(sentence(error), param="messages") from None
+        marked = self._tokenizer.parted_variables({**variables, **more})
+        return rendered(self._template, parted, marked, self._limits, continues=chat.continues)
+
+
+def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
+    """What a conversation says of thinking: the field's name, names of template variables, and their value."""
+    found: list[tuple[str, Sequence[str], Any]] = []
+    if chat.effort == "none":
+        found.append((EFFORT, THINKS, False))
+    elif chat.effort is not None:
+        found.append((EFFORT, (EFFORT,), chat.effort))
+    if chat.thinks is not None:
+        found.append(("thinking", THINKS, chat.thinks))
+    return found
+
+
+def needs_marks(traits: TemplateTraits, *, has_tools: bool) -> bool:
+    """True if the parser needs marks that may be special tokens."""
+    return has_tools or traits.thought is not None or traits.call_format.kind == "harmony"
+
+
+def rendered(
+    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], limits: Limits,
+    *, continues: bool = False,
+) -> str:  # fmt: skip
+    """The text of a conversation, as formatted by the chat template.
+
+    Raises:
+        ApiError: the template refuses the conversation, or takes too much time or memory.
+    """
+    try:
+        return template.render(messages, variables, limits, continue_final_message=continues)
+    except LimitError:
+        raise invalid(
+            "The model's chat template takes too much time or memory for these messages.",
+            param="messages",
+            code="template_limit",
+        ) from None
+    except ConfigError as error:
+        raise invalid(sentence(error), param="messages") from None
+
+
+def sentence(error: Exception) -> str:
+    """An error's message as a sentence."""
+    reason = str(error)
+    return f"{reason[:1].upper()}{reason[1:]}."

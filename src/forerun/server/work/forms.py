@@ -1,0 +1,102 @@
+"""What an answer must look like as a whole: thoughts, then calls of tools or the form that the client wants."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Final
+
+from forerun.core.grammar import Grammar
+from forerun.server.protocols.asked import Asked, Chat, Tool, ToolUse
+from forerun.text.grammar import styled
+from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, Lark, call_grammar
+from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
+from forerun.text.output.traits import TemplateTraits
+
+HARMONY_ANSWER: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, behind its thoughts
+OPEN: Final = frozenset(("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"))
+START: Final = "start: "
+
+
+def answer_grammar(
+    traits: TemplateTraits, use: ToolUse, shape: Grammar | None, *, prompt: str, added: Mapping[str, int]
+) -> Grammar | None:
+    """The grammar of an answer with its thoughts; None if it may be any text.
+
+    Args:
+        use: with choice auto, the answer has calls or the shape.
+        shape: what the answer must look like without thoughts.
+        prompt: as formatted by the chat template, whose end may open a thought, or close one.
+        added: see `call_grammar`.
+    """
+    is_auto = use.choice == "auto"
+    if is_auto and shape is None and find_spec("llguidance") is None:
+        return None  # it only makes calls more certain
+    end, thought = prompt.rstrip(), traits.thought
+    if thought is not None and end.endswith(thought[1].strip()):
+        traits, thought = replace(traits, thought=None), None
+    is_open = thought is not None and end.endswith(thought[0].strip())
+    calls = call_grammar(
+        traits, closed_tools(use), choice="auto" if is_auto and shape is None else "required",
+        is_parallel=use.is_parallel, added=added, is_thinking=is_open,
+    )  # fmt: skip
+    if shape is None or (calls is not None and not is_auto):
+        return calls
+    shaped = shaped_answer(traits, shape, added=added, is_open=is_open)
+    return shaped if calls is None else either(calls, shaped)
+
+
+def closed_tools(use: ToolUse) -> list[Tool]:
+    """The tools that may be called. A schema that names arguments and does not speak of others allows no others."""
+    found = list[Tool]()
+    for tool in use.callable:
+        function = tool["function"]
+        schema = function["parameters"]
+        if "properties" in schema and not OPEN.intersection(schema):
+            function = {**function, "parameters": {**schema, "additionalProperties": False}}
+        found.append({**tool, "function": function})
+    return found
+
+
+def schemas_of(asked: Asked) -> dict[str, Any]:
+    """The JSON schemas that a request's grammar is made of, by their paths, as the grammar has them."""
+    found: dict[str, Any] = {}
+    if asked.grammar is not None and asked.grammar.kind == "json_schema":
+        found[asked.grammar_at] = json.loads(asked.grammar.text)
+    if isinstance(asked.prompt, Chat):
+        for function in (tool["function"] for tool in closed_tools(asked.prompt.tool_use)):
+            found[f"tools.{function['name']}.parameters"] = {**tamed(parameters_of(function)), **JSON_STYLE}
+    return found
+
+
+def shaped_answer(traits: TemplateTraits, shape: Grammar, *, added: Mapping[str, int], is_open: bool) -> Grammar:
+    """A grammar of thoughts, if the model has any, and a text of this shape."""
+    is_harmony = traits.call_format.kind == "harmony"
+    thought = HARMONY_THOUGHT if is_harmony else traits.thought
+    if thought is None:
+        return lark_of(shape)
+    lark = Lark(traits.call_format, added)
+    answer = f"{lark.text(HARMONY_ANSWER)} answer" if is_harmony else "answer"
+    lark.rules["answer"] = f"%lark {{\n{lark_of(shape).text}\n}}"
+    if is_open:
+        return lark.grammar(f"{SPACE} {answer}", after=thought[1].strip())
+    lark.rules["thought"] = f"{lark.text(thought[0])} {lark.until(thought[1])} {SPACE}"
+    return lark.grammar(f"thought? {answer}")
+
+
+def lark_of(shape: Grammar) -> Grammar:
+    """The same texts in Lark."""
+    match shape.kind:
+        case "lark":
+            return shape
+        case "json_schema":
+            return Grammar.lark(f"{START}%json {json.dumps(styled(json.loads(shape.text)))}")
+        case "regex":
+            pattern = shape.text.replace("/", "\\/").replace("\n", "\\n")
+            return Grammar.lark(f"{START}/{pattern}/")
+
+
+def either(calls: Grammar, shaped: Grammar) -> Grammar:
+    """Texts of either grammar."""
+    rules = [f"calls: %lark {{\n{calls.text}\n}}", f"shaped: %lark {{\n{shaped.text}\n}}"]
+    return replace(calls, text="\n".join([f"{START}calls | shaped", *rules]))

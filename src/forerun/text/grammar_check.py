@@ -1,0 +1,81 @@
+"""Whether a stranger's grammar can be compiled, found out in a process that it may crash or keep busy."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any, Final
+
+from forerun.core.errors import ConfigError, require
+from forerun.core.grammar import Grammar
+from forerun.text.bounded_child import BoundedChild, LimitError, Limits
+from forerun.text.grammar import FIRST_FUEL, MAX_CHARACTERS, STEP_FUEL, source_of
+
+LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)
+ANY_TEXT: Final = Grammar.regex("a")
+MOST_KEPT: Final = 256
+
+
+class GrammarFaultError(ConfigError):
+    """A grammar that cannot be compiled.
+
+    Args:
+        place: the path and keyword of its cause among the schemas that were given with it; "" if it is not known.
+    """
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class GrammarCheck:
+    """Checks grammars, one at a time. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._child = BoundedChild("forerun.text.grammar_child", {})
+        self._good = dict.fromkeys((ANY_TEXT,))  # the newest last
+        self._is_warm, self._lock = False, Lock()
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()
+
+    def require(self, grammar: Grammar, schemas: Mapping[str, Any]) -> None:
+        """Raise GrammarFaultError for a grammar that cannot be compiled.
+
+        Args:
+            schemas: the JSON schemas in it, by the path at which each stands in the request, in which to seek a fault.
+        """
+        require(find_spec("llguidance") is not None, "a grammar needs the package llguidance: pip install llguidance")
+        with self._lock:
+            if grammar not in self._good:
+                self._compile(grammar, schemas)
+                self._good[grammar] = None
+                if len(self._good) > MOST_KEPT:
+                    del self._good[next(iter(self._good))]
+
+    def begin(self) -> None:
+        """Have the process import what it needs, which takes a moment."""
+        if not self._is_warm and find_spec("llguidance") is not None:
+            self._ask(ANY_TEXT, {})
+            self._is_warm = True
+
+    def _compile(self, grammar: Grammar, schemas: Mapping[str, Any]) -> None:
+        if len(grammar.text) > MAX_CHARACTERS:
+            raise GrammarFaultError(f"it has {len(grammar.text)} characters, and at most {MAX_CHARACTERS} are taken")
+        self.begin()
+        try:
+            found = self._ask(grammar, schemas)
+        except LimitError:
+            self._is_warm = False
+            self._child.begin()  # for the next grammar
+            raise GrammarFaultError(
+                "it takes too much time or memory, or has too many rules within rules: simplify it"
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise GrammarFaultError(f"it cannot be read ({error})") from None
+        if found["fault"]:
+            raise GrammarFaultError(found["fault"], found["place"])
+
+    def _ask(self, grammar: Grammar, schemas: Mapping[str, Any]) -> Any:
+        question = {"source": source_of(grammar), "schemas": schemas, "fuel": (FIRST_FUEL, STEP_FUEL)}
+        return self._child.ask(question, LIMITS)

@@ -1,0 +1,78 @@
+"""The grammar of a whole answer: thoughts, calls and the form that the client wants."""
+
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from forerun.core.grammar import Grammar
+from forerun.server.protocols.asked import ToolUse
+from forerun.server.work.forms import answer_grammar
+from forerun.text.grammar import source_of
+from forerun.text.output.traits import CallFormat, TemplateTraits
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+YES = Grammar.choice(["yes", "no"])
+THINKS = TemplateTraits(thought=("<think>", "</think>"))
+HARMONY = TemplateTraits(calls=CallFormat(kind="harmony"))
+ANALYSIS = "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>yes"
+HARMONY_CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+
+
+class Bytes:
+    """A vocabulary of single bytes."""
+
+    bos_token_id, eos_token_id, special_token_ids = None, 256, (256,)
+    tokens = (*(bytes([value]) for value in range(256)), b"\xff<end>")
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+def fits(grammar: Grammar, text: str) -> bool:
+    """Whether a text, behind the grammar's mark, is complete."""
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(Bytes())), source_of(grammar), log_level=0)
+    ids = list(text.partition(grammar.after)[2].encode() if grammar.after else text.encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize(
+    ("traits", "prompt", "use", "good", "bad"),
+    [
+        (TemplateTraits(), "", {}, ["yes", "no"], ["maybe", CALL, "<think>a</think>yes"]),
+        (THINKS, "", {}, ["yes", "<think>\nso\n</think>\n\nyes"], ["<think>so</think>maybe"]),
+        (THINKS, "<think>\n", {}, ["so\n</think>\n\nyes"], ["so</think>maybe"]),
+        (THINKS, "<think>\n\n</think>\n\n", {}, ["yes"], ["<think>a</think>yes"]),
+        (TemplateTraits(), "", {"shown": [TOOL]}, ["yes", CALL], [f"yes{CALL}", f"{CALL}yes"]),
+        (THINKS, "<think>", {"shown": [TOOL]}, ["a</think>\nyes", f"a</think>\n{CALL}"], ["a</think>maybe"]),
+        (TemplateTraits(), "", {"shown": [TOOL], "choice": "required"}, [CALL, f"{CALL}\n{CALL}"], ["yes"]),
+        (TemplateTraits(), "", {"shown": [TOOL], "choice": "none"}, ["yes"], [CALL]),
+        (HARMONY, "", {}, [FINAL, ANALYSIS + FINAL], ["yes", HARMONY_CALL]),
+        (HARMONY, "", {"shown": [TOOL]}, [FINAL, ANALYSIS + FINAL, ANALYSIS + HARMONY_CALL], ["yes"]),
+    ],
+)
+def test_a_form(traits: TemplateTraits, prompt: str, use: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    grammar = answer_grammar(traits, ToolUse(**use), YES, prompt=prompt, added={})
+    assert grammar is not None
+    assert [text for text in good if not fits(grammar, text)] == []
+    assert [text for text in bad if fits(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    "shape", [YES, Grammar.regex("yes|no/a"), Grammar.json_schema({"enum": ["yes"]}), Grammar.json_object()]
+)
+def test_every_kind_of_form_stands_behind_thoughts(shape: Grammar) -> None:
+    text = {"json_schema": '"yes"' if "enum" in shape.text else "{}"}.get(shape.kind, "yes")
+    for prompt in ("", "<think>"):
+        grammar = answer_grammar(THINKS, ToolUse(), shape, prompt=prompt, added={})
+        assert grammar is not None
+        assert fits(grammar, f"{'' if prompt else '<think>'}so</think>\n\n{text}")
+
+
+def test_without_a_demand_there_is_no_grammar() -> None:
+    assert answer_grammar(THINKS, ToolUse(), None, prompt="", added={}) is None
+    lazy = answer_grammar(THINKS, ToolUse(shown=[TOOL]), None, prompt="<think>", added={})
+    assert lazy is not None
+    assert (lazy.after, lazy.trigger) == ("", "<tool_call>")
