@@ -20,7 +20,10 @@ from tests.golden.random_families import FAMILIES, LENGTH
 from tests.golden.random_gguf import ARCHITECTURES, write_gguf
 
 MAX_ERROR = 2e-5  # relative to the largest logit: the file holds float32, and numbers such as eps in its keys
-CASES = [case for name in ARCHITECTURES for case in rest_slow([(name, seed) for seed in range(8)], 1)]
+FIRST = {"granitemoehybrid": 2}  # the first seed of a model that a GGUF file can describe
+CASES = [
+    case for name in ARCHITECTURES for case in rest_slow([(name, seed) for seed in range(FIRST.get(name, 0), 10)], 1)
+]
 MADE_OF = {"gemma3_text": "gemma3", "granitemoehybrid": "granite_hybrid"}
 
 
@@ -37,8 +40,9 @@ def test_logits_equal_those_of_the_folder(case: tuple[str, int], tmp_path: Path)
     family, seed = case
     model = FAMILIES[MADE_OF.get(family, family)].save(seed, tmp_path)
     folder, rng = open_source(str(tmp_path)), random.Random(seed)
-    if len(folder.spec().unrotated_layers) == folder.spec().num_layers:
-        pytest.skip("llama.cpp writes no such file")
+    unrotated = folder.spec().unrotated_layers
+    if unrotated not in ((), (3,)):  # of five layers every fourth
+        pytest.skip("a GGUF file cannot say which layers have no rotation")
     path = write_gguf(tmp_path, tmp_path / "model.gguf", folder.spec(), model.config.to_dict())
     file = GgufCheckpoint(name="x", path=path)
     token_ids = [rng.randrange(folder.spec().vocab_size) for _ in range(LENGTH)]
