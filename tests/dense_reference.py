@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
 
 MASK_32, MASK_64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -23,10 +23,18 @@ def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-def rope_angles(spec: ModelSpec, num_rows: int) -> Tensor:
-    """Angles in float32, as checkpoints were trained with."""
-    rope = spec.rope
-    frequencies = 1.0 / (rope.theta ** (torch.arange(0, spec.head_dim, 2).float() / spec.head_dim))
+def rope_angles(spec: ModelSpec, rope: RopeSpec, num_rows: int) -> Tensor:
+    """Angles in float32, as checkpoints were trained with; 0 for pairs that do not turn."""
+    size = rope.rotated_dims or spec.head_dim
+    frequencies = 1.0 / (rope.theta ** (torch.arange(0, size, 2).float() / size))
+    if rope.kind == "longrope":
+        frequencies = 1.0 / (torch.tensor(rope.divisors) * rope.theta ** (torch.arange(0, size, 2).float() / size))
+    if rope.kind == "yarn":
+        turns = [size * math.log(rope.original_max_positions / (n * 2 * math.pi)) / (2 * math.log(rope.theta))
+                 for n in (rope.beta_fast, rope.beta_slow)]  # fmt: skip
+        low, high = max(math.floor(turns[0]), 0), min(math.ceil(turns[1]), size - 1)
+        ramp = ((torch.arange(size // 2).float() - low) / (high - low or 0.001)).clamp(0, 1)
+        frequencies = ramp * frequencies / rope.factor + (1 - ramp) * frequencies
     if rope.kind == "linear":
         frequencies = frequencies / rope.factor
     if rope.kind == "llama3":
@@ -38,13 +46,35 @@ def rope_angles(spec: ModelSpec, num_rows: int) -> Tensor:
         is_fast = wavelengths < rope.original_max_positions / high
         frequencies = torch.where(is_slow, frequencies / rope.factor, torch.where(is_fast, frequencies, blended))
     half = torch.outer(torch.arange(num_rows).float(), frequencies)
+    half = torch.cat((half, torch.zeros(num_rows, (spec.head_dim - size) // 2)), -1)
     return torch.cat((half, half), -1)
 
 
-def turn(x_TND: Tensor, angles: Tensor) -> Tensor:
+def turn(x_TND: Tensor, rope: RopeSpec, angles: Tensor) -> Tensor:
     left, right = x_TND.chunk(2, -1)
-    cos, sin = angles.cos().to(x_TND.dtype)[:, None], angles.sin().to(x_TND.dtype)[:, None]
+    num_pairs = left.shape[-1]
+    factors = torch.ones(num_pairs)
+    factors[: (rope.rotated_dims or 2 * num_pairs) // 2] = rope.attention_factor
+    factors = torch.cat((factors, factors))
+    cos, sin = ((factors * part).to(x_TND.dtype)[:, None] for part in (angles.cos(), angles.sin()))
     return x_TND * cos + torch.cat((-right, left), -1) * sin
+
+
+def within_window(visible_TT: Tensor, window: int | None) -> Tensor:
+    """Of the tokens that each row sees, the last ones."""
+    if window is None:
+        return visible_TT
+    kept = torch.zeros_like(visible_TT)
+    for row, seen in enumerate(visible_TT):
+        kept[row, seen.nonzero()[-window:, 0]] = True
+    return kept
+
+
+def add_branch(spec: ModelSpec, weights: Mapping[str, Tensor], x: Tensor, branch: Tensor, norm: str) -> Tensor:
+    """The residual stream after a sublayer."""
+    if spec.norms == "before":
+        return x + branch
+    return x + normalise(branch, weights[f"{norm}.weight"], spec.norm_eps)
 
 
 def dense_logits(
@@ -63,32 +93,49 @@ def dense_logits(
         return x @ weights[f"{name}.weight"].T + (0 if bias is None else bias)
 
     num_rows, num_heads, num_kv = len(token_ids), spec.num_heads, spec.num_kv_heads
-    all_angles = rope_angles(spec, spec.max_positions)
-    angles = all_angles[list(positions) if positions is not None else list(range(num_rows))]
-    visible = torch.ones(num_rows, num_rows).tril() > 0 if visible_TT is None else visible_TT
-    x = weights["embedding.weight"][list(token_ids)]
+    places = list(positions) if positions is not None else list(range(num_rows))
+    everything = torch.ones(num_rows, num_rows).tril() > 0 if visible_TT is None else visible_TT
+    x = weights["embedding.weight"][list(token_ids)] * spec.embedding_scale
+    scale = spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale
+    lengths = [math.log(1 + place // spec.rope.original_max_positions) for place in places]
+    growth = spec.rope.query_growth * torch.tensor(lengths)
     for layer in range(spec.num_layers):
         part = f"layers.{layer}."
         if (layer, "attention") not in skipped:
-            h = normalise(x, weights[part + "attention_norm.weight"], spec.norm_eps)
+            h = x
+            if spec.norms != "after":
+                h = normalise(x, weights[part + "attention_norm.weight"], spec.norm_eps)
             q, k, v = linear(h, part + "qkv").split([spec.q_size, spec.kv_size, spec.kv_size], -1)
+            if spec.qk_norm_whole:
+                q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
+                k = normalise(k, weights[part + "k_norm.weight"], spec.norm_eps)
             q, k, v = (t.reshape(num_rows, -1, spec.head_dim) for t in (q, k, v))
             if spec.qk_norm:
                 q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
                 k = normalise(k, weights[part + "k_norm.weight"], spec.norm_eps)
-            q, k = turn(q, angles), turn(k, angles)
+            slides = layer in spec.sliding_layers
+            if layer not in spec.unrotated_layers:
+                rope = spec.sliding_rope if slides and spec.sliding_rope else spec.rope
+                angles = rope_angles(spec, rope, spec.max_positions)[places]
+                q, k = turn(q, rope, angles), turn(k, rope, angles)
+            q = q * (1 + growth.to(q.dtype))[:, None, None]
+            visible = within_window(everything, spec.window if slides else None)
             heads = []
             for head in range(num_heads):
                 shared = head // (num_heads // num_kv)
-                affinity = q[:, head] @ k[:, shared].T / spec.head_dim**0.5
+                affinity = q[:, head] @ k[:, shared].T * scale
                 heads.append(affinity.masked_fill(~visible, -math.inf).softmax(-1) @ v[:, shared])
-            x = x + linear(torch.cat(heads, -1), part + "attention_out")
+            branch = linear(torch.cat(heads, -1), part + "attention_out")
+            x = add_branch(spec, weights, x, branch, part + "attention_post_norm")
         if (layer, "mlp") not in skipped:
-            h = normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
+            h = x if spec.norms == "after" else normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
             gate, up = linear(h, part + "gate_up").chunk(2, -1)
-            x = x + linear(gate * gate.sigmoid() * up, part + "mlp_out")
+            active = gate * gate.sigmoid()
+            if spec.gate == "gelu_tanh":
+                active = gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+            x = add_branch(spec, weights, x, linear(active * up, part + "mlp_out"), part + "mlp_post_norm")
     x = normalise(x, weights["final_norm.weight"], spec.norm_eps)
-    return linear(x, "embedding" if spec.tied_embeddings else "head")
+    return linear(x, "embedding" if spec.tied_embeddings else "head") / spec.logit_divisor
 
 
 def mix64(value: int) -> int:

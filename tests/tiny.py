@@ -95,7 +95,7 @@ def random_weights(
     weights = {}
     for name, shape in fused_shapes(tensor_plan(spec)).items():
         weight = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "layer_scale.weight")):
             weight = 0.75 + 0.1 * weight
         elif name == f"{head}.weight":
             weight *= LOGIT_SPREAD / 0.75 / shape[1] ** 0.5

@@ -9,6 +9,7 @@ from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import resolve_max_length
 from tests.checkpoints.folders import write_config, write_json
@@ -75,14 +76,21 @@ def test_absent_keys_take_the_defaults_of_transformers(tmp_path: Path, family: s
     assert spec.rope.theta == default.to_dict().get("rope_parameters", {"rope_theta": 10000.0})["rope_theta"]
 
 
-def test_a_window_ends_the_text_before_it_would_slide(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [None, 64, 4096])
+def test_mistral_without_an_effective_window_is_accepted(tmp_path: Path, window: int | None) -> None:
+    assert read(tmp_path, model_type="mistral", sliding_window=window).family == "mistral"
+
+
+def test_a_window_slides_over_longer_texts(tmp_path: Path) -> None:
     spec = read(tmp_path, model_type="mistral", sliding_window=63)
-    assert (spec.max_positions, spec.window) == (63, 63)
+    assert (spec.max_positions, spec.window, spec.sliding_layers) == (64, 63, (0, 1))
     absent = read(tmp_path, model_type="mistral", max_position_embeddings=8192)
-    assert (absent.max_positions, absent.window) == (4096, 4096)
-    with pytest.raises(ConfigError, match="max_length 64 exceeds the 63 tokens in the attention window"):
-        resolve_max_length(EngineConfig(max_length=64), spec)
-    assert resolve_max_length(EngineConfig(), spec) == 63
+    assert (absent.max_positions, absent.window) == (8192, 4096)
+    with pytest.raises(ConfigError, match="max_length 65 exceeds the 64 positions"):
+        resolve_max_length(EngineConfig(max_length=65), spec)
+    assert resolve_max_length(EngineConfig(), spec) == 64
+    assert mechanisms_of(spec, 64) == {WINDOW}
+    assert not mechanisms_of(spec, 63), "no text of this length leaves the window"
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
@@ -106,8 +114,11 @@ def test_qwen_slides_where_transformers_slides(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     spec = read(tmp_path, model_type=family, **{"sliding_window": 8, **changes})
-    assert (spec.window, spec.max_positions) == (window, window or 64)
     theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert (spec.window, spec.max_positions) == (window, 64)
+    if window is not None:
+        sliding = [layer for layer, kind in enumerate(theirs.layer_types) if kind == "sliding_attention"]
+        assert list(spec.sliding_layers) == sliding
     slides = theirs.sliding_window is not None and "sliding_attention" in theirs.layer_types
     assert (slides and theirs.sliding_window < 64) == (window is not None)
 
@@ -154,7 +165,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "llama, mistral, qwen2, qwen3"]),
+        ({"model_type": "gpt2"}, ["model_type is 'gpt2'", "llama, mistral, qwen2, qwen3, smollm3"]),
         ({"quantization_config": {"quant_method": "mxfp4"}}, ["quantization_config.quant_method", "'mxfp4'", "AWQ"]),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 128]}}, ["weight_block_size"]),
         ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, ["fmt is 'e5m2'", "e4m3"]),
@@ -176,7 +187,10 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ({"rope_scaling": "linear"}, ["rope_scaling is 'linear'", "an object"]),
         ({"rope_scaling": {"type": "yarn", "factor": -4.0}}, ["rope_scaling.factor is -4.0"]),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, ["rope_scaling.rope_type is 'dynamic'"]),
-        ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_parameters.rope_type is 'longrope'"]),
+        (
+            {"rope_parameters": {"rope_type": "longrope"}},
+            ["rope_parameters.short_factor is None", "a list of 1 positive numbers"],
+        ),
         ({"rope_scaling": {"rope_type": "linear"}}, ["rope_scaling.factor is missing"]),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["rope_scaling.low_freq_factor is missing"]),
         (

@@ -1,6 +1,7 @@
 """The device executor computes what transformers computes, for what sets families apart."""
 
 import pytest
+from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from forerun.backends.gpu.backend import TRITON
 from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
@@ -18,6 +19,7 @@ CASES = {
     "deepseek_coder": llama(**LINEAR_ROPE, **HEADS),
     "llama_biased": llama(attention_bias=True, mlp_bias=True, **HEADS),
     "qwen2": qwen2(rms_norm_eps=1e-6, **HEADS),
+    "smollm3": Family(config=SmolLM3Config, model=SmolLM3ForCausalLM, changes={**HEADS, "no_rope_layer_interval": 2}),
 }
 
 

@@ -158,7 +158,7 @@ def gated_logits(case: Case, inputs: ForwardInput) -> Tensor:
     visible_RR[num_text:, inputs.prefix_len :] = torch.from_numpy(inputs.ancestry)
     gates = torch.ones(num_rows, 2 * spec.num_layers)
     gates[num_text:] -= torch.from_numpy(inputs.row_skips).float()
-    angles = rope_angles(spec, spec.max_positions)[[*range(num_text), *inputs.positions]]
+    angles = rope_angles(spec, spec.rope, spec.max_positions)[[*range(num_text), *inputs.positions]]
     x = weights["embedding.weight"][[*case.text, *inputs.token_ids]]
     for layer in range(spec.num_layers):
         part = f"layers.{layer}."
@@ -168,7 +168,7 @@ def gated_logits(case: Case, inputs: ForwardInput) -> Tensor:
         if spec.qk_norm:
             q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
             k = normalise(k, weights[part + "k_norm.weight"], spec.norm_eps)
-        q, k = turn(q, angles), turn(k, angles)
+        q, k = turn(q, spec.rope, angles), turn(k, spec.rope, angles)
         k, v = (t.repeat_interleave(spec.num_heads // spec.num_kv_heads, 1) for t in (k, v))
         scores = torch.einsum("qnd,knd->nqk", q, k) / spec.head_dim**0.5
         mixed = torch.einsum("nqk,knd->qnd", scores.masked_fill(~visible_RR, -torch.inf).softmax(-1), v)

@@ -22,12 +22,23 @@ from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
 from tests.drafting.mapped import mapped_model, random_map
-from tests.marks import rest_soak
+from tests.marks import rest_slow, rest_soak
 from tests.random_settings import edited, random_params
-from tests.tiny import Weights, decode_rounds, negated, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+from tests.tiny import (
+    Weights,
+    decode_ids,
+    decode_rounds,
+    negated,
+    poison_freed_slots,
+    random_weights,
+    tiny_runner,
+    tiny_spec,
+)
+from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 400, 60
+CASES_PER_FAMILY = 2
 FORBIDDEN = -1e9
 
 
@@ -65,9 +76,9 @@ def random_draft(
             return draft_spec, random_weights(draft_spec, torch.Generator().manual_seed(seed + 1))
 
 
-def random_case(number: int) -> Case:
+def random_case(number: int, family: str | None = None) -> Case:
     rng = random.Random(number)
-    spec = tiny_spec(rng)
+    spec = tiny_spec(rng) if family is None else family_spec(rng, family)
     weights = random_weights(spec, torch.Generator().manual_seed(number))
     kind = rng.choice(["equal", "other", "adversarial", "mapped"])
     vocabulary = random_map(rng, spec.vocab_size) if kind == "mapped" else None
@@ -137,12 +148,15 @@ def predicted(case: Case, expected: list[int]) -> PredictedDrafter:
     return found
 
 
-def differences(case: Case, totals: Counter[str]) -> list[str]:
-    """Run one case; return every text that is not the reference's, in words."""
+def differences(case: Case, totals: Counter[str], *, is_recomputed: bool = True) -> list[str]:
+    """Run one case; return every text that is not the reference's, or else the plain one, in words."""
     target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
     poison_freed_slots(target)
     request = {"seed": case.seed, "num_tokens": case.num_tokens}
-    expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
+    if is_recomputed:
+        expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
+    else:
+        expected = decode_ids(target, NoneDrafter(), case.prompt_ids, case.params, **request)
     found = []
     for name, drafter in {"none": NoneDrafter(), **drafters_of(case), "predicted": predicted(case, expected)}.items():
         rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
@@ -178,3 +192,21 @@ def test_every_drafter_gives_the_text_of_a_full_recomputation(chunk: int) -> Non
     found, totals = check_chunk(chunk)
     assert found == []
     assert_all_drafted(totals)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("chunk", rest_slow(range(20), 1))
+def test_every_drafter_does_so_in_every_family(family: str, chunk: int) -> None:
+    totals: Counter[str] = Counter()
+    numbers = range(CASES_PER_FAMILY * chunk, CASES_PER_FAMILY * (chunk + 1))
+    assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
+    assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
+
+
+@pytest.mark.parametrize("chunk", rest_slow(range(20), 1))
+def test_every_drafter_gives_the_plain_text_of_gemma_4(chunk: int) -> None:
+    """Whose logits are compared with those of transformers in tests/golden."""
+    totals: Counter[str] = Counter()
+    for number in range(4 * CASES_PER_FAMILY * chunk, 4 * CASES_PER_FAMILY * (chunk + 1)):
+        assert differences(random_case(number, "gemma4_text"), totals, is_recomputed=False) == []
+    assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0

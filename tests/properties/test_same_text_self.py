@@ -17,12 +17,14 @@ from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from tests.dense_reference import reference_text
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
-from tests.marks import rest_soak
+from tests.marks import rest_slow, rest_soak
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
+from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, layer_skip
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 300, 30
+CASES_PER_FAMILY = 1
 MOST_TOKENS = 48  # past the window of the paper's search
 
 
@@ -42,9 +44,10 @@ class Case:
     num_tokens: int
 
 
-def random_case(number: int) -> Case:
+def random_case(number: int, family: str | None = None) -> Case:
     rng = random.Random(number)
-    spec = tiny_spec(rng, num_layers=rng.choice([1, 2, 3, 4, 4, 5, 6]))
+    num_layers = rng.choice([1, 2, 3, 4, 4, 5, 6])
+    spec = family_spec(rng, family) if family else tiny_spec(rng, num_layers=num_layers)
     weights = random_weights(spec, torch.Generator().manual_seed(number), scale=rng.choice([0.3, 0.7, 1.5]))
     rate = rng.choice([0.0, 0.3, 0.6, 1.0])  # from nothing to everything
     search = rng.choice(["off", "gated", "gated", "paper"])
@@ -131,3 +134,11 @@ def test_a_target_that_drafts_for_itself_writes_the_text_of_a_full_recomputation
     found, totals = check_chunk(chunk)
     assert found == []
     assert_all_drafted(totals)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("chunk", rest_slow(range(20), 1))
+def test_it_does_so_in_every_family(family: str, chunk: int) -> None:
+    totals: Counter[str] = Counter()
+    numbers = range(CASES_PER_FAMILY * chunk, CASES_PER_FAMILY * (chunk + 1))
+    assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []

@@ -19,8 +19,11 @@ from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
+from tests.marks import rest_slow
 from tests.sharding.thread_group import ThreadGroup, on_ranks
 from tests.tiny import CAPACITY, random_weights, tiny_spec
+from tests.tiny_families import FAMILIES as NEW_FAMILIES
+from tests.tiny_families import family_spec
 
 MAX_ERROR: Final = 1e-10
 FAMILIES: Final = (
@@ -73,12 +76,12 @@ def shared_logits(
     return on_ranks(num_ranks, run)
 
 
-def check(seed: int) -> None:
+def check(seed: int, family: str | None = None) -> None:
     rng = random.Random(seed)
     weight_format: WeightFormat = rng.choice(("plain", "plain", "int8", "int4"))
     wide = {"head_dim": 8, "num_heads": 9, "num_kv_heads": 3, "intermediate_size": 100}  # parts begin within a group
     sizes: dict[str, object] = wide if weight_format == "int4" else {"head_dim": rng.choice([2, 4, 8])}
-    spec = tiny_spec(rng, **{**rng.choice(FAMILIES), **sizes})
+    spec = family_spec(rng, family, **sizes) if family else tiny_spec(rng, **{**rng.choice(FAMILIES), **sizes})
     tensors = random_weights(spec, torch.Generator().manual_seed(seed))
 
     def weights() -> WeightSource:
@@ -96,6 +99,12 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_ranks_give_the_logits_of_the_whole_model(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("family", NEW_FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(60), 1))
+def test_ranks_do_so_in_every_family(seed: int, family: str) -> None:
+    check(seed, family)
 
 
 @pytest.mark.slow

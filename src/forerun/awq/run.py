@@ -19,6 +19,8 @@ from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import ConfigError
+from forerun.core.mechanisms import WINDOW as SLIDING
+from forerun.core.mechanisms import lacking, mechanisms_of
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import GROUP_SIZES
 from forerun.model.runner import Runner
@@ -27,6 +29,7 @@ from forerun.model.weights import Int4Weight, WeightSource
 WINDOW: Final = 512  # tokens read at once, from an empty cache
 HELD_OUT: Final = 4  # one window in so many is kept out of calibration and measured
 LEAST_WINDOWS: Final = HELD_OUT
+PACKED_FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 OnLayer = Callable[[int, int], None]  # number of layers packed so far, number of all layers
 
 
@@ -61,6 +64,7 @@ def pack_model(
         CheckpointError: the model cannot be read.
     """
     spec = source.spec()
+    require_plain(spec, source.name)
     folder, group_size = plain_folder(source), find_group_size(spec)
     if out.exists():
         raise ConfigError(f"{out} is there already: name a folder that is not")
@@ -101,6 +105,18 @@ def plain_folder(source: CheckpointSource) -> Path:
         f"{source.name} holds weights in {', '.join(source.stored_formats())}, but AWQ is made from the plain weights "
         "of a folder with safetensors: give the original checkpoint"
     )
+
+
+def require_plain(spec: ModelSpec, name: str) -> None:
+    """Refuse a model whose layers AWQ does not know.
+
+    Raises:
+        ConfigError: names what the model has.
+    """
+    missing = lacking(mechanisms_of(spec, spec.max_positions) - {SLIDING}, frozenset(), "AWQ's scales")
+    if missing or spec.family not in PACKED_FAMILIES:
+        reason = missing or f"they are known for {', '.join(PACKED_FAMILIES)} only"
+        raise ConfigError(f"{name} is a {spec.family} model, whose layers AWQ does not pack: {reason}")
 
 
 def find_group_size(spec: ModelSpec) -> int:

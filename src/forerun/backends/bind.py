@@ -5,19 +5,20 @@ Legend: P positions, D head size.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.program import Op
-from forerun.model.rope import rope_table
+from forerun.model.rope import query_scales, rope_table
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Table, Weight, WeightSource
 
 LinearT = TypeVar("LinearT")
 NormT = TypeVar("NormT")
+FINAL_NORM: Final = "final_norm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,14 +30,22 @@ class BoundWeights(Generic[LinearT, NormT]):
         norms: weights of norm.
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
-        cos_sin_P2D: see `model.rope.rope_table`.
+        rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
+        query_scales: by head size: factors [P] of queries by their position, or None, see `model.rope.query_scales`.
+        scales: factors of the residual stream, of scale.
+        layer_table: the embeddings for each layer [V, L * P], or None.
+        embedding_scale: factor of the embedding, or 1.
     """
 
     linears: Mapping[str, LinearT]
     norms: Mapping[str, NormT]
     head_norms: Mapping[str, tuple[NormT, NormT]]
     table: Table
-    cos_sin_P2D: Tensor
+    rotations: Mapping[RopeSpec | None, Tensor]
+    query_scales: Mapping[int, Tensor | None]
+    scales: Mapping[str, float]
+    layer_table: Weight | None
+    embedding_scale: float
 
 
 def bind_weights(
@@ -50,17 +59,56 @@ def bind_weights(
     rope_dtype: torch.dtype = torch.float32,
 ) -> BoundWeights[LinearT, NormT]:
     """Pack what the ops of `program` need; other weights are left in their source."""
-    device = str(cache.keys_LSKD.device)
+    device, num_positions = str(cache.keys_LSKD.device), cache.capacity
+
+    def norm_of(name: str) -> NormT:
+        return pack_norm(scaled_norm(spec, name, weights.vector(name)))
+
+    def norms_of_heads(op: Op) -> tuple[NormT, NormT]:
+        queries = norm_of(op.weights + "q_norm")
+        return queries, queries if spec.borrows(op.layer) else norm_of(op.weights + "k_norm")  # a borrower has no keys
+
     return BoundWeights(
         linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
-        norms={op.weights: pack_norm(weights.vector(op.weights)) for op in program if op.kind == "norm"},
+        norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
         head_norms={
-            op.weights: (
-                pack_norm(weights.vector(op.weights + "q_norm")), pack_norm(weights.vector(op.weights + "k_norm"))
-            )
+            op.weights: norms_of_heads(op)
             for op in program
-            if op.kind == "rope_append" and spec.qk_norm
+            if (op.kind == "rope_append" and spec.qk_norm) or op.kind == "norm_qk"
         },
         table=weights.table(),
-        cos_sin_P2D=rope_table(spec.rope, spec.head_dim, cache.capacity, dtype=rope_dtype, device=device),
-    )  # fmt: skip
+        rotations={
+            rope: rope_table(rope, head_dim, num_positions, dtype=rope_dtype, device=device)
+            for rope, head_dim in head_sizes(spec).items()
+        },
+        query_scales={
+            one.head_dim: query_scales(one, num_positions, dtype=rope_dtype, device=device)
+            for one in map(spec.of_layer, range(spec.num_layers))
+        },
+        layer_table=weights.linear("layer_table")[0] if spec.layer_input_size else None,
+        scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
+        embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
+    )
+
+
+def head_sizes(spec: ModelSpec) -> dict[RopeSpec | None, int]:
+    """The head size of each rotation."""
+    found: dict[RopeSpec | None, int] = {}
+    for layer in range(spec.num_layers):
+        rope, head_dim = spec.rope_of(layer), spec.of_layer(layer).head_dim
+        assert found.setdefault(rope, head_dim) == head_dim, f"one rotation of heads of {found[rope]} and {head_dim}"
+    return found
+
+
+def scaled_norm(spec: ModelSpec, name: str, weight_H: Tensor) -> Tensor:
+    """A norm's weight. The last one is divided by the divisor of the logits, which are linear in it."""
+    if name != FINAL_NORM or spec.logit_divisor == 1.0:
+        return weight_H
+    return weight_H.to(torch.promote_types(weight_H.dtype, torch.float32)) / spec.logit_divisor
+
+
+def embedding_scale(spec: ModelSpec, dtype: torch.dtype) -> float:
+    """The factor of the embedding, rounded to float32 and the dtype if the architecture rounds it."""
+    if not spec.rounds_embedding_scale:
+        return spec.embedding_scale
+    return float(torch.tensor(spec.embedding_scale, dtype=torch.float32).to(dtype))

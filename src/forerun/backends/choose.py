@@ -14,7 +14,9 @@ from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
+from forerun.core.mechanisms import lacking
 
+TRITON_MECHANISMS: Final[frozenset[str]] = frozenset()
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -51,9 +53,8 @@ def choose_backend(
     is_shared, is_apart = conditions.is_shared, conditions.is_apart
     kind = torch.device(device).type
     if conditions.kernels == "triton" or (conditions.kernels == "auto" and kind == "cuda"):
-        missing = APART if is_apart else triton_fault(
-            device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared
-        )  # fmt: skip
+        missing = APART if is_apart else lacking(conditions.needed, TRITON_MECHANISMS, "the Triton kernels")
+        missing = missing or triton_fault(device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared)
         if conditions.kernels == "triton" and missing is not None:
             raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
         return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)

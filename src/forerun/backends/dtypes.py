@@ -6,9 +6,12 @@ from typing import Final
 from forerun.backends.cpu.binding import fault as native_fault
 from forerun.backends.cpu.binding import sharing_fault
 from forerun.core.config import DTypeName, InputsName, KernelsName
+from forerun.core.mechanisms import EMBEDDING, GELU, NORMS, QUERIES, WHOLE_NORMS, WINDOW, lacking
 
 APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE: Final = ("float32", "bfloat16")
+NATIVE_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU})
+UNSHARED: Final = frozenset({WHOLE_NORMS})  # of these, what the native kernels do not compute across ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +23,14 @@ class Conditions:
         is_shared: several ranks share the model, so kernels exchange results.
         is_apart: some of the ranks are on other hosts.
         inputs: the format of the inputs that CPU kernels multiply quantised weights with.
+        needed: the mechanisms that the model needs besides Llama's, see `core.mechanisms`.
     """
 
     kernels: KernelsName = "auto"
     is_shared: bool = False
     is_apart: bool = False
     inputs: InputsName = "int16"
+    needed: frozenset[str] = frozenset()
 
 
 USUAL: Final = Conditions()
@@ -58,7 +63,9 @@ def native_obstacle(conditions: Conditions) -> str | None:
     """Why the C library cannot run a model; None if it can."""
     if conditions.is_apart:
         return APART
-    return native_fault() or (sharing_fault() if conditions.is_shared else None)
+    known = NATIVE_MECHANISMS - (UNSHARED if conditions.is_shared else frozenset())
+    missing = lacking(conditions.needed, known, "the native kernels" + " of several ranks" * conditions.is_shared)
+    return missing or native_fault() or (sharing_fault() if conditions.is_shared else None)
 
 
 def has_fast_bfloat16() -> bool:

@@ -10,10 +10,23 @@ from typing import Any, Final
 
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
 
 DIGEST_BYTES: Final = 8
 SAMPLE_BYTES: Final = 4096
+# Fields that are always part of an identity; the others came later.
+OLD: Final = frozenset({
+    "family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size",
+    "max_positions", "norm_eps", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "tied_embeddings", "rope", "window",
+})  # fmt: skip
+OLD_ROPE: Final = frozenset({
+    "theta", "kind", "factor", "low_freq_factor", "high_freq_factor", "original_max_positions", "beta_fast",
+    "beta_slow", "truncate", "attention_factor",
+})  # fmt: skip
+PLAIN: Final = ModelSpec(
+    family="", num_layers=1, hidden_size=1, num_heads=1, num_kv_heads=1, head_dim=1, intermediate_size=1, vocab_size=1,
+    max_positions=1, norm_eps=1.0,
+)  # fmt: skip
 
 
 def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
@@ -40,11 +53,14 @@ def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
 
 
 def _fields(spec: ModelSpec) -> dict[str, Any]:
-    """The spec's fields; divisors, which most models lack, only if there are any, to keep older identities valid."""
-    fields = asdict(spec)
-    if not spec.rope.divisors:
-        del fields["rope"]["divisors"]
-    return fields
+    """The spec's fields; younger ones only if they are not the default, to keep older identities valid."""
+    values = asdict(spec)
+    values["rope"] = _without_young(values["rope"], RopeSpec(), OLD_ROPE)
+    return _without_young(values, PLAIN, OLD)
+
+
+def _without_young(values: dict[str, Any], plain: RopeSpec | ModelSpec, old: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in old or value != getattr(plain, name)}
 
 
 def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:

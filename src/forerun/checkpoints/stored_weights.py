@@ -3,7 +3,8 @@
 Legend: O output features, I input features, R rows, C columns: elements, or bytes of blocks of codes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
@@ -27,6 +28,27 @@ from forerun.model.weights import BlockWeight, DenseWeight, RowsInFile, StackedW
 DENSE: Final = "dense"
 Rows: TypeAlias = Sequence[Piece]  # of one stored tensor
 Section: TypeAlias = tuple[StoredTensor, Rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """How the tensors of a file differ from the weights that the model computes with.
+
+    Args:
+        is_wide: norms are at least float32, whatever the dtype.
+        norm_offset: what is added to the weight of a norm.
+        head_order: see `model.rope.head_order`; for the rows of queries and keys.
+        head_dim: rows of a head.
+    """
+
+    is_wide: bool = False
+    norm_offset: float = 0.0
+    head_order: Sequence[int] = ()
+    head_dim: int = 0
+
+
+AS_STORED: Final = Traits()
+TURNED: Final = re.compile(r".*\.(self_attn\.[qk]_proj|attn_[qk])\.(weight|bias)")  # rows of queries and keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +100,7 @@ class StoredWeights:
             or ".bias"; without a head, the embedding is the head too.
         dtype, weight_format, device, on_progress: see `Reading`.
         counter: counts the bytes read together with those of other weights; it is then told instead of `on_progress`.
-        rotated_in_pairs: the head size of a tensor whose neighbouring dimensions rotate together; 0 for others.
+        traits: how the tensors differ from the model's weights.
         scales: factors of the stored values, by the name of their tensor.
     """
 
@@ -91,10 +113,10 @@ class StoredWeights:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
         counter: BytesCounter | None = None,
-        rotated_in_pairs: Callable[[StoredTensor], int] = lambda tensor: 0,
+        traits: Traits = AS_STORED,
         scales: Mapping[str, BlockScales] | None = None,
     ) -> None:
-        self._parts, self._rotated_in_pairs, self._scales = parts, rotated_in_pairs, scales or {}
+        self._parts, self._traits, self._scales = parts, traits, scales or {}
         self._counter = counter or BytesCounter(chain.from_iterable(parts.values()), on_progress)
         self._dtype, self._format, self._device = dtype, weight_format, device
         self._table: Table | None = None
@@ -127,8 +149,16 @@ class StoredWeights:
 
     def tensor(self, name: str) -> Tensor:
         """A whole weight, such as "layers.0.qkv.weight", as plain values."""
+        tensors = self._parts[name]
+        if name.endswith("norm.weight"):
+            return self._norm(tensors)
         plain = as_plain(self._read(name, WHOLE))
-        return plain.flatten() if len(self._parts[name][0].shape) == 1 else plain
+        return plain.flatten() if len(tensors[0].shape) == 1 else plain
+
+    def _norm(self, tensors: Sequence[StoredTensor]) -> Tensor:
+        wide = torch.promote_types(self._dtype, torch.float32) if self._traits.is_wide else self._dtype
+        sections = [(tensor, all_rows(tensor)) for tensor in tensors]
+        return self._read_rows(sections, None, wide).flatten() + self._traits.norm_offset
 
     def _read(self, name: str, part: Part) -> Weight:
         """Stack the rows of a weight's tensors; consecutive tensors of one format are joined."""
@@ -158,8 +188,7 @@ class StoredWeights:
             ]
             padding = [torch.full((piece.padding,), -1) for piece in rows]
             own_O = torch.cat([part for pair in zip(first, padding, strict=True) for part in pair])
-            head_dim = self._rotated_in_pairs(tensor)
-            places.append(in_halves(own_O[:, None], head_dim).flatten() if head_dim else own_O)
+            places.append(self._in_order(own_O[:, None]).flatten() if self._is_turned(tensor) else own_O)
         return RowsInFile(
             path=path, places_O=torch.cat(places), row_bytes=row_bytes,
             read=partial(self._read_rows, sections, None, torch.uint8),
@@ -194,8 +223,8 @@ class StoredWeights:
                 end += piece.size
             num_read = sum(piece.num_real for piece in rows) * num_columns * stored_dtype.itemsize
             self._counter.skip(max(0, tensor.num_bytes - num_read))  # a head is read once for each of its copies
-            if head_dim := self._rotated_in_pairs(tensor):
-                joined_RC[first:end] = in_halves(joined_RC[first:end], head_dim)
+            if self._is_turned(tensor):
+                joined_RC[first:end] = self._in_order(joined_RC[first:end])
         return joined_RC
 
     def _fill(self, tensor: StoredTensor, target_RC: Tensor, *, row: int, column: int) -> None:
@@ -210,11 +239,14 @@ class StoredWeights:
                 self._counter.read(tensor, values_RC, stored_dtype, row=first, column=column)
                 target_RC[rows] = values_RC.mul_(scales.window(first, column, values_RC.shape))
 
+    def _is_turned(self, tensor: StoredTensor) -> bool:
+        """Whether the rows of a head are stored in another order than the kernels rotate them in."""
+        return bool(self._traits.head_order) and TURNED.fullmatch(tensor.name) is not None
 
-def in_halves(rows_RC: Tensor, head_dim: int) -> Tensor:
-    """Reorder rows of heads from neighbouring rotation pairs to halves. Whole rows are moved, packed or not."""
-    pairs = rows_RC.view(-1, head_dim // 2, 2, rows_RC.shape[1])
-    return pairs.transpose(1, 2).reshape(rows_RC.shape)
+    def _in_order(self, rows_RC: Tensor) -> Tensor:
+        """Reorder the rows of heads. Whole rows are moved, packed or not."""
+        heads = rows_RC.view(-1, self._traits.head_dim, rows_RC.shape[1])
+        return heads[:, list(self._traits.head_order)].reshape(rows_RC.shape)
 
 
 def kind_of(tensor: StoredTensor) -> str:

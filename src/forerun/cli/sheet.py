@@ -9,6 +9,7 @@ from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
 from forerun.text.output.traits import TemplateTraits
 
@@ -90,7 +91,7 @@ class ModelSheet:
 
 def read_sheet(source: CheckpointSource) -> ModelSheet:
     """Read what can be read; the first problem is kept."""
-    from forerun.backends.dtypes import compute_dtype  # imports torch where there is no C library
+    from forerun.backends.dtypes import Conditions, compute_dtype  # imports torch where there is no C library
 
     problems: list[str] = []
     spec = _attempt(source.spec, problems)
@@ -98,7 +99,9 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
     stored = None if stored_formats is None else source.stored_dtype()
     dtype = None
     if stored is not None:
-        dtype = compute_dtype("auto", stored=stored, is_quantised=False, device="cpu")
+        needed = frozenset() if spec is None else mechanisms_of(spec, spec.max_positions)
+        conditions = Conditions(needed=needed)
+        dtype = compute_dtype("auto", stored=stored, is_quantised=False, device="cpu", conditions=conditions)
     tokenizer = _attempt(source.tokenizer, problems)
     traits, template_problem = read_traits(tokenizer)
     vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)

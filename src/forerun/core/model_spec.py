@@ -1,9 +1,12 @@
 """An architecture's sizes and options: all values that the model needs from a checkpoint's config.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
+NormPlaces = Literal["before", "around", "after"]  # of a sublayer
+Gate = Literal["silu", "gelu_tanh"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 
 
@@ -19,7 +22,16 @@ class RopeSpec:
     are divided, those that rotate more than `beta_fast` times are unchanged. Cosines and sines are multiplied by
     `attention_factor`, which sharpens attention. `truncate` rounds the bounds to whole dimensions.
 
+    `longrope` (arXiv 2402.13753) divides the frequencies by `divisors` if the longest text has at most
+    original_max_positions, else by `long_divisors`; see `for_length`. `proportional` (Gemma 4) turns the first
+    `rotated_dims` / 2 pairs of a head by the frequencies of the whole head, and no other.
+
     `divisors`, one for each pair of dimensions, divide the frequencies of any kind: so GGUF files store llama3's.
+
+    Args:
+        rotated_dims: dimensions of a head that turn; the others stay as they are. None: all of them.
+        query_growth: beta of Llama 4's scaling: a query at position p is multiplied by
+            1 + beta ln(1 + floor(p / original_max_positions)).
     """
 
     theta: float = 10_000.0
@@ -33,15 +45,54 @@ class RopeSpec:
     truncate: bool = True
     attention_factor: float = 1.0
     divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    rotated_dims: int | None = None
+    query_growth: float = 0.0
+
+    def for_length(self, max_length: int) -> "RopeSpec":
+        """The rotation of texts of at most this many tokens.
+
+        `longrope` changes every earlier key when a text outgrows original_max_positions, so it is decided once, by the
+        longest text that may be written, and not anew for every text.
+        """
+        is_long = max_length > self.original_max_positions
+        divisors = self.long_divisors if is_long and self.long_divisors else self.divisors
+        return replace(self, divisors=divisors, long_divisors=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One decoder-only transformer of the Llama kind (Llama, Mistral, Qwen2, Qwen3, DeepSeek derivatives).
+    """One decoder-only transformer. The defaults are Llama's.
 
     Args:
-        max_positions: most tokens of a text. Never more than `window`.
-        window: size of the sliding attention window in tokens; None: no window. It has no effect on shorter texts.
+        max_positions: most tokens of a text.
+        qk_norm: each head's queries and keys are normalised before the rotation.
+        qk_norm_whole: queries and keys are normalised over all heads together (OLMo 2), not head by head.
+        qk_norm_totals: of a rank's part, the elements of queries and of keys of all ranks that these norms run over;
+            None: the model is whole.
+        rope: the rotation of layers without another one.
+        window: size of the sliding attention window in tokens: a token sees itself and window - 1 tokens before it.
+            None: no layer has a window.
+        sliding_layers: layers whose attention has the window.
+        sliding_rope: the rotation of these layers; None: `rope`.
+        unrotated_layers: layers without any rotation (NoPE).
+        norms: where a sublayer has them: before it (Llama), before it and on its output (Gemma 3), or on its output
+            alone (OLMo 2).
+        wide_norms: norms multiply by their weight in float32 and round last, whatever the dtype.
+        gate: the activation of the MLP's gate.
+        attention_scale: factor of the products of queries and keys; None: 1 / sqrt(head_dim).
+        embedding_scale: factor of the embedding where it enters the residual stream.
+        rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
+        logit_divisor: the logits are divided by it.
+        logit_cap: the logits become cap tanh(logits / cap); None: they stay.
+        value_norm: each head's values are normalised, without a weight.
+        layer_scale: the residual stream is multiplied by a number behind each layer.
+        layer_input_size: numbers of each token's embedding for each layer, besides the one that enters the first layer
+            (Gemma 4 E2B); 0: there are none.
+        num_borrowing_layers: the last layers, which attend to the keys and values of the last layer of their kind
+            before them, and have none of their own.
+        has_wide_borrowers: their MLPs have twice the intermediate size.
+        full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
     """
 
     family: str
@@ -61,6 +112,26 @@ class ModelSpec:
     tied_embeddings: bool = False
     rope: RopeSpec = RopeSpec()
     window: int | None = None
+    qk_norm_whole: bool = False
+    qk_norm_totals: tuple[int, int] | None = None
+    sliding_layers: tuple[int, ...] = ()
+    sliding_rope: RopeSpec | None = None
+    unrotated_layers: tuple[int, ...] = ()
+    norms: NormPlaces = "before"
+    wide_norms: bool = False
+    gate: Gate = "silu"
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    rounds_embedding_scale: bool = False
+    logit_divisor: float = 1.0
+    logit_cap: float | None = None
+    value_norm: bool = False
+    layer_scale: bool = False
+    layer_input_size: int = 0
+    num_borrowing_layers: int = 0
+    has_wide_borrowers: bool = False
+    full_head_dim: int | None = None
+    full_num_kv_heads: int | None = None
 
     @property
     def q_size(self) -> int:
@@ -71,16 +142,81 @@ class ModelSpec:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def query_factor(self) -> float:
+        """By what queries are multiplied, so that attention's usual 1 / sqrt(head_dim) gives `attention_scale`."""
+        return 1.0 if self.attention_scale is None else self.attention_scale * sqrt(self.head_dim)
+
+    def of_layer(self, layer: int) -> "ModelSpec":
+        """The architecture with the heads and the MLP of this layer as those of all."""
+        is_full = layer not in self.sliding_layers
+        is_wide = self.has_wide_borrowers and self.borrows(layer)
+        if not (is_full and (self.full_head_dim or self.full_num_kv_heads)) and not is_wide:
+            return self
+        return replace(
+            self,
+            head_dim=(is_full and self.full_head_dim) or self.head_dim,
+            num_kv_heads=(is_full and self.full_num_kv_heads) or self.num_kv_heads,
+            intermediate_size=self.intermediate_size * (2 if is_wide else 1),
+        )
+
+    def borrows(self, layer: int) -> bool:
+        """Whether a layer attends to the keys and values of another one."""
+        return layer >= self.num_layers - self.num_borrowing_layers
+
+    def cached_layer(self, layer: int) -> int:
+        """The layer whose keys and values a layer attends to."""
+        if not self.borrows(layer):
+            return layer
+        slides = layer in self.sliding_layers
+        owners = range(self.num_layers - self.num_borrowing_layers)
+        return max(owner for owner in owners if (owner in self.sliding_layers) == slides)
+
+    def rope_of(self, layer: int) -> RopeSpec | None:
+        """A layer's rotation; None: it has none."""
+        if layer in self.unrotated_layers:
+            return None
+        return self.sliding_rope or self.rope if layer in self.sliding_layers else self.rope
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of a layer's attention in tokens; None: it has none."""
+        return self.window if layer in self.sliding_layers else None
+
+    def for_length(self, max_length: int) -> "ModelSpec":
+        """The architecture for texts of at most this many tokens; see `RopeSpec.for_length`."""
+        sliding = None if self.sliding_rope is None else self.sliding_rope.for_length(max_length)
+        return replace(self, rope=self.rope.for_length(max_length), sliding_rope=sliding)
+
+    @property
     def num_parameters(self) -> int:
         """Stored weights, counting a tied head once."""
-        attention = self.hidden_size * (2 * self.q_size + 2 * self.kv_size)
-        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        sizes = sum(map(self._num_in_layer, range(self.num_layers)))
+        if self.layer_input_size:
+            width = self.num_layers * self.layer_input_size
+            sizes += width * (self.vocab_size + 3 * self.hidden_size) + self.layer_input_size
+            sizes += self.num_layers * self.hidden_size
+        norms = (4 if self.norms == "around" else 2) * self.hidden_size
+        if self.qk_norm:
+            norms += 2 * self.head_dim
+        if self.qk_norm_whole:
+            norms += self.q_size + self.kv_size
         biases = (self.q_size + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
         biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        layer = attention + 3 * self.hidden_size * self.intermediate_size + norms + biases
+        layer = norms + biases + self.layer_scale
         num_vocab_matrices = 1 if self.tied_embeddings else 2
-        return self.num_layers * layer + self.hidden_size + num_vocab_matrices * self.vocab_size * self.hidden_size
+        vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
+        return sizes + self.num_layers * layer + self.hidden_size + vocabulary
+
+    def _num_in_layer(self, layer: int) -> int:
+        """Elements of a layer's matrices."""
+        one = self.of_layer(layer)
+        num_kv = 0 if self.borrows(layer) else 2 * one.kv_size
+        return self.hidden_size * (2 * one.q_size + num_kv + 3 * one.intermediate_size)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes of keys and values that one token adds to the cache."""
-        return 2 * self.num_layers * self.kv_size * bytes_per_element
+        """Bytes of keys and values that one token adds to the cache; layers with a window keep the whole text too."""
+        return 2 * self.num_layers * self.most_kv_size * bytes_per_element
+
+    @property
+    def most_kv_size(self) -> int:
+        """Keys of a token in the layer that has the most of them; the cache has room for as many in every layer."""
+        return max(self.of_layer(layer).kv_size for layer in range(self.num_layers))

@@ -19,6 +19,7 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import require
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill.writer import WrittenText
 from forerun.engine.model_loading import Checkpoint
@@ -99,15 +100,22 @@ def candidate_drafts(target: ModelSpec, vocab_size: int) -> Iterator[ModelSpec]:
 
 def draft_spec(target: ModelSpec, vocab_size: int, *, num_layers: int, hidden_size: int | None = None) -> ModelSpec:
     """A Llama with the target's layer shape, or a narrower one with heads of `head_size`."""
-    alike = replace(
-        target,
+    alike = ModelSpec(
         family="llama",
         num_layers=num_layers,
+        hidden_size=target.hidden_size,
+        num_heads=target.num_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim,
+        intermediate_size=target.intermediate_size,
         vocab_size=vocab_size,
-        rope=RopeSpec(theta=target.rope.theta),
+        max_positions=target.max_positions,
+        norm_eps=target.norm_eps,
+        qkv_bias=target.qkv_bias,
         out_bias=target.qkv_bias,
-        qk_norm=False,
-        window=None,
+        mlp_bias=target.mlp_bias,
+        tied_embeddings=target.tied_embeddings,
+        rope=RopeSpec(theta=target.rope.theta),
     )
     if hidden_size is None or hidden_size >= target.hidden_size:
         return alike
@@ -161,7 +169,8 @@ def initial_weights(
     """
     ids_W = vocabulary.target_ids.long()
     directions_Hh = main_directions(weights["embedding.weight"].float()[ids_W], draft.hidden_size)
-    is_alike = not target.qk_norm and shape_of_layer(draft) == shape_of_layer(target)
+    is_plain = not target.qk_norm and not mechanisms_of(target, target.max_positions) and not target.unrotated_layers
+    is_alike = is_plain and shape_of_layer(draft) == shape_of_layer(target)
     shapes, random = fused_shapes(tensor_plan(draft)), torch.Generator().manual_seed(seed)
     given = {name: weights[name].float()[ids_W] @ directions_Hh for name in VOCABULARY if name in weights}
     if is_alike:

@@ -74,7 +74,7 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     is_quantised = weight_format != "plain" or not formats.keys() <= FLOAT_BYTES.keys() | BLOCKS.keys()
     name = compute_dtype(
         config.dtype, stored=source.stored_dtype(), is_quantised=is_quantised, device=config.device,
-        conditions=conditions_of(config),
+        conditions=conditions_of(config, spec),
     )  # fmt: skip
     dtype: torch.dtype = getattr(torch, name)
     checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)

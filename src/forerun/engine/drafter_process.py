@@ -107,7 +107,7 @@ class DrafterProcess:
             os.sched_setaffinity(0, self.cores)
 
     def _load(self) -> LoadedDraft:
-        config = self.config
+        config = self.config if self.max_length is None else replace(self.config, max_length=self.max_length)
         checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
         placement = read_device(config.device)

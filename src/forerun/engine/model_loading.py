@@ -15,7 +15,8 @@ from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.core.config import EngineConfig, Exactness, WeightsName
-from forerun.core.errors import ConfigError
+from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
 from forerun.core.places import cache_folder
@@ -23,6 +24,7 @@ from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.weights import WeightSource
+from forerun.text.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]  # name of the model, bytes read, total bytes
 DEFAULT_MAX_LENGTH = 8192
@@ -57,9 +59,10 @@ class Checkpoint:
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
         spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
+        spec = spec.for_length(longest_text(config, spec))
         name = compute_dtype(
             config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
-            conditions=conditions_of(config),
+            conditions=conditions_of(config, spec),
         )  # fmt: skip
         return cls(source=source, spec=spec, dtype=getattr(torch, name), weight_format=weight_format)
 
@@ -111,13 +114,13 @@ class Checkpoint:
             device=device,
             head_dim=self.spec.head_dim,
             group=self.spec.num_heads // self.spec.num_kv_heads,
-            conditions=conditions_of(config),
+            conditions=conditions_of(config, self.spec),
         )
 
     def runs_native(self, config: EngineConfig) -> bool:
         """Whether the native C++ kernels run the model."""
         name = str(self.dtype).removeprefix("torch.")
-        return runs_native(name, read_device(config.device).torch_device, conditions_of(config))
+        return runs_native(name, read_device(config.device).torch_device, conditions_of(config, self.spec))
 
     def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
         """All weights, on the config's device."""
@@ -203,13 +206,19 @@ def hint_at_gpu(device: str) -> None:
         logger.warning('the model runs on the CPU, but this machine has a GPU: device "cuda" (--device cuda) uses it')
 
 
-def conditions_of(config: EngineConfig) -> Conditions:
-    """The settings of a config that determine the kernels."""
+def longest_text(config: EngineConfig, spec: ModelSpec) -> int:
+    """The most tokens of a text of this model."""
+    return min(spec.max_positions, config.max_length or DEFAULT_MAX_LENGTH)
+
+
+def conditions_of(config: EngineConfig, spec: ModelSpec) -> Conditions:
+    """What determines the kernels besides device and dtype."""
     return Conditions(
         kernels=config.kernels,
         is_shared=config.target_ranks > 1,
         is_apart=config.remote_ranks > 0,
         inputs=config.inputs,
+        needed=mechanisms_of(spec, longest_text(config, spec)),
     )
 
 
@@ -229,6 +238,21 @@ def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
         )
 
 
+def require_rows(tokenizer: Tokenizer, spec: ModelSpec, name: str) -> None:
+    """Refuse a tokenizer that writes tokens which the embedding lacks.
+
+    Added tokens beyond it, such as those of pictures, are refused in the requests that use them.
+
+    Raises:
+        CheckpointError: names both numbers.
+    """
+    if tokenizer.num_ordinary > spec.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer of {name} has {tokenizer.num_ordinary} tokens, but its embedding has {spec.vocab_size} "
+            "rows: check that tokenizer.json and weights belong together"
+        )
+
+
 def weight_format_of(name: WeightsName) -> WeightFormat:
     """The weight format of linear layers."""
     return "plain" if name == "stored" else name
@@ -243,9 +267,8 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_length is None:
         return min(spec.max_positions, DEFAULT_MAX_LENGTH)
     if config.max_length > spec.max_positions:
-        limit = "positions" if spec.window is None else "tokens in the attention window (windows do not slide)"
         raise ConfigError(
-            f"max_length {config.max_length} exceeds the {spec.max_positions} {limit} of {config.target}: "
+            f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
             f"set at most {spec.max_positions}"
         )
     return config.max_length

@@ -28,7 +28,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
-from forerun.engine.model_loading import Checkpoint, Progress, require_codes, resolve_max_length
+from forerun.engine.model_loading import Checkpoint, Progress, require_codes, require_rows, resolve_max_length
 from forerun.engine.placement import CorePlacement
 from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
@@ -98,6 +98,7 @@ def open_engine(
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
     tokenizer, max_length = tokenizer_of(source, config), resolve_max_length(config, checkpoint.spec)
+    require_rows(tokenizer, checkpoint.spec, config.target)
     eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)

@@ -5,14 +5,15 @@ executors can be compared buffer by buffer. Skipped sublayers, taps, row skips a
 do not change the program.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "linear", "linear_add", "add_partials", "rope_append", "tree_attention", "silu_mul", "tap",
+    "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
+    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "layer_inputs", "gate_input", "scale", "tap",
     "select_rows",
 ]  # fmt: skip
 
@@ -27,6 +28,7 @@ class Op:
     Args:
         sublayer: the sublayer that the op belongs to, if any; a pass that skips the sublayer skips the op.
         tapped: for a tap, the layer whose output it copies in passes that request it.
+        behind: the layer behind whose sublayers the op is.
     """
 
     kind: OpKind
@@ -35,6 +37,7 @@ class Op:
     weights: str = ""
     sublayer: Sublayer | None = None
     tapped: int | None = None
+    behind: int | None = None
 
     def is_part_of(self, skipped: SkipSet, taps: tuple[int, ...]) -> bool:
         """True in a pass without these sublayers and with these taps."""
@@ -43,8 +46,8 @@ class Op:
     @property
     def layer(self) -> int:
         """The op's layer, or -1 if it belongs to none."""
-        if self.tapped is not None:
-            return self.tapped
+        if self.tapped is not None or self.behind is not None:
+            return self.tapped if self.behind is None else self.behind  # type: ignore[return-value]
         return -1 if self.sublayer is None else self.sublayer[0]
 
 
@@ -59,10 +62,19 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         Op(kind="mask", reads=("ancestry",), writes="mask"),
         Op(kind="embed", reads=("token_ids",), writes="x", weights="embedding"),
     ]
+    if spec.layer_input_size:
+        ops += [
+            Op(kind="linear", reads=("x",), writes="layer_inputs", weights="layer_inputs"),
+            Op(kind="layer_inputs", reads=("layer_inputs",), writes="layer_inputs", weights="layer_inputs_norm"),
+        ]
     for layer in range(spec.num_layers):
-        ops += [*attention_ops(layer), *mlp_ops(layer), Op(kind="tap", reads=("x",), writes="features", tapped=layer)]
+        tap = Op(kind="tap", reads=("x",), writes="features", tapped=layer)
+        scale = Op(kind="scale", reads=("x",), writes="x", weights=f"layers.{layer}.layer_scale")
+        own = layer_input_ops(layer) if spec.layer_input_size else []
+        own += [scale] if spec.layer_scale else []
+        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), *own, tap]
     if is_shared:
-        ops = [part for op in ops for part in (split_linear_add(op) if op.kind == "linear_add" else (op,))]
+        ops = [part for op in ops for part in shared_ops(op)]
     return (
         *(op for op in ops if op.sublayer not in unused),
         Op(kind="select_rows", reads=("x",), writes="x"),
@@ -71,33 +83,71 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
     )
 
 
-def attention_ops(layer: int) -> list[Op]:
+def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
     part = f"layers.{layer}."
     name: Sublayer = (layer, "attention")
-    return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "attention_norm", sublayer=name),
-        Op(kind="linear", reads=("h",), writes="qkv", weights=part + "qkv", sublayer=name),
-        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part, sublayer=name),
-        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", sublayer=name),
-        Op(kind="linear_add", reads=("mixed", "x"), writes="x", weights=part + "attention_out", sublayer=name),
+    ops = [
+        Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="qkv", weights=part + "qkv"),
+        Op(kind="rope_append", reads=("qkv",), writes="q", weights=part),
+        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed"),
     ]
+    if spec.qk_norm_whole:
+        ops.insert(1, Op(kind="norm_qk", reads=("qkv",), writes="qkv", weights=part))
+    return sublayer_ops(spec, name, ops, "mixed")
 
 
-def mlp_ops(layer: int) -> list[Op]:
+def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
     part = f"layers.{layer}."
     name: Sublayer = (layer, "mlp")
+    gate: OpKind = "silu_mul" if spec.gate == "silu" else "gelu_mul"
+    ops = [
+        Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="gate_up", weights=part + "gate_up"),
+        Op(kind=gate, reads=("gate_up",), writes="gated"),
+    ]
+    return sublayer_ops(spec, name, ops, "gated")
+
+
+def layer_input_ops(layer: int) -> list[Op]:
+    """A layer's own embedding of the token, gated by the residual stream and added to it behind the sublayers."""
+    part = f"layers.{layer}.layer_input_"
     return [
-        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
-        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up", sublayer=name),
-        Op(kind="silu_mul", reads=("gate_up",), writes="gated", sublayer=name),
-        Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "mlp_out", sublayer=name),
+        Op(kind="linear", reads=("x",), writes="gate_input", weights=part + "gate", behind=layer),
+        Op(kind="gate_input", reads=("gate_input",), writes="gate_input", behind=layer),
+        Op(kind="linear", reads=("gate_input",), writes="branch", weights=part + "out", behind=layer),
+        Op(kind="norm_add", reads=("branch", "x"), writes="x", weights=part + "post_norm", behind=layer),
     ]
 
 
-def split_linear_add(op: Op) -> tuple[Op, Op]:
-    """Split an op into the product and the addition to the residual, so that the ranks' products can be summed."""
-    reads, residual = op.reads
-    return (
-        Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
-        Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
-    )
+def sublayer_ops(spec: ModelSpec, name: Sublayer, ops: list[Op], last: str) -> list[Op]:
+    """A sublayer's ops between its norms, its last product and the addition to the residual stream.
+
+    Args:
+        last: the buffer that the last product reads.
+    """
+    layer, kind = name
+    part, out = f"layers.{layer}.{kind}", f"layers.{layer}.{kind}_out"
+    before = [Op(kind="norm", reads=("x",), writes="h", weights=f"{part}_norm")] if spec.norms != "after" else []
+    if spec.norms == "before":
+        end = [Op(kind="linear_add", reads=(last, "x"), writes="x", weights=out)]
+    else:
+        end = [
+            Op(kind="linear", reads=(last,), writes="branch", weights=out),
+            Op(kind="norm_add", reads=("branch", "x"), writes="x", weights=f"{part}_post_norm"),
+        ]
+    return [replace(op, sublayer=name) for op in (*before, *ops, *end)]
+
+
+def shared_ops(op: Op) -> tuple[Op, ...]:
+    """Split the last product of a sublayer into the product and its sum over the ranks."""
+    if op.kind == "linear_add":
+        reads, residual = op.reads
+        return (
+            Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
+            Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
+        )
+    if op.writes == "branch":
+        return (
+            replace(op, writes="partial"),
+            Op(kind="sum_partials", reads=("partial",), writes="branch", sublayer=op.sublayer),
+        )
+    return (op,)

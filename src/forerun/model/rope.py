@@ -1,29 +1,47 @@
 """Rotary embeddings: cosines and sines of every position, with the scaling that the checkpoint names.
 
+Every kernel rotates dimension i of a head with dimension i + D / 2. What a checkpoint rotates otherwise is expressed by
+these tables and by the order in which the rows of queries and keys are loaded: a pair that does not turn has cosine 1
+and sine 0, and neighbouring pairs or the first dimensions alone are moved into halves (`head_order`). Products of
+queries and keys do not depend on the order of dimensions.
+
 Legend: P positions, D head size.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from forerun.core.model_spec import RopeSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """[D / 2] float32 radians per position.
+    """[D / 2] float32 radians per position, 0 for pairs that do not turn.
 
     Sources: arXiv 2104.09864; Llama 3.1 for the "llama3" blend; arXiv 2309.00071, section 3.2, for "yarn".
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
-    if rope.divisors:
-        frequencies = frequencies / torch.tensor(rope.divisors)
+    rotated_dims = rope.rotated_dims or head_dim
+    base_dim = head_dim if rope.kind == "proportional" else rotated_dims
+    powers = rope.theta ** (torch.arange(0, rotated_dims, 2, dtype=torch.int64).float() / base_dim)
+    if rope.kind == "longrope":
+        frequencies = 1.0 / (torch.tensor(rope.divisors) * powers)
+    else:
+        frequencies = 1.0 / powers
+        if rope.divisors:
+            frequencies = frequencies / torch.tensor(rope.divisors)
+    still = torch.zeros((head_dim - rotated_dims) // 2)
+    return torch.cat((scaled_frequencies(rope, frequencies), still))
+
+
+def scaled_frequencies(rope: RopeSpec, frequencies: Tensor) -> Tensor:
+    """The frequencies of the pairs that turn, with the scaling of the rope's kind."""
     match rope.kind:
-        case "default":
+        case "default" | "longrope":
+            assert not rope.long_divisors, "the length of texts decides these frequencies, see RopeSpec.for_length"
             return frequencies
-        case "linear":
+        case "linear" | "proportional":
             return frequencies / rope.factor
         case "llama3":
             return blend_llama3(frequencies, rope)
@@ -57,11 +75,42 @@ def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
     return share_divided * frequencies / rope.factor + (1 - share_divided) * frequencies
 
 
-def rope_table(rope: RopeSpec, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
-    """[P, 2, D]: cos and sin of every position, times the attention factor.
+def rope_table(rope: RopeSpec | None, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
+    """[P, 2, D]: cos and sin of every position, times the attention factor; without a rope, 1 and 0.
 
-    The first half of sin is negated, see `backends.torch.reference_ops.rotate`.
+    The first half of sin is negated, see `backends.torch.reference_ops.rotate`. Pairs that do not turn keep their size.
     """
-    angles = torch.outer(torch.arange(num_positions).float(), inverse_frequencies(rope, head_dim))
-    cos, sin = rope.attention_factor * angles.cos(), rope.attention_factor * angles.sin()
+    rope = rope or RopeSpec(rotated_dims=0)
+    num_turning = head_dim // 2 if rope.rotated_dims is None else rope.rotated_dims // 2
+    frequencies = torch.zeros(head_dim // 2) if num_turning == 0 else inverse_frequencies(rope, head_dim)
+    angles = torch.outer(torch.arange(num_positions).float(), frequencies)
+    factors = torch.ones(head_dim // 2)
+    factors[:num_turning] = rope.attention_factor
+    cos, sin = factors * angles.cos(), factors * angles.sin()
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(device, dtype)
+
+
+def query_scales(spec: ModelSpec, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor | None:
+    """[P]: the factor of every query by its position, after the rotation; None if all are 1.
+
+    Source of the growth: Llama 4; Ministral 3 uses it too.
+    """
+    rope, factor = spec.rope, spec.query_factor
+    positions = torch.arange(num_positions, dtype=torch.int64)
+    growth = 1 + rope.query_growth * torch.log(1 + torch.floor(positions / rope.original_max_positions))
+    scales = factor * growth.to(torch.float64)
+    return None if bool((scales == 1.0).all()) else scales.to(device, dtype)
+
+
+def head_order(rotated_dims: int, head_dim: int, *, is_interleaved: bool) -> Sequence[int]:
+    """The stored dimension of a head for each of its dimensions as the kernels rotate them; empty if they are equal.
+
+    Args:
+        rotated_dims: the first dimensions, which turn.
+        is_interleaved: dimension 2 i turns with 2 i + 1; else dimension i with i + rotated_dims / 2.
+    """
+    rotated, rest = list(range(rotated_dims)), list(range(rotated_dims, head_dim))
+    half, left = rotated_dims // 2, len(rest) // 2
+    first, second = (rotated[::2], rotated[1::2]) if is_interleaved else (rotated[:half], rotated[half:])
+    order = [*first, *rest[:left], *second, *rest[left:]]
+    return () if order == sorted(order) else order

@@ -42,11 +42,22 @@ class TreeCache:
         move_slots: MoveSlots | None = None,
         tell: Tell = nullcontext,
     ) -> None:
-        shape = (2, spec.num_layers, capacity, spec.num_kv_heads, spec.head_dim)
+        has_equal_heads = all(spec.of_layer(layer) is spec for layer in range(spec.num_layers))
+        heads = (spec.num_kv_heads, spec.head_dim) if has_equal_heads else (1, spec.most_kv_size)
+        shape = (2, spec.num_layers, capacity, *heads)
+        self._heads = [(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))]
         self.storage_2LSKD = zeros(shape, dtype=dtype, device=device)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
         self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
         self._move_slots, self.tell = move_slots or move_slots_by_index, tell
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and the values of a layer, [S, K, D] with its own heads."""
+        (num_heads, head_dim), kinds = self._heads[layer], (self.keys_LSKD[layer], self.values_LSKD[layer])
+        if kinds[0].shape[1:] == (num_heads, head_dim):
+            return kinds
+        keys, values = (kind[:, 0, : num_heads * head_dim].view(-1, num_heads, head_dim) for kind in kinds)
+        return keys, values
 
     @property
     def bytes_per_slot(self) -> int:

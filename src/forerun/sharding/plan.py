@@ -82,8 +82,10 @@ class ShardPlan:
 
     def local(self, spec: ModelSpec) -> ModelSpec:
         """The architecture of this rank's part; embedding, residual stream and vocabulary are not divided."""
+        totals = (spec.q_size, spec.kv_size * self.copies_per_kv_head)
         return replace(
             spec,
+            qk_norm_totals=totals if spec.qk_norm_whole and self.num_ranks > 1 else None,
             num_heads=self.heads.size,
             num_kv_heads=self.kv_heads.size,
             intermediate_size=self.intermediate.size,
@@ -107,6 +109,8 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(f"a model cannot be shared by {num_ranks} ranks: 1 to {MAX_RANKS} are possible")
+    if (spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers) and num_ranks > 1:
+        raise ConfigError(f"a {spec.family} model, whose layers are not all alike, cannot be shared by several ranks")
     group = spec.num_heads // spec.num_kv_heads
     copies = copies_per_kv_head(group, spec.num_kv_heads, num_ranks)
     num_copies, num_served = spec.num_kv_heads * copies, group // copies

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
 from forerun.model.part import WHOLE, Part, Piece
+from forerun.model.slicing import take
 from forerun.model.weights import Table, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan, Share
 
@@ -32,7 +33,13 @@ class ShardedWeights:
         return weight, None if is_others else bias_O
 
     def vector(self, name: str) -> Tensor:
-        return self._whole.vector(name)
+        whole, kind = self._whole.vector(name), name.rpartition(".")[2]
+        if not self._spec.qk_norm_whole or kind not in ("q_norm", "k_norm"):
+            return whole
+        own = part_of(name.removesuffix(kind) + "qkv", self._spec, self._plan).rows
+        assert own is not None, "queries and keys are divided by outputs"
+        queries, keys, _ = own
+        return take(whole, queries if kind == "q_norm" else [piece.scaled(1, -self._spec.q_size) for piece in keys])
 
 
 def part_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Part:

@@ -56,6 +56,11 @@ class Tokenizer:
         self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
         self._space = SPACE if SPACE in str(backend.decoder) else " "
 
+    @property
+    def num_ordinary(self) -> int:
+        """The number of tokens without added ones."""
+        return self._backend.get_vocab_size(with_added_tokens=False)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
 

@@ -35,6 +35,7 @@ class Visibility(Structure):
         ("prefix_len", c_int32),
         ("num_tree", c_int32),
         ("ancestry", c_void_p),
+        ("window", c_int32),
     )
 
 
@@ -139,6 +140,7 @@ def tree_attention(
     prefix_len: int,
     ancestry_TW: Tensor | None,
     rows_per_call: int = MOST_ROWS,
+    window: int = 0,
 ) -> Tensor:
     """Attention of float32 queries with a cache of float32 or bfloat16.
 
@@ -146,6 +148,7 @@ def tree_attention(
         prefix_len: slots that every row sees; without an ancestry row t sees `prefix_len + t + 1` slots.
         ancestry_TW: bool, who sees which slot behind the prefix.
         rows_per_call: into how many rows the work is cut; no result depends on it.
+        window: slots that a row sees at most, the last ones; 0: all.
 
     Returns:
         [T, Q * D] float32.
@@ -153,9 +156,9 @@ def tree_attention(
     num_rows, num_heads, head_dim = q_TQD.shape
     mixed = q_TQD.new_empty(num_rows, num_heads * head_dim)
     marks = None if ancestry_TW is None else ancestry_TW.to(torch.uint8).contiguous()
-    seen = Visibility(num_rows, prefix_len, prefix_len, 0, None)
+    seen = Visibility(num_rows, prefix_len, prefix_len, 0, None, window)
     if marks is not None:
-        seen = Visibility(num_rows, 0, prefix_len, marks.shape[1], marks.data_ptr())
+        seen = Visibility(num_rows, 0, prefix_len, marks.shape[1], marks.data_ptr(), window)
     heads = Heads(num_heads, keys_SKD.shape[1], head_dim)
     library().forerun_tree_attention(
         floats(q_TQD), byref(heads), byref(layer_cache(keys_SKD, values_SKD)), byref(seen), rows_per_call, floats(mixed)

@@ -29,6 +29,11 @@ def test_a_model_is_described_by_its_keys(architecture: str, tmp_path: Path) -> 
     assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
 
 
+def test_a_window_is_read_and_keys_without_effect_are_let_be(tmp_path: Path) -> None:
+    spec = opened(tmp_path, ARCH__attention__sliding_window=96, ARCH__expert_count=0, ARCH__vocab_size=32).spec()
+    assert (spec.window, spec.max_positions, len(spec.sliding_layers)) == (96, 128, spec.num_layers)
+
+
 def test_scalings_of_positions_are_read(tmp_path: Path) -> None:
     linear = opened(tmp_path, ARCH__rope__scale_linear=4.0).spec().rope
     assert (linear.kind, linear.factor) == ("linear", 4.0)
@@ -73,12 +78,12 @@ def test_what_would_be_computed_differently_is_refused_by_name(
 
 def test_other_architectures_are_refused_with_the_list(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    writer = gguf.GGUFWriter(path, "gemma3")
+    writer = gguf.GGUFWriter(path, "mamba")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"architecture is 'gemma3', but must be one of llama, qwen2, qwen3"):
+    with pytest.raises(CheckpointError, match=r"architecture is 'mamba', but must be one of llama, qwen2, qwen3"):
         GgufCheckpoint(name="x", path=path).spec()
 
 
@@ -125,6 +130,7 @@ def write_parts(path: Path, names: Iterable[str]) -> None:
     write_model(path / "m-00001-of-00002.gguf", shapes={"token_embd.weight": None, **shapes}, split__no=0, **count)
     writer = gguf.GGUFWriter(path / "m-00002-of-00002.gguf", "llama")
     writer.add_uint16("split.no", 1)
+    writer.add_uint16("split.count", 2)
     writer.add_tensor("token_embd.weight", np.ones((40, 256), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -149,6 +155,24 @@ def test_parts_are_asked_for_by_their_names(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf is missing: fetch every part"):
         GgufCheckpoint(name="x", path=first).spec()
+
+
+def test_a_part_is_known_by_its_own_keys(tmp_path: Path) -> None:
+    write_parts(tmp_path, ())
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    with pytest.raises(
+        CheckpointError, match=r"m-00001-of-00002\.gguf is part 2 of 2 by its own keys, but part 1 of 2"
+    ):
+        GgufCheckpoint(name="x", path=first).spec()
+
+
+def test_parts_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    write_parts(tmp_path, ["blk.0.ffn_up.weight"])
+    with pytest.raises(CheckpointError, match=r"split\.tensors\.count is 11, but must be 10, the number in its parts"):
+        GgufCheckpoint(name="x", path=tmp_path / "m-00001-of-00002.gguf").spec()
 
 
 def test_what_runs_is_called_by_its_stored_types_and_the_dtype_it_is_computed_in(tmp_path: Path) -> None:

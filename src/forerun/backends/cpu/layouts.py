@@ -7,10 +7,11 @@ from forerun.model.block_types import BLOCKS
 
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
-EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2}
+EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2, "gelu_mul": 3}
+GATES: Final = ("silu_mul", "gelu_mul")
 OP_KINDS: Final = {
     "embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6,
-    "add_partials": 7,
+    "add_partials": 7, "norm_add": 8, "norm_qk": 9, "gelu_mul": 10, "sum_partials": 7,
 }  # fmt: skip
 
 
@@ -54,9 +55,9 @@ class NativeOp(Structure):
     """One op of a program. Buffers are given by number, -1 for none."""
 
     _fields_ = (
-        *numbers("kind", "reads", "writes", "residual", "sublayer", "layer", "after_select", "epilogue"),
+        *numbers("kind", "reads", "writes", "residual", "sublayer", "layer", "after_select", "epilogue", "window"),
         ("linear", NativeLinear),
-        *pointers("norm", "q_norm", "k_norm"),
+        *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales"),
     )
 
 
@@ -67,10 +68,11 @@ class Shape(Structure):
         ("heads", Heads),
         *numbers("num_layers", "capacity"),
         ("eps", c_float),
+        ("embedding_scale", c_float),
         ("table", c_void_p),
         ("table_is_bf16", c_int32),
         ("packed_table", NativeLinear),
-        *pointers("cos_sin", "keys", "values"),
+        *pointers("keys", "values"),
         *numbers("cache_is_bf16", "num_sublayers"),
         ("link", c_void_p),
     )

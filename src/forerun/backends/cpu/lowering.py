@@ -8,7 +8,7 @@ from torch import Tensor
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
 from forerun.backends.cpu.host_group import HostGroup
-from forerun.backends.cpu.layouts import EPILOGUES, OP_KINDS, Heads, NativeOp, Shape
+from forerun.backends.cpu.layouts import EPILOGUES, GATES, OP_KINDS, Heads, NativeOp, Shape
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.packed_file import open_packed
 from forerun.backends.kept_weights import KeptWeights
@@ -55,12 +55,16 @@ class Lowering:
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
         self.linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
-        self._cos_sin, self._table = bound.cos_sin_P2D, self._pack_table(bound.table)  # `bound` is not kept
+        self._rotations, self._query_scales = bound.rotations, bound.query_scales[spec.head_dim]
+        self._embedding_scale = bound.embedding_scale
+        self._table = self._pack_table(bound.table)  # `bound` is not kept
         if self._file is not None:
             self._file.finish()
         self._say_how_to_read(input_bits)
         self.shape = self._describe_model()
-        self.holds = (self.linears, self._norms, self._head_norms, self._cos_sin, self._table, cache, group)
+        self.holds = (
+            self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table, cache, group
+        )  # fmt: skip
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
@@ -70,6 +74,7 @@ class Lowering:
             "gate_up": 2 * spec.intermediate_size,
             "gated": spec.intermediate_size,
             "partial": spec.hidden_size,
+            "branch": spec.hidden_size,
             "logits": sum(part.descriptor.num_out for part in self.linears[program[-1].weights].parts()),
         }
 
@@ -83,15 +88,15 @@ class Lowering:
             if fuse and previous is not None and previous.kind == "norm":
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
-            elif fuse and op.kind == "silu_mul" and lowered[-1].linear.paired:
-                lowered[-1].epilogue, lowered[-1].writes = EPILOGUES["silu_mul"], native.writes
+            elif fuse and op.kind in GATES and lowered[-1].linear.paired:
+                lowered[-1].epilogue, lowered[-1].writes = EPILOGUES[op.kind], native.writes
             else:
                 lowered.append(native)
             previous = op
         return lowered
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
-        is_sum = op.kind in ("linear_add", "add_partials")
+        is_sum = op.kind in ("linear_add", "add_partials", "norm_add")
         assert not is_sum or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
@@ -101,14 +106,18 @@ class Lowering:
             sublayer=-1 if op.sublayer is None else self.sublayers[op.sublayer],
             layer=op.layer,
             after_select=int(op in self._last_ops),
+            window=(op.kind == "tree_attention" and self.spec.window_of(op.layer)) or 0,
         )
         if "linear" in op.kind:
             native.linear = self.linears[op.weights].descriptor
             native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
-        elif op.kind == "norm":
+        elif op.kind in ("norm", "norm_add"):
             native.norm = self._norms[op.weights].data_ptr()
-        elif op.weights in self._head_norms:
+        elif op.kind == "norm_qk" or (op.kind == "rope_append" and self.spec.qk_norm):
             native.q_norm, native.k_norm = (norm.data_ptr() for norm in self._head_norms[op.weights])
+        if op.kind == "rope_append":
+            native.cos_sin = self._rotations[self.spec.rope_of(op.layer)].data_ptr()
+            native.query_scales = None if self._query_scales is None else self._query_scales.data_ptr()
         return native
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
@@ -136,7 +145,7 @@ class Lowering:
             num_layers=spec.num_layers,
             capacity=cache.capacity,
             eps=spec.norm_eps,
-            cos_sin=self._cos_sin.data_ptr(),
+            embedding_scale=self._embedding_scale,
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),

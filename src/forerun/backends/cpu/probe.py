@@ -9,14 +9,14 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.executor import NativeExecutor
-from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, OP_KINDS, NativeOp
+from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
 from forerun.runtime.threads import kernel_threads
 
-KIND_NAMES: Final = {number: name for name, number in OP_KINDS.items()}
+KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # of two names the first
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
 INPUT_NUMBERS: Final[Mapping[InputKind, int]] = {"float32": 0, "bfloat16": 1, "int16": 2, "int8": 3}  # cpp/peak.cpp
 # The type of the inputs that a format's weights are multiplied with, see cpp/kernels.h.
@@ -106,8 +106,8 @@ def formats_of(linear: PackedLinear) -> list[str]:
 def fused_name(op: NativeOp, name: str) -> str:
     """A linear's name with the names of the ops fused with it."""
     before = "norm + " if op.norm else ""
-    after = " + silu_mul" if op.epilogue == EPILOGUES["silu_mul"] else ""
-    return f"{before}{name}{after}"
+    gate = next((gate for gate in GATES if op.epilogue == EPILOGUES[gate]), None)
+    return f"{before}{name}" + (f" + {gate}" if gate else "")
 
 
 def is_tap(op: NativeOp) -> bool:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from forerun.backends.bind import BoundWeights
+from forerun.backends.bind import FINAL_NORM, BoundWeights
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
@@ -64,7 +64,7 @@ class Buffers:
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
     ) -> None:
-        device, linears = bound.cos_sin_P2D.device, list(bound.linears.values())
+        device, linears = bound.norms[FINAL_NORM].device, list(bound.linears.values())
         most_tiles = max(num_tiles_of(spec.hidden_size), *(packed.num_tiles for packed in linears))
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -175,8 +175,9 @@ class LaunchList:
         spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
         packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
+        cos_sin_P2D = bound.rotations[spec.rope_of(op.layer)]
         return lambda shape: qkv(
-            buffers.h, packed, buffers.q, keys_SKD, values_SKD, bound.cos_sin_P2D, rows,
+            buffers.h, packed, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows,
             num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
             workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip

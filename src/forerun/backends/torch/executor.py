@@ -4,7 +4,6 @@ Legend: T rows, H hidden size, Q query heads, K key/value heads, D head size, V 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
-from forerun.backends.torch.ops import Norm, TorchOps, TreeMask
+from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, bind_tree_attention, norm_whole
+from forerun.backends.torch.frame import Frame, Step
+from forerun.backends.torch.ops import Linear, Norm, TorchOps
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import Observer
@@ -26,33 +27,6 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
-
-class Frame:
-    """The named buffers of one run, and the positions of its rows in the cache."""
-
-    ancestry: Tensor | None
-    cos: Tensor
-    end: int
-    features: Tensor
-    first_slot: int
-    gate_up: Tensor
-    gated: Tensor
-    h: Tensor
-    logits: Tensor
-    mask: Any  # the result of the kernels' prepare_mask
-    mixed: Tensor
-    partial: Tensor
-    num_logit_rows: int
-    prefix_len: int
-    q: Tensor
-    qkv: Tensor
-    row_skips: Tensor | None
-    sin: Tensor
-    token_ids: Tensor
-    x: Tensor
-
-
-Step = Callable[[Frame], None]
 Add = Callable[[Tensor, Tensor], Tensor]  # a sublayer's features and the residual stream to the new stream
 
 
@@ -108,8 +82,14 @@ class EagerExecutor:
         frame = Frame()
         frame.token_ids = torch.tensor(inputs.token_ids, device=self._device)
         positions = torch.tensor(inputs.positions, device=self._device)
-        cos_sin_T2D = self._bound.cos_sin_P2D.index_select(0, positions)
-        frame.cos, frame.sin = cos_sin_T2D[:, :1], cos_sin_T2D[:, 1:]
+        frame.rotations = {
+            rope: (table_P2D[positions, :1], table_P2D[positions, 1:])
+            for rope, table_P2D in self._bound.rotations.items()
+        }
+        frame.query_scales = {
+            head_dim: None if scales_P is None else scales_P[positions, None, None]
+            for head_dim, scales_P in self._bound.query_scales.items()
+        }
         frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
@@ -125,50 +105,68 @@ class EagerExecutor:
     def _bind(self, op: Op) -> Step:
         match op.kind:
             case "embed":
-                return bind_embed(as_plain(self._bound.table))
+                return bind_embed(as_plain(self._bound.table), self._bound.embedding_scale)
             case "mask":
                 return bind_mask(self._spec, self._ops, self._cache)
             case "norm":
                 return bind_unary(op, self._bound.norms[op.weights])
+            case "norm_qk":
+                return bind_unary(op, norm_whole(self._spec, self._bound.head_norms[op.weights], self._group))
+            case "norm_add":
+                norm = self._bound.norms[op.weights]
+                number = None if op.sublayer is None else self._sublayers.index(op.sublayer)
+                return bind_add(op, lambda branch, x: x + norm(branch), number)
+            case "layer_inputs":
+                assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
+                return bind_layer_inputs(self._spec, as_plain(self._bound.layer_table), self._bound.norms[op.weights])
+            case "gate_input":
+                return bind_gate_input(op)
             case "linear":
-                return bind_unary(op, self._bound.linears[op.weights])
+                return bind_unary(op, self._capped(op, self._bound.linears[op.weights]))
+            case "scale":
+                scale = self._bound.scales[op.weights]
+                return bind_unary(op, lambda x: x * scale)
             case "linear_add":
                 return bind_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
             case "add_partials":
                 assert self._group is not None, "partial products of a model that is not shared"
                 return bind_add(op, self._group.add_partials, self._sublayers.index(op.sublayer))
+            case "sum_partials":
+                assert self._group is not None, "partial products of a model that is not shared"
+                add = self._group.add_partials
+                return bind_unary(op, lambda partial: add(partial, torch.zeros_like(partial)))
             case "rope_append":
-                return bind_rope_append(op, self._spec, self._cache, self._ops, self._bound.head_norms.get(op.weights))
+                return bind_rope_append(op, self._spec, self._cache, self._ops, self._norms_of_heads(op))
             case "tree_attention":
-                return bind_tree_attention(op, self._cache, self._ops)
+                return bind_tree_attention(op, self._spec, self._cache, self._ops)
             case "silu_mul":
                 return bind_unary(op, self._ops.silu_mul)
+            case "gelu_mul":
+                return bind_unary(op, self._ops.gelu_mul)
             case "tap":
                 return tap
             case "select_rows":
                 return select_rows
 
+    def _capped(self, op: Op, linear: Linear) -> Callable[[Tensor], Tensor]:
+        """The product; of the head, its logits capped if the model caps them."""
+        cap = self._spec.logit_cap
+        if op.weights != "head" or cap is None:
+            return linear
+        return lambda x: torch.tanh(linear(x) / cap) * cap
 
-def bind_embed(table_VH: Tensor) -> Step:
+    def _norms_of_heads(self, op: Op) -> tuple[Norm, Norm] | None:
+        return self._bound.head_norms[op.weights] if self._spec.qk_norm else None
+
+
+def bind_embed(table_VH: Tensor, scale: float) -> Step:
     def embed(frame: Frame) -> None:
         frame.x = functional.embedding(frame.token_ids, table_VH)
 
-    return embed
+    def embed_scaled(frame: Frame) -> None:
+        frame.x = functional.embedding(frame.token_ids, table_VH) * scale
 
-
-def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
-    group, like, prepare_mask = spec.num_heads // spec.num_kv_heads, cache.keys_LSKD, ops.prepare_mask
-
-    def mask(frame: Frame) -> None:
-        tree = TreeMask(
-            num_rows=frame.end - frame.first_slot,
-            num_slots=frame.end,
-            prefix_len=frame.prefix_len,
-            ancestry_TW=frame.ancestry,
-        )
-        frame.mask = prepare_mask(tree, group=group, like=like)
-
-    return mask
+    return embed if scale == 1.0 else embed_scaled
 
 
 def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
@@ -181,55 +179,41 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
     return unary
 
 
-def bind_add(op: Op, add: Add, sublayer: int) -> Step:
+def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:
     """The addition of a sublayer's output to the residual stream, except for rows that skip the sublayer."""
     (reads, residual), writes = op.reads, op.writes
 
     def sum_up(frame: Frame) -> None:
         before = getattr(frame, residual)
         after = add(getattr(frame, reads), before)
-        if frame.row_skips is not None:
+        if frame.row_skips is not None and sublayer is not None:
             after = torch.where(frame.row_skips[:, sublayer, None], before, after)
         setattr(frame, writes, after)
 
     return sum_up
 
 
-def bind_rope_append(
-    op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, head_norms: tuple[Norm, Norm] | None
-) -> Step:
-    """Split qkv, norm q and k per head if the family does so, rotate them, write keys and values into the cache."""
-    keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    num_heads, num_rotated, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
-    num_all, rotate = num_rotated + spec.num_kv_heads, ops.rotate
+def bind_layer_inputs(spec: ModelSpec, table: Tensor, norm: Norm) -> Step:
+    """Gemma 4 E2B: each layer's embedding of the token, and a projection of the first embedding, as one sum."""
+    shape = (-1, spec.num_layers, spec.layer_input_size)
+    token_scale = float(torch.tensor(spec.layer_input_size**0.5, dtype=torch.float32).to(table.dtype))
+    projection_scale = spec.hidden_size**-0.5
 
-    def rope_append(frame: Frame) -> None:
-        qkv_TND = frame.qkv.view(-1, num_all, head_dim)
-        rotated_TND = qkv_TND[:, :num_rotated]
-        if head_norms is not None:
-            rotated_TND = norm_heads(rotated_TND, num_heads, head_norms)
-        rotated_TND = rotate(rotated_TND, frame.cos, frame.sin)
-        keys_SKD[frame.first_slot : frame.end] = rotated_TND[:, num_heads:]
-        values_SKD[frame.first_slot : frame.end] = qkv_TND[:, num_rotated:]
-        frame.q = rotated_TND[:, :num_heads]
+    def layer_inputs(frame: Frame) -> None:
+        projected = norm((frame.layer_inputs * projection_scale).view(shape))
+        of_token = (functional.embedding(frame.token_ids, table) * token_scale).view(shape)
+        frame.layer_inputs = (projected + of_token) * 2.0**-0.5
 
-    return rope_append
+    return layer_inputs
 
 
-def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm]) -> Tensor:
-    """Qwen3: an RMS norm of each query head and of each key head, before the rotation."""
-    norm_q, norm_k = head_norms
-    return torch.cat((norm_q(heads_TND[:, :num_heads]), norm_k(heads_TND[:, num_heads:])), 1)
+def bind_gate_input(op: Op) -> Step:
+    layer = op.layer
 
+    def gate_input(frame: Frame) -> None:
+        frame.gate_input = functional.gelu(frame.gate_input, approximate="tanh") * frame.layer_inputs[:, layer]
 
-def bind_tree_attention(op: Op, cache: TreeCache, ops: TorchOps) -> Step:
-    keys_SKD, values_SKD = cache.keys_LSKD[op.layer], cache.values_LSKD[op.layer]
-    attend = ops.tree_attention
-
-    def tree_attention(frame: Frame) -> None:
-        frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask)
-
-    return tree_attention
+    return gate_input
 
 
 def tap(frame: Frame) -> None:

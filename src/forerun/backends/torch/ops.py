@@ -27,12 +27,14 @@ class TreeMask:
         num_slots: S; the new rows are the last T slots.
         prefix_len: slots that every row attends to.
         ancestry_TW: bool, which rows attend to which of the W = S - prefix_len tree slots; None means causal.
+        window: a row attends to the last `window` of these slots, its own included; None: to all.
     """
 
     num_rows: int
     num_slots: int
     prefix_len: int
     ancestry_TW: Tensor | None = None
+    window: int | None = None
 
 
 class TorchOps(Protocol):
@@ -42,6 +44,7 @@ class TorchOps(Protocol):
     def pack_norm(self, weight_H: Tensor, eps: float, /) -> Norm: ...
     def rotate(self, x_TND: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, /) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor, /) -> Tensor: ...
+    def gelu_mul(self, gate_up: Tensor, /) -> Tensor: ...
 
     def prepare_mask(self, mask: TreeMask, /, *, group: int, like: Tensor) -> Any:
         """The mask in the form that the same implementation's tree_attention takes."""

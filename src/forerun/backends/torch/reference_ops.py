@@ -52,13 +52,13 @@ def in_blocks(x_TI: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
 def pack_norm(weight_H: Tensor, eps: float) -> Norm:
     """Return the RMS norm over the last dimension of x [..., H]: x / sqrt(mean(x^2) + eps) * weight.
 
-    The mean is in float32 or better. Source: arXiv 1910.07467.
+    The mean is in float32 or better, and so is the product with a weight of such a dtype. Source: arXiv 1910.07467.
     """
 
     def norm(x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return scaled.to(x.dtype) * weight_H
+        return (scaled.to(weight_H.dtype) * weight_H).to(x.dtype)
 
     return norm
 
@@ -81,9 +81,11 @@ def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> list[Tensor]:
 
 def visible_slots(mask: TreeMask, row: int, *, device: torch.device) -> Tensor:
     if mask.ancestry_TW is None:
-        return torch.arange(mask.num_slots - mask.num_rows + row + 1, device=device)
-    own = mask.prefix_len + mask.ancestry_TW[row].nonzero()[:, 0]
-    return torch.cat((torch.arange(mask.prefix_len, device=device), own))
+        slots = torch.arange(mask.num_slots - mask.num_rows + row + 1, device=device)
+    else:
+        own = mask.prefix_len + mask.ancestry_TW[row].nonzero()[:, 0]
+        slots = torch.cat((torch.arange(mask.prefix_len, device=device), own))
+    return slots if mask.window is None else slots[-mask.window :]
 
 
 def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: list[Tensor]) -> Tensor:
@@ -122,3 +124,13 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def silu_mul_row(row: Tensor) -> Tensor:
     gate, up = row.chunk(2)
     return functional.silu(gate) * up
+
+
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """gelu(gate) * up with the tanh approximation of GELU (arXiv 1606.08415), otherwise as `silu_mul`."""
+    return torch.stack([gelu_mul_row(row) for row in gate_up])
+
+
+def gelu_mul_row(row: Tensor) -> Tensor:
+    gate, up = row.chunk(2)
+    return functional.gelu(gate, approximate="tanh") * up

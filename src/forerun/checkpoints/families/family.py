@@ -1,17 +1,54 @@
 """The description of a family: all that sets its checkpoints apart from those of the others."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
 
-LAYER_KINDS: Final = ("full_attention", "sliding_attention")
+FULL, SLIDING = "full_attention", "sliding_attention"
+LAYER_KINDS: Final = (FULL, SLIDING)
+FUSED_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+FUSED_GATE_UP: Final = ("mlp.gate_proj", "mlp.up_proj")
+
+SlidingLayers = Callable[[JsonFile], tuple[int, ...]]
+ReadValues = Callable[[JsonFile, ModelSpec], ModelSpec]
 
 
-def none_slides(_: JsonFile) -> bool:
+def none_slides(_: JsonFile) -> tuple[int, ...]:
     """No layer has a sliding window."""
-    return False
+    return ()
+
+
+def all_slide(config: JsonFile) -> tuple[int, ...]:
+    """All layers have a window, unless `sliding_window` is null."""
+    return () if config.is_null("sliding_window") else tuple(range(config.integer("num_hidden_layers")))
+
+
+def all_slide_in_gguf(keys: JsonFile) -> tuple[int, ...]:
+    """All layers have a window if the file has one."""
+    return tuple(range(keys.integer("block_count"))) if keys.has("attention.sliding_window") else ()
+
+
+def typed_or_all_but_every(config: JsonFile, period: int) -> tuple[int, ...]:
+    """The sliding layers by `layer_types`; without it, all but every `period`-th layer."""
+    if config.is_null("sliding_window"):
+        return ()
+    kinds, num_layers = config.values.get("layer_types"), config.integer("num_hidden_layers")
+    if isinstance(kinds, list) and kinds:
+        return tuple(layer for layer, kind in enumerate(kinds[:num_layers]) if kind == SLIDING)
+    return all_but_every(period, num_layers)
+
+
+def all_but_every(period: int, num_layers: int) -> tuple[int, ...]:
+    """The layers whose number, counted from 1, is no multiple of `period`."""
+    return tuple(layer for layer in range(num_layers) if (layer + 1) % period)
+
+
+def unchanged(_: JsonFile, spec: ModelSpec) -> ModelSpec:
+    """The family has no values of its own."""
+    return spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,26 +58,67 @@ class Family:
     Args:
         name: `model_type` in config.json.
         architecture: `general.architecture` in a GGUF file; None: its files have another family's.
+        wrappers: the `model_type`s of models with other modalities, whose `text_config` is of this family.
+        defaults: values of absent keys of a config, where transformers' class has one.
         qkv_bias: the query, key and value projections always have a bias.
-        attention_bias: the config's `attention_bias` gives all four projections of attention a bias.
+        attention_bias: the config's `attention_bias` gives the projections of attention a bias.
+        out_bias: that bias is the last projection's too.
         mlp_bias: the config's `mlp_bias` gives the projections of the MLP a bias.
         qk_norm: each head's queries and keys are normalised.
         kv_heads_required: a config must have `num_key_value_heads`; else the default is the number of query heads.
         head_dim: default size of a head; None: hidden size over heads.
+        full_head_dim: the size of a head in layers without a window, where it differs from the others'.
+        activation: of the gate, as a config names it.
         layer_kinds: the entries that a config's `layer_types` may have.
-        slides: whether any layer has a sliding window, by the config.
-        gguf_rotates_pairs: llama.cpp rotates neighbouring dimensions, so its converter reorders query and key rows;
-            for the others it rotates dimension i with i + D/2, as we do.
+        sliding: the layers with a sliding window, by the config; `gguf_sliding` by the keys of a GGUF file.
+        partial_rotary: the share of a head that turns, where a config does not say it; None: a config must not say it.
+        is_interleaved: neighbouring dimensions of a head turn together; for the others dimension i with i + D / 2.
+        gguf_rotates_pairs: they do so in GGUF files, for whose llama.cpp the converter reorders query and key rows.
+        scales_attention: a GGUF file's `attention.scale` may differ from 1 / sqrt(head size).
+        norms: our names of a layer's norms, with those of config folders.
+        keys_are_values: layers without a projection of values use that of the keys.
+        norm_offset: what is added to a norm's stored weight; GGUF files hold the sum.
+        fused: projections that a folder stores as one, with their parts in the order of their rows.
+        renamed: other modules with another name than Llama's, with Llama's.
+        gguf_fused, gguf_norms: the same for GGUF files.
+        read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
+        gguf_keys: the keys that `read_gguf` and `gguf_sliding` know besides those of all families.
     """
 
     name: str
     architecture: str | None
+    wrappers: tuple[str, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
     qkv_bias: bool = False
     attention_bias: bool = False
+    out_bias: bool = True
     mlp_bias: bool = False
     qk_norm: bool = False
     kv_heads_required: bool = True
     head_dim: int | None = None
+    full_head_dim: Callable[[JsonFile], int] | None = None
+    activation: str = "silu"
     layer_kinds: tuple[str, ...] = LAYER_KINDS
-    slides: Callable[[JsonFile], bool] = none_slides
+    sliding: SlidingLayers = none_slides
+    gguf_sliding: SlidingLayers = all_slide_in_gguf
+    partial_rotary: float | None = None
+    is_interleaved: bool = False
     gguf_rotates_pairs: bool = False
+    scales_attention: bool = False
+    norms: Mapping[str, str] = field(
+        default_factory=lambda: {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    )
+    keys_are_values: bool = False
+    norm_offset: float = 0.0
+    fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    gguf_fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gguf_norms: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "attention_norm": "attn_norm", "attention_post_norm": "post_attention_norm", "mlp_norm": "ffn_norm",
+            "mlp_post_norm": "post_ffw_norm",
+        }
+    )  # fmt: skip
+    read: ReadValues = unchanged
+    read_gguf: ReadValues = unchanged
+    gguf_keys: tuple[str, ...] = ()

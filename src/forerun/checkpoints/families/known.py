@@ -4,11 +4,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from forerun.checkpoints.families.family import Family
+from forerun.checkpoints.families.gemma3 import GEMMA3
+from forerun.checkpoints.families.gemma4 import GEMMA4
+from forerun.checkpoints.families.glm4 import GLM4
+from forerun.checkpoints.families.granite import GRANITE, GRANITE_HYBRID
 from forerun.checkpoints.families.llama import LLAMA
+from forerun.checkpoints.families.ministral3 import MINISTRAL3
 from forerun.checkpoints.families.mistral import MISTRAL
+from forerun.checkpoints.families.olmo import OLMO2, OLMO3
+from forerun.checkpoints.families.phi3 import PHI3
 from forerun.checkpoints.families.qwen2 import QWEN2
 from forerun.checkpoints.families.qwen3 import QWEN3
+from forerun.checkpoints.families.smollm3 import SMOLLM3
 
-ALL: Final = (LLAMA, MISTRAL, QWEN2, QWEN3)
+ALL: Final = (
+    LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, MINISTRAL3, GRANITE, GRANITE_HYBRID, PHI3, GEMMA3, GEMMA4, OLMO2, OLMO3, GLM4
+)  # fmt: skip
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
 BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}
+BY_WRAPPER: Final[Mapping[str, Family]] = {wrapper: family for family in ALL for wrapper in family.wrappers}

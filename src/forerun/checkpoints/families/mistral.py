@@ -2,13 +2,6 @@
 
 from typing import Final
 
-from forerun.checkpoints.families.family import Family
-from forerun.core.json_file import JsonFile
+from forerun.checkpoints.families.family import Family, all_slide
 
-
-def all_slide(config: JsonFile) -> bool:
-    """Whether the layers have a window."""
-    return not config.is_null("sliding_window")
-
-
-MISTRAL: Final = Family(name="mistral", architecture=None, slides=all_slide)
+MISTRAL: Final = Family(name="mistral", architecture=None, sliding=all_slide)

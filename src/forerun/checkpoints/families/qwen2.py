@@ -2,19 +2,21 @@
 
 from typing import Final
 
-from forerun.checkpoints.families.family import LAYER_KINDS, Family
+from forerun.checkpoints.families.family import SLIDING, Family
 from forerun.core.json_file import JsonFile
 
 DEFAULT_FULL_LAYERS: Final = 28
 
 
-def some_slide(config: JsonFile) -> bool:
-    """Whether any layer has a window: by `layer_types`, else all layers from `max_window_layers` on."""
+def some_slide(config: JsonFile) -> tuple[int, ...]:
+    """The layers with a window: by `layer_types`, else all layers from `max_window_layers` on."""
     if config.is_null("sliding_window") or not config.flag("use_sliding_window", False):
-        return False
-    if kinds := config.values.get("layer_types"):
-        return isinstance(kinds, list) and LAYER_KINDS[1] in kinds
-    return config.integer("max_window_layers", DEFAULT_FULL_LAYERS, least=0) < config.integer("num_hidden_layers")
+        return ()
+    num_layers = config.integer("num_hidden_layers")
+    kinds = config.values.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        return tuple(layer for layer, kind in enumerate(kinds[:num_layers]) if kind == SLIDING)
+    return tuple(range(config.integer("max_window_layers", DEFAULT_FULL_LAYERS, least=0), num_layers))
 
 
-QWEN2: Final = Family(name="qwen2", architecture="qwen2", qkv_bias=True, slides=some_slide)
+QWEN2: Final = Family(name="qwen2", architecture="qwen2", qkv_bias=True, sliding=some_slide)

@@ -6,5 +6,5 @@ from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.qwen2 import some_slide
 
 QWEN3: Final = Family(
-    name="qwen3", architecture="qwen3", attention_bias=True, qk_norm=True, head_dim=128, slides=some_slide
+    name="qwen3", architecture="qwen3", attention_bias=True, qk_norm=True, head_dim=128, sliding=some_slide
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.gguf.names import rotated_in_pairs
 from forerun.checkpoints.gguf.parts import read_model
 from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.huggingface.generation import recommended_sampling
@@ -102,11 +101,8 @@ class GgufCheckpoint:
 
     def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
         from forerun.checkpoints.gguf.match import match_tensors  # imports torch
+        from forerun.checkpoints.gguf.names import traits_of
         from forerun.checkpoints.stored_weights import StoredWeights
 
         spec = self.spec()
-        return StoredWeights(
-            match_tensors(self.file, spec),
-            rotated_in_pairs=lambda tensor: rotated_in_pairs(tensor.name, spec),
-            **reading,
-        )
+        return StoredWeights(match_tensors(self.file, spec), traits=traits_of(spec), **reading)

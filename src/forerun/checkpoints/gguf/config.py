@@ -3,6 +3,7 @@
 Source: llama.cpp's keys (gguf-py/gguf/constants.py), and how its models of these architectures use them.
 """
 
+from dataclasses import replace
 from math import log, sqrt
 from struct import unpack
 from typing import Final
@@ -15,12 +16,15 @@ from forerun.checkpoints.huggingface.rope import DEFAULT_THETA, MIN_THETA
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import MAX_NUMBER, MIN_NUMBER, JsonFile, short
+from forerun.core.json_file import MIN_NUMBER, JsonFile, short
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
 EMBEDDING_NAME: Final = "token_embd.weight"
 HEAD_NAME: Final = "output.weight"
 DIVISORS_NAME: Final = "rope_freqs.weight"
+SHORT_NAME, LONG_NAME = "rope_factors_short.weight", "rope_factors_long.weight"
+DIVISORS_NAMES: Final = (DIVISORS_NAME, SHORT_NAME, LONG_NAME)
+ROTATED_KEY: Final = "rope.dimension_count"
 TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 KEYS: Final = (
     "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
@@ -40,6 +44,7 @@ WITHOUT_EFFECT: Final = {
     "use_parallel_residual": False,
     "tensor_data_layout": "Meta AI original pth",
 }
+MAX_DIVISOR: Final = 1e31  # 1e30 stops a pair from turning
 RELATIVE_TOLERANCE: Final = 1e-6  # of a scale, which is stored as a float32
 
 
@@ -53,15 +58,17 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
     """
     family = _read_family(file)
     keys = file.section(f"{family.architecture}.")
-    _refuse_unknown(keys)
+    _refuse_unknown(keys, family)
     num_heads = keys.integer("attention.head_count")
     num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         raise keys.wrong("attention.head_count_kv", f"a divisor of attention.head_count ({num_heads})")
     max_positions = keys.integer("context_length", least=MIN_POSITIONS)
     window = keys.integer("attention.sliding_window", max_positions, least=MIN_POSITIONS)
-    head_dim = _read_head_dim(keys, num_heads)
-    return ModelSpec(
+    keys.integer("block_count", most=MAX_LAYERS)
+    sliding_layers = family.gguf_sliding(keys)
+    head_dim = _read_head_dim(keys, num_heads, family)
+    spec = ModelSpec(
         family=family.name,
         num_layers=keys.integer("block_count", most=MAX_LAYERS),
         hidden_size=keys.integer("embedding_length"),
@@ -70,16 +77,18 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         head_dim=head_dim,
         intermediate_size=keys.integer("feed_forward_length"),
         vocab_size=_read_vocab_size(file),
-        max_positions=min(max_positions, window),
+        max_positions=max_positions,
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         qkv_bias=family.qkv_bias or "blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
-        rope=_read_rope(keys, max_positions, _read_divisors(file, head_dim)),
-        window=window if window < max_positions else None,
+        rope=_read_rope(file, keys, max_positions, head_dim),
+        window=window if window < max_positions and sliding_layers else None,
+        sliding_layers=sliding_layers,
     )
+    return family.read_gguf(keys, spec)
 
 
 def _read_family(file: GgufFile) -> Family:
@@ -92,27 +101,28 @@ def _read_family(file: GgufFile) -> Family:
     return BY_ARCHITECTURE[architecture]
 
 
-def _refuse_unknown(keys: JsonFile) -> None:
+def _refuse_unknown(keys: JsonFile, family: Family) -> None:
     for key, value in keys.values.items():
         if key in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[key]:
                 raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, the only supported value: choose another model")
-        elif key not in KEYS:
+        elif key not in KEYS and key not in family.gguf_keys:
             raise keys.wrong(key, "absent: forerun does not know its effect, so choose another model")
 
 
-def _read_head_dim(keys: JsonFile, num_heads: int) -> int:
+def _read_head_dim(keys: JsonFile, num_heads: int, family: Family) -> int:
     hidden_size = keys.integer("embedding_length")
     if not keys.has("attention.key_length") and hidden_size % num_heads:
         raise keys.wrong("embedding_length", f"a multiple of attention.head_count ({num_heads}) without a key_length")
     head_dim = keys.integer("attention.key_length", hidden_size // num_heads)
     if head_dim % 2:
         raise keys.wrong("attention.key_length", f"an even number: {head_dim} dimensions of a head cannot be rotated")
-    for key in ("attention.value_length", "rope.dimension_count"):
+    whole = ("attention.value_length",) if family.partial_rotary else ("attention.value_length", ROTATED_KEY)
+    for key in whole:
         if keys.integer(key, head_dim) != head_dim:
             raise keys.wrong(key, f"the {head_dim} dimensions of a head")
     scale = keys.number("attention.scale", 1 / sqrt(head_dim))
-    if abs(scale * sqrt(head_dim) - 1) > RELATIVE_TOLERANCE:
+    if not family.scales_attention and abs(scale * sqrt(head_dim) - 1) > RELATIVE_TOLERANCE:
         raise keys.wrong("attention.scale", f"1 / sqrt({head_dim}), or absent")
     return head_dim
 
@@ -132,42 +142,58 @@ def _read_vocab_size(file: GgufFile) -> int:
     return num_rows
 
 
-def _read_divisors(file: GgufFile, head_dim: int) -> tuple[float, ...]:
-    tensor: StoredTensor | None = file.tensors.get(DIVISORS_NAME)
+def _read_divisors(file: GgufFile, name: str, num_pairs: int) -> tuple[float, ...]:
+    tensor: StoredTensor | None = file.tensors.get(name)
     if tensor is None:
         return ()
-    if tensor.dtype != "F32" or tensor.shape != (head_dim // 2,):
+    if tensor.dtype != "F32" or tensor.shape != (num_pairs,):
         raise CheckpointError(
-            f"{file.path}: tensor {DIVISORS_NAME!r} is {tensor.dtype} of shape {list(tensor.shape)}, but must be F32 "
-            f"of shape [{head_dim // 2}]: fetch the file again"
+            f"{file.path}: tensor {name!r} is {tensor.dtype} of shape {list(tensor.shape)}, but must be F32 "
+            f"of shape [{num_pairs}]: fetch the file again"
         )
-    divisors = unpack(f"<{head_dim // 2}f", read_bytes(tensor))
-    if not all(MIN_NUMBER <= divisor <= MAX_NUMBER for divisor in divisors):
+    divisors = unpack(f"<{num_pairs}f", read_bytes(tensor))
+    if not all(MIN_NUMBER <= divisor <= MAX_DIVISOR for divisor in divisors):
         raise CheckpointError(
-            f"{file.path}: tensor {DIVISORS_NAME!r} holds {short(divisors)}, but must hold positive numbers: fetch the "
-            "file again"
+            f"{file.path}: tensor {name!r} holds {short(divisors)}, but must hold positive numbers: fetch the file "
+            "again"
         )
     return divisors
 
 
-def _read_rope(keys: JsonFile, max_positions: int, divisors: tuple[float, ...]) -> RopeSpec:
+def _read_rope(file: GgufFile, keys: JsonFile, max_positions: int, head_dim: int) -> RopeSpec:
+    rotated = keys.integer(ROTATED_KEY, head_dim)
+    if rotated > head_dim or rotated % 2:
+        raise keys.wrong(ROTATED_KEY, f"an even number of the {head_dim} dimensions of a head")
+    num_pairs, rotated_dims = rotated // 2, None if rotated == head_dim else rotated
     theta = keys.number("rope.freq_base", DEFAULT_THETA, least=MIN_THETA)
+    plain = RopeSpec(theta=theta, divisors=_read_divisors(file, DIVISORS_NAME, num_pairs), rotated_dims=rotated_dims)
+    original = keys.integer("rope.scaling.original_context_length", max_positions)
+    long_divisors = _read_divisors(file, LONG_NAME, num_pairs)
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
-    match keys.text("rope.scaling.type", "linear" if factor != 1.0 else "none"):
+    kind = keys.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
+    if long_divisors:
+        return replace(
+            plain,
+            kind="longrope",
+            divisors=_read_divisors(file, SHORT_NAME, num_pairs) or (1.0,) * num_pairs,
+            long_divisors=long_divisors,
+            original_max_positions=original,
+            attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+        )
+    match kind:
         case "none":
-            return RopeSpec(theta=theta, divisors=divisors)
+            return plain
         case "linear":
-            return RopeSpec(theta=theta, kind="linear", factor=factor, divisors=divisors)
+            return replace(plain, kind="linear", factor=factor)
         case "yarn":
-            return RopeSpec(
-                theta=theta,
+            return replace(
+                plain,
                 kind="yarn",
                 factor=factor,
-                original_max_positions=keys.integer("rope.scaling.original_context_length", max_positions),
+                original_max_positions=original,
                 beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
                 beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
                 attention_factor=keys.number("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * log(max(factor, 1.0))),
-                divisors=divisors,
             )
         case _:
             raise keys.wrong("rope.scaling.type", "one of none, linear, yarn: choose another model")

@@ -1,7 +1,7 @@
 """The tensors of a GGUF file as the weights of its model."""
 
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.gguf.names import gguf_plan, is_ignorable
+from forerun.checkpoints.gguf.names import gguf_plan, is_ignorable, model_tensors
 from forerun.checkpoints.huggingface.names import TensorPlace, by_weight, listed
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.stored_weights import DENSE, kind_of
@@ -16,8 +16,8 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
     Raises:
         CheckpointError: the file does not hold exactly the tensors of `spec`; names file and tensor.
     """
-    plan = gguf_plan(spec)
-    for tensor in file.tensors.values():
+    plan, tensors = gguf_plan(spec), model_tensors(file, spec)
+    for tensor in tensors.values():
         if tensor.name in plan:
             _check(tensor, plan[tensor.name])
         elif not is_ignorable(tensor.name):
@@ -25,10 +25,10 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
                 f"{tensor.path} holds tensor {short(tensor.name)}, which forerun does not support in a {spec.family} "
                 "model: choose another file of the model"
             )
-    missing = [name for name in plan if name not in file.tensors]
+    missing = [name for name in plan if name not in tensors]
     if missing:
         raise CheckpointError(f"{file.path} lacks tensor {listed(missing)}: fetch the file again")
-    return by_weight(plan, file.tensors)
+    return by_weight(plan, tensors)
 
 
 def _check(tensor: StoredTensor, place: TensorPlace) -> None:

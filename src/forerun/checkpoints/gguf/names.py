@@ -3,12 +3,18 @@
 Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 """
 
+import re
 from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
-from forerun.checkpoints.gguf.config import DIVISORS_NAME, EMBEDDING_NAME, HEAD_NAME
+from forerun.checkpoints.gguf.config import DIVISORS_NAMES, EMBEDDING_NAME, HEAD_NAME
+from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface import names as huggingface_names
+from forerun.checkpoints.huggingface.load import stored_order
 from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
+from forerun.checkpoints.huggingface.plain_names import split
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.stored_weights import Traits
 from forerun.core.model_spec import ModelSpec
 
 OUTER: Final = {
@@ -18,8 +24,6 @@ OUTER: Final = {
 }
 IN_LAYERS: Final = {
     "model.layers.": "blk.",
-    "input_layernorm.": "attn_norm.",
-    "post_attention_layernorm.": "ffn_norm.",
     "self_attn.q_proj.": "attn_q.",
     "self_attn.k_proj.": "attn_k.",
     "self_attn.v_proj.": "attn_v.",
@@ -31,26 +35,38 @@ IN_LAYERS: Final = {
     "mlp.down_proj.": "ffn_down.",
 }
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
+LAYER: Final = re.compile(r"layers\.(?P<layer>\d+)\.(?P<module>\w+)\.weight")  # a name of ours
 
 
 def gguf_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
     """Every tensor that the file must hold, by its name in the file, and its place."""
-    return {gguf_name(name): place for name, place in tensor_plan(spec).items()}
+    return {gguf_name(name, place, spec): place for name, place in tensor_plan(spec).items()}
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
     """ggml's name for a tensor of the Hugging Face layout."""
+    own, norms = LAYER.fullmatch(place.name), BY_NAME[spec.family].gguf_norms
+    if own is not None and own["module"] in norms:
+        return f"blk.{own['layer']}.{norms[own['module']]}.weight"
     for part, replacement in OUTER.items() if name in OUTER else IN_LAYERS.items():
         name = name.replace(part, replacement)
     return name
 
 
+def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
+    """The file's tensors by name, fused ones in parts."""
+    plan, fused, named = gguf_plan(spec), BY_NAME[spec.family].gguf_fused, dict[str, StoredTensor]()
+    for name, tensor in file.tensors.items():
+        named |= split(name, tensor, fused, plan, {})
+    return named
+
+
 def is_ignorable(name: str) -> bool:
     """Whether a tensor outside the plan is redundant, or read with the metadata."""
-    return name == DIVISORS_NAME or name.endswith(LEFTOVER)
+    return name in DIVISORS_NAMES or name.endswith(LEFTOVER)
 
 
-def rotated_in_pairs(name: str, spec: ModelSpec) -> int:
-    """The head size of a tensor whose rows are in llama.cpp's own order; 0 if they are in the order of training."""
-    is_rotated = BY_NAME[spec.family].gguf_rotates_pairs and (".attn_q." in name or ".attn_k." in name)
-    return spec.head_dim if is_rotated else 0
+def traits_of(spec: ModelSpec) -> Traits:
+    """How a file's tensors differ from the model's weights."""
+    order = stored_order(spec, is_interleaved=BY_NAME[spec.family].gguf_rotates_pairs)
+    return Traits(is_wide=spec.wide_norms, head_order=order, head_dim=spec.head_dim)

@@ -28,8 +28,9 @@ def read_model(path: Path) -> GgufFile:
     if count <= 1:
         return first
     tensors = dict(first.tensors)
-    for part in parts_of(path, count)[1:]:
-        for name, tensor in _read_part(part).items():
+    _require_number(first, 0, count)
+    for number, part in enumerate(parts_of(path, count)[1:], 1):
+        for name, tensor in _read_part(part, number, count).items():
             if name in tensors:
                 raise CheckpointError(f"{part} holds tensor {short(name)}, which {tensors[name].path} holds too")
             tensors[name] = tensor
@@ -61,7 +62,20 @@ def parts_of(path: Path, count: int) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
-def _read_part(path: Path) -> dict[str, StoredTensor]:
+def _read_part(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: fetch every part of the model into one folder")
-    return dict(read_gguf(path).tensors)
+    file = read_gguf(path)
+    _require_number(file, number, count)
+    return dict(file.tensors)
+
+
+def _require_number(file: GgufFile, number: int, count: int) -> None:
+    """A file's own keys say which part it is; its name may have been changed."""
+    split = file.section("split.")
+    own, of = split.integer("no", 0, least=0), split.integer("count", 0, least=0)
+    if (own, of) != (number, count):
+        raise CheckpointError(
+            f"{file.path} is part {own + 1} of {of} by its own keys, but part {number + 1} of {count} is needed here: "
+            "give the first part, with the others beside it under their own names"
+        )

@@ -2,16 +2,11 @@
 
 from typing import Final
 
+from forerun.checkpoints.end_texts import END_TEXTS
 from forerun.checkpoints.gguf.config import TOKENS_KEY
 from forerun.checkpoints.gguf.header import GgufFile
 
 KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
-# Tokens that always end a text or a turn, because the keys of many files name only one of several.
-# Source: llama.cpp, src/llama-vocab.cpp, special_eog_ids.
-END_TEXTS: Final = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-    "<EOT>", "_<EOT>", "[EOT]", "<|end_of_text|>", "<end_of_utterance>",
-})  # fmt: skip
 
 
 def read_stop_ids(file: GgufFile) -> tuple[int, ...]:

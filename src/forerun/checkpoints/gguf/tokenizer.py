@@ -12,10 +12,10 @@ from typing import Final
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
+from forerun.checkpoints.end_texts import END_TEXTS
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.piece_merges import merges_by_score
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS, Splitting
-from forerun.checkpoints.gguf.stops import END_TEXTS
 from forerun.checkpoints.gguf.vocabulary_keys import (
     CONTROL,
     NORMAL,

@@ -1,12 +1,13 @@
 """Convert a checkpoint's config.json to a `ModelSpec`. Keys that need unsupported computation are refused by name."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.families.family import Family
-from forerun.checkpoints.families.known import BY_NAME
+from forerun.checkpoints.families.known import BY_NAME, BY_WRAPPER
 from forerun.checkpoints.huggingface.packing import read_packing
-from forerun.checkpoints.huggingface.rope import read_rope
+from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec
@@ -14,6 +15,7 @@ from forerun.core.model_spec import ModelSpec
 CONFIG_NAME: Final = "config.json"
 MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft with a part of its target's tokens
 DEFAULT_WINDOW: Final = 4096
+OUTER_FLAGS: Final = ("tie_word_embeddings",)  # of a wrapper, where its `text_config` does not say
 MIN_POSITIONS: Final = 2  # a prompt and an answer
 MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
@@ -36,58 +38,85 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
     Raises:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
-    family = _read_family(config)
+    read_packing(config)
+    config, family = text_part(config)
     _refuse_unsupported(config, family)
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", REQUIRED if family.kv_heads_required else num_heads)
     if num_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
     max_positions = config.integer("max_position_embeddings", least=MIN_POSITIONS)
-    window = _read_window(config, family)
+    window, sliding_layers = _read_window(config, family)
     attention_bias = family.attention_bias and config.flag("attention_bias", False)
-    return ModelSpec(
+    head_dim = _read_head_dim(config, family, num_heads)
+    full_head_dim = head_dim if family.full_head_dim is None else family.full_head_dim(config)
+    rope, sliding_rope = read_ropes(config, family, head_dim, full_head_dim)
+    spec = ModelSpec(
         family=family.name,
         num_layers=config.integer("num_hidden_layers", most=MAX_LAYERS),
         hidden_size=config.integer("hidden_size"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=_read_head_dim(config, family, num_heads),
+        head_dim=head_dim,
         intermediate_size=config.integer("intermediate_size"),
         vocab_size=config.integer("vocab_size"),
-        max_positions=min(max_positions, window or max_positions),
+        max_positions=max_positions,
         norm_eps=config.number("rms_norm_eps"),
         qkv_bias=family.qkv_bias or attention_bias,
-        out_bias=attention_bias,
+        out_bias=attention_bias and family.out_bias,
         mlp_bias=family.mlp_bias and config.flag("mlp_bias", False),
         qk_norm=family.qk_norm,
         tied_embeddings=config.flag("tie_word_embeddings", False),
-        rope=read_rope(config),
+        rope=rope,
+        full_head_dim=full_head_dim if full_head_dim != head_dim else None,
         window=window,
+        sliding_layers=sliding_layers,
+        sliding_rope=sliding_rope if sliding_layers else None,
     )
+    return family.read(config, spec)
 
 
-def _read_family(config: JsonFile) -> Family:
+def text_part(config: JsonFile) -> tuple[JsonFile, Family]:
+    """The part of a config that describes the text model, with its family's defaults, and that family.
+
+    A model with other modalities has the text model's values in `text_config`; these count, also where the values
+    around them say something else, for example that the head is tied to the embedding.
+
+    Raises:
+        CheckpointError: the family is unknown.
+    """
     name = config.text("model_type")
-    if name not in BY_NAME:
-        raise config.wrong("model_type", f"one of {', '.join(BY_NAME)}: choose a checkpoint of one of these families")
-    return BY_NAME[name]
+    if name in BY_WRAPPER:
+        family, inner = BY_WRAPPER[name], config.nested("text_config")
+        if inner.text("model_type", family.name) != family.name:
+            raise inner.wrong("model_type", f"{family.name!r}: choose another checkpoint")
+        own = {key: config.values[key] for key in OUTER_FLAGS if config.has(key) and not inner.has(key)}
+        config = replace(inner, values={**inner.values, **own})
+    elif name in BY_NAME:
+        family = BY_NAME[name]
+    else:
+        known = ", ".join((*BY_NAME, *BY_WRAPPER))
+        raise config.wrong("model_type", f"one of {known}: choose a checkpoint of one of these families")
+    return replace(config, values={**family.defaults, **config.values}), family
 
 
 def _refuse_unsupported(config: JsonFile, family: Family) -> None:
-    read_packing(config)
-    if config.text("hidden_act", "silu") != "silu":
-        raise config.wrong("hidden_act", "'silu', the only gate activation supported")
+    for key in ("hidden_act", "hidden_activation"):
+        if config.text(key, family.activation) != family.activation:
+            raise config.wrong(key, f"{family.activation!r}, the only gate activation supported in this family")
     kinds, known = config.values.get("layer_types") or [], family.layer_kinds
     if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
         raise config.wrong("layer_types", f"a list of {' and '.join(map(repr, known))}, the only kinds supported")
 
 
-def _read_window(config: JsonFile, family: Family) -> int | None:
-    """The size of the sliding window in tokens; None if no layer has one, or it has no effect."""
-    if not family.slides(config):
-        return None
+def _read_window(config: JsonFile, family: Family) -> tuple[int | None, tuple[int, ...]]:
+    """The size of the sliding window in tokens, None if it has no effect; and the layers that have it."""
+    config.integer("num_hidden_layers", most=MAX_LAYERS)
+    layers = family.sliding(config)
+    if not layers:
+        return None, ()
     window = config.integer("sliding_window", DEFAULT_WINDOW, least=MIN_POSITIONS)
-    return window if window < config.integer("max_position_embeddings") else None
+    return window if window < config.integer("max_position_embeddings") else None, layers
 
 
 def _read_head_dim(config: JsonFile, family: Family, num_heads: int) -> int:

@@ -1,12 +1,14 @@
 """A Hugging Face folder as a CheckpointSource."""
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
+from forerun.checkpoints.huggingface.heads import has_other_head
 from forerun.checkpoints.huggingface.packing import Fp8Scaling, Packing, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
 from forerun.checkpoints.identity import identity_of
@@ -15,6 +17,8 @@ from forerun.checkpoints.source import Reading
 from forerun.core.config import SamplingParams
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from forerun.model.vocabulary_map import VocabularyMap
@@ -52,7 +56,9 @@ class ModelFolder:
         return read_vocabulary_map(self.folder, self.spec())
 
     def stop_ids(self) -> tuple[int, ...]:
-        return read_stop_ids(self.folder)
+        from forerun.checkpoints.huggingface.end_tokens import read_end_tokens  # imports tokenizers and jinja2
+
+        return tuple(dict.fromkeys((*read_stop_ids(self.folder), *read_end_tokens(self.folder))))
 
     def default_sampling(self) -> SamplingParams:
         return read_default_sampling(self.folder)
@@ -61,6 +67,17 @@ class ModelFolder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceFolder(ModelFolder):
     """Such a folder with weights in safetensors files."""
+
+    def spec(self) -> ModelSpec:
+        spec = read_model_spec(self.folder)
+        if spec.tied_embeddings and has_other_head(self.folder, spec):
+            logger.warning(
+                "%s holds a head that differs from the embedding, so the head is used, although config.json says that "
+                "tie_word_embeddings is true",
+                self.folder,
+            )
+            return replace(spec, tied_embeddings=False)
+        return spec
 
     def stored_dtype(self) -> str:
         return read_dtype(self.folder)

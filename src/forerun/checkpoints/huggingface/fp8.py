@@ -12,9 +12,10 @@ from typing import Final, Unpack
 
 import torch
 
-from forerun.checkpoints.huggingface.load import check_depth, match_tensors
+from forerun.checkpoints.huggingface.load import check_depth, match_tensors, refuse_other_rows, traits_of
 from forerun.checkpoints.huggingface.names import TensorPlace, by_weight, tensor_plan
 from forerun.checkpoints.huggingface.packing import Fp8Scaling
+from forerun.checkpoints.huggingface.plain_names import plain_names
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
@@ -35,8 +36,10 @@ def open_fp8(folder: Path, spec: ModelSpec, scaling: Fp8Scaling, **reading: Unpa
         CheckpointError: the folder does not hold exactly the tensors of `spec` with their scales, or a scale is NaN or
             infinite; names file and tensor.
     """
+    refuse_other_rows(folder, spec, "in 8-bit floats")
     stored = catalogue(folder)
     check_depth(folder, stored, spec)
+    stored = plain_names(stored, spec, tensor_plan(spec))
     plan, needed, scales = tensor_plan(spec), dict[str, TensorPlace](), dict[str, str]()
     for name, place in plan.items():
         needed[name] = place
@@ -47,6 +50,7 @@ def open_fp8(folder: Path, spec: ModelSpec, scaling: Fp8Scaling, **reading: Unpa
     match_tensors(folder, stored, needed, spec)
     return StoredWeights(
         by_weight(plan, stored),
+        traits=traits_of(spec),
         scales={name: read_scales(stored[own], plan[name].shape, scaling) for name, own in scales.items()},
         **reading,
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.config import CONFIG_NAME, text_part
 from forerun.core.config import SamplingParams
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.json_file import JsonFile
@@ -33,7 +33,8 @@ def read_stop_ids(folder: Path) -> tuple[int, ...]:
         generation = JsonFile.read(generation_path)
         if generation.has(STOP_IDS):
             return _read_ids(generation)
-    return _read_ids(JsonFile.read(folder / CONFIG_NAME))
+    config = JsonFile.read(folder / CONFIG_NAME)
+    return _read_ids(config if config.has(STOP_IDS) else text_part(config)[0])
 
 
 def _read_ids(file: JsonFile) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """A checkpoint's weights as the tensors the model computes with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
 from torch import Tensor
 
+from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.names import (
     EMBEDDING_NAME,
@@ -16,13 +17,15 @@ from forerun.checkpoints.huggingface.names import (
     listed,
     tensor_plan,
 )
+from forerun.checkpoints.huggingface.plain_names import plain_names
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.source import Reading
-from forerun.checkpoints.stored_weights import StoredWeights
+from forerun.checkpoints.stored_weights import StoredWeights, Traits
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
+from forerun.model.rope import head_order
 
 
 def open_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> StoredWeights:
@@ -34,11 +37,38 @@ def open_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> S
     Raises:
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
     """
-    present = catalogue(folder)
-    check_depth(folder, present, spec)
+    stored = catalogue(folder)
+    check_depth(folder, stored, spec)
     plan = tensor_plan(spec)
+    present = plain_names(stored, spec, plan)
     match_tensors(folder, present, plan, spec)
-    return StoredWeights(by_weight(plan, present), **reading)
+    return StoredWeights(by_weight(plan, present), traits=traits_of(spec), **reading)
+
+
+def traits_of(spec: ModelSpec) -> Traits:
+    """How a folder's tensors differ from the model's weights."""
+    family = BY_NAME[spec.family]
+    return Traits(
+        is_wide=spec.wide_norms,
+        norm_offset=family.norm_offset,
+        head_order=stored_order(spec, is_interleaved=family.is_interleaved),
+        head_dim=spec.head_dim,
+    )
+
+
+def refuse_other_rows(folder: Path, spec: ModelSpec, how: str) -> None:
+    """Refuse packed layers whose rows would have to be divided or reordered."""
+    if BY_NAME[spec.family].fused or traits_of(spec).head_order:
+        raise CheckpointError(
+            f"{folder} holds a {spec.family} model {how}, whose projections would have to be divided or reordered, "
+            "which is supported in plain folders and GGUF files only: choose one of these"
+        )
+
+
+def stored_order(spec: ModelSpec, *, is_interleaved: bool) -> Sequence[int]:
+    """See `model.rope.head_order`."""
+    rotated = spec.rope.rotated_dims if spec.rope.kind != "proportional" else None
+    return head_order(rotated or spec.head_dim, spec.head_dim, is_interleaved=is_interleaved)
 
 
 def load_weights(folder: Path, spec: ModelSpec, **reading: Unpack[Reading]) -> dict[str, Tensor]:

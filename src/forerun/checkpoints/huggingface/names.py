@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -40,9 +41,16 @@ def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
     }
     if not spec.tied_embeddings:
         plan[HEAD_NAME] = TensorPlace(name="head.weight", shape=vocab_shape)
-    layer = dict(_layer_plan(spec))
+    if spec.layer_input_size:
+        width = spec.num_layers * spec.layer_input_size
+        for name, own, shape in (
+            ("embed_tokens_per_layer", "layer_table", (spec.vocab_size, width)),
+            ("per_layer_model_projection", "layer_inputs", (width, spec.hidden_size)),
+            ("per_layer_projection_norm", "layer_inputs_norm", (spec.layer_input_size,)),
+        ):
+            plan[f"model.{name}.weight"] = TensorPlace(name=f"{own}.weight", shape=shape)
     for layer_idx in range(spec.num_layers):
-        for suffix, place in layer.items():
+        for suffix, place in _layer_plan(spec.of_layer(layer_idx), borrows=spec.borrows(layer_idx)):
             name = f"layers.{layer_idx}.{place.name}"
             plan[f"model.layers.{layer_idx}.{suffix}"] = TensorPlace(
                 name=name, shape=place.shape, row_start=place.row_start
@@ -78,21 +86,30 @@ def is_ignorable(hf_name: str) -> bool:
     return LEFTOVER.fullmatch(hf_name) is not None
 
 
-def _layer_plan(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
+def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
     hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
-    yield "input_layernorm.weight", TensorPlace(name="attention_norm.weight", shape=(hidden,))
-    yield "post_attention_layernorm.weight", TensorPlace(name="mlp_norm.weight", shape=(hidden,))
+    if spec.layer_scale:
+        yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
+    for name, stored in BY_NAME[spec.family].norms.items():
+        yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
     yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
-    yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
-    yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
+    if not borrows:
+        yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
+        yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
+    if size := spec.layer_input_size:
+        yield from _linear("per_layer_input_gate", "layer_input_gate", (size, hidden), False)
+        yield from _linear("per_layer_projection", "layer_input_out", (hidden, size), False)
+        yield "post_per_layer_input_norm.weight", TensorPlace(name="layer_input_post_norm.weight", shape=(hidden,))
     yield from _linear("self_attn.o_proj", "attention_out", (hidden, q_size), spec.out_bias)
     yield from _linear("mlp.gate_proj", "gate_up", (inner, hidden), spec.mlp_bias)
     yield from _linear("mlp.up_proj", "gate_up", (inner, hidden), spec.mlp_bias, row_start=inner)
     yield from _linear("mlp.down_proj", "mlp_out", (hidden, inner), spec.mlp_bias)
-    if spec.qk_norm:
-        yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(spec.head_dim,))
-        yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(spec.head_dim,))
+    if spec.qk_norm or spec.qk_norm_whole:
+        num_q, num_k = (q_size, kv_size) if spec.qk_norm_whole else (spec.head_dim, spec.head_dim)
+        yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(num_q,))
+        if not borrows:
+            yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(num_k,))
 
 
 def _linear(

@@ -8,11 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.huggingface.load import check_depth, match_tensors
+from forerun.checkpoints.huggingface.load import check_depth, match_tensors, refuse_other_rows, traits_of
 from forerun.checkpoints.huggingface.names import by_weight, tensor_plan
 from forerun.checkpoints.huggingface.packed_layers import PackedLayer, packed_layers, stored_plan
 from forerun.checkpoints.huggingface.packed_tensors import AXES, PackedWindow, check_whole, unpack
 from forerun.checkpoints.huggingface.packing import Packing
+from forerun.checkpoints.huggingface.plain_names import plain_names
 from forerun.checkpoints.huggingface.stored_tensors import catalogue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, WHOLE_DTYPES
@@ -50,9 +51,11 @@ class PackedWeights:
         on_progress: BytesRead | None = None,
     ) -> None:
         self._packing, self._dtype, self._format, self._device = packing, dtype, weight_format, device
-        self._stored = catalogue(folder)
-        check_depth(folder, self._stored, spec)
+        stored = catalogue(folder)
+        check_depth(folder, stored, spec)
         plan = tensor_plan(spec)
+        refuse_other_rows(folder, spec, "in 4 bits")
+        self._stored = plain_names(stored, spec, plan)
         layers = packed_layers(folder, plan, self._stored, packing)
         needed = stored_plan(plan, layers)
         match_tensors(folder, self._stored, needed, spec)
@@ -63,8 +66,9 @@ class PackedWeights:
         check_mixed(plain, self._layers)
         self._counter = BytesCounter((self._stored[name] for name in needed), on_progress)
         self._plain = StoredWeights(
-            plain, counter=self._counter, dtype=dtype, weight_format=weight_format, device=device
-        )
+            plain, counter=self._counter, dtype=dtype, weight_format=weight_format, device=device,
+            traits=traits_of(spec),
+        )  # fmt: skip
 
     def table(self) -> Table:
         return self._plain.table()

@@ -21,15 +21,17 @@ DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF1
 def catalogue(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
 
-    Other safetensors files in the folder are ignored, because some authors add a second copy in their own format.
+    If there is an index, its files count, and a model.safetensors beside them does not. Other safetensors files in the
+    folder are ignored, because some authors add a second copy in their own format.
 
     Raises:
         CheckpointError: there are no weights, a file is damaged or absent, or the index contradicts its files.
     """
-    if (folder / SINGLE_NAME).exists():
-        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
-    if (folder / INDEX_NAME).exists():
+    has_single = (folder / SINGLE_NAME).exists()
+    if (folder / INDEX_NAME).exists() and not (has_single and _is_stale(folder)):
         return _read_shards(folder)
+    if has_single:
+        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if others:
         raise CheckpointError(
@@ -59,6 +61,11 @@ def bytes_by_dtype(tensors: Iterable[StoredTensor]) -> Counter[str]:
     for tensor in tensors:
         num_bytes[tensor.dtype] += tensor.num_bytes
     return num_bytes
+
+
+def _is_stale(folder: Path) -> bool:
+    """Whether the folder has none of the files that its index names."""
+    return not any((folder / shard).is_file() for shard in set(_read_weight_map(folder / INDEX_NAME).values()))
 
 
 def _read_shards(folder: Path) -> dict[str, StoredTensor]:

@@ -144,7 +144,8 @@ class RankWeights:
         return DenseWeight(values_OI=self._read(f"{name}.weight", self._dtype)), bias_O
 
     def vector(self, name: str) -> Tensor:
-        return self._read(f"{name}.weight", self._dtype)
+        wide = torch.promote_types(self._dtype, torch.float32)
+        return self._read(f"{name}.weight", wide if self._spec.wide_norms else self._dtype)
 
     def _int4(self, name: str) -> Int4Weight:
         (group_size,) = self._read(f"{name}.group_size").tolist()

@@ -164,7 +164,16 @@ template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
 }
 
 // Turns scores into weights exp(score - largest) in place; writes the largest score, the sum and zeros to `part`.
-inline void soften(float* scores, int n, int head_dim, float* part) {
+// The first `hidden` scores, which the row's window hides, get weight 0.
+inline void soften(float* scores, int n, int hidden, int head_dim, float* part) {
+    __builtin_memset(part + 2, 0, sizeof(float) * static_cast<unsigned>(head_dim));
+    if (hidden >= n) {
+        part[0] = -__builtin_inff();
+        part[1] = 0.0f;
+        if (n > 0) __builtin_memset(scores, 0, sizeof(float) * static_cast<unsigned>(n));
+        return;
+    }
+    for (int i = 0; i < hidden; i++) scores[i] = -__builtin_inff();
     simd::store(scores + n, simd::set1(-__builtin_inff()));  // pads the last vector with weights of 0
     simd::F top = simd::set1(-__builtin_inff()), sum = simd::zero();
     for (int i = 0; i < n; i += 16) top = simd::max(simd::load(scores + i), top);
@@ -175,7 +184,19 @@ inline void soften(float* scores, int n, int head_dim, float* part) {
         sum = simd::add(sum, weights);
     }
     part[1] = simd::sum(sum);
-    __builtin_memset(part + 2, 0, sizeof(float) * static_cast<unsigned>(head_dim));
+}
+
+// Of a row's logical positions, those of this chunk that its window hides, counted from the chunk's start.
+template <typename E> int hidden_by_window(const AttendCall<E>& call, int row) {
+    if (!call.seen.window) return 0;
+    int length = call.seen.first_slot + call.t_begin + row + 1;
+    if (call.seen.ancestry) {
+        length = call.seen.prefix_len;
+        for (int slot = 0; slot < call.seen.num_tree; slot += TILE_SLOTS)
+            length += __builtin_popcountll(
+                bits_of(call.ancestry(row) + slot, least(TILE_SLOTS, call.seen.num_tree - slot)));
+    }
+    return within_chunk(length - call.seen.window - call.first_position);
 }
 
 // Adds `values` to the weighted sums of num_queries queries, whose weights for them begin at logical position `first`
@@ -225,9 +246,11 @@ template <typename E> void attend_chunk(const AttendCall<E>& call) {
     for (int row = 0; row < call.num_rows; row++) lengths[row] = is_tree ? text : text + row;
     score_common(call, is_tree ? num_common : within_chunk(text + call.num_rows - 1));
     if (is_tree && num_common < ATTENTION_CHUNK) score_tree(call, lengths);
+    int hidden[ATTENTION_ROWS];
+    for (int row = 0; row < call.num_rows; row++) hidden[row] = hidden_by_window(call, row);
     for (int query = 0; query < call.num_queries; query++)
-        soften(call.scores + query * SCORE_STRIDE, within_chunk(lengths[query / call.group]), call.heads.head_dim,
-               call.part(query));
+        soften(call.scores + query * SCORE_STRIDE, within_chunk(lengths[query / call.group]),
+               hidden[query / call.group], call.heads.head_dim, call.part(query));
     mix_common(call, num_common);
     for (int row = 0; row < call.num_rows; row++) {
         const int own = within_chunk(lengths[row]) - num_common;

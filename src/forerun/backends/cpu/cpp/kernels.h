@@ -77,7 +77,10 @@ struct Rows {
 //   store        y[t][n] = x W^T + bias; if the weight is paired, y is [T][2I]: gate, then up
 //   add          y[t][n] = residual[t][n] + (x W^T + bias); residual may be y itself
 //   silu_mul     y[t][i] = silu(gate_i) * up_i; the weight is paired, y is [T][I]
-enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2 };
+//   gelu_mul     likewise, with the tanh approximation of GELU
+enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2, gelu_mul = 3 };
+
+static inline bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul; }
 
 struct Output {
     float* y;
@@ -99,9 +102,11 @@ struct Heads {
 
 // The attention mask. Every row attends to all slots before prefix_len, and to those of the `num_tree` slots after them
 // that are marked in its row of `ancestry`. Without `ancestry` it is causal: row t attends to first_slot + t + 1 slots.
+// With a window, it attends only to the last `window` of these.
 struct Visibility {
     int32_t num_rows, first_slot, prefix_len, num_tree;
     const uint8_t* ancestry;  // [T][num_tree] 0 or 1, or null
+    int32_t window;           // slots, or 0 for none
 };
 
 // Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` is 0 for none.
@@ -132,13 +137,16 @@ struct Kernels {
 
     // y = silu(gate) * up for rows [t_begin, t_end) of gate_up [T][2 * size].
     void (*silu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
+    // The same with the tanh approximation of GELU.
+    void (*gelu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
 
     // Normalizes (unless weights are null) and rotates the heads [head_begin, head_end) of row t. Stores queries in
     // q [T][num_heads * head_dim], and keys and values in slot first_slot + t. Heads are numbered queries, keys,
-    // values. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope.
+    // values. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope. Queries are
+    // multiplied by query_scale at last.
     void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
-                        int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
-                        int slot);
+                        int position, const float* q_norm, const float* k_norm, float eps, float query_scale, float* q,
+                        LayerCache cache, int slot);
 
     // Attention of the queries of one key head for rows [t_begin, t_end) over chunk `chunk`. A logical position is a
     // slot's index in the row's own text; a chunk is ATTENTION_CHUNK logical positions. Writes for each row and query

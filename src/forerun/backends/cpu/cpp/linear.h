@@ -199,10 +199,11 @@ simd::F product(const Linear& linear, const float* sums, int panel, Columns colu
 void finish(const Linear& linear, const float* sums, int row, int panel, int num_panels, const Output& out) {
     float* y = out.y + row * out.y_stride;
     const Columns first = columns_of(linear, panel);
-    if (out.epilogue == Epilogue::silu_mul) {
+    if (is_gate(out.epilogue)) {
         const simd::F gate = product(linear, sums, panel, first);
         const simd::F up = product(linear, sums + PANEL, panel + 1, columns_of(linear, panel + 1));
-        store_some(y + first.begin, simd::mul(simd::silu(gate), up), first.count);
+        const simd::F active = out.epilogue == Epilogue::silu_mul ? simd::silu(gate) : simd::gelu(gate);
+        store_some(y + first.begin, simd::mul(active, up), first.count);
         return;
     }
     for (int p = 0; p < num_panels; p++) {

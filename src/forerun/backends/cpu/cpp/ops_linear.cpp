@@ -78,7 +78,7 @@ FORERUN_EXPORT void forerun_free(void* memory) { free_aligned(memory); }
 // y = x W^T + bias with an epilogue; x is [T][num_in], y and residual are [T] rows of all outputs.
 FORERUN_EXPORT void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual,
                                    int epilogue, int num_threads) {
-    const int64_t width = epilogue == static_cast<int>(Epilogue::silu_mul) ? linear->paired : linear->num_out;
+    const int64_t width = is_gate(static_cast<Epilogue>(epilogue)) ? linear->paired : linear->num_out;
     const Rows rows = reserve_rows(*linear, num_rows);
     LinearJob job{*linear, x, num_rows, rows, {y, residual, width, width, static_cast<Epilogue>(epilogue)}};
     run_job(run_linear, &job, num_threads);

@@ -24,8 +24,8 @@ FORERUN_EXPORT void forerun_rope_append(const float* qkv, int num_rows, const He
                                         float* q, const LayerCache* cache, int first_slot) {
     const int num_heads = heads->num_heads + 2 * heads->num_kv_heads;
     for (int row = 0; row < num_rows; row++)
-        kernels().rope_append(qkv, row, 0, num_heads, *heads, cos_sin, positions[row], q_norm, k_norm, eps, q, *cache,
-                              first_slot + row);
+        kernels().rope_append(qkv, row, 0, num_heads, *heads, cos_sin, positions[row], q_norm, k_norm, eps, 1.0f, q,
+                              *cache, first_slot + row);
 }
 
 // mixed [T][num_heads * head_dim]: attention in calls of rows_per_call rows, at most ATTENTION_ROWS.

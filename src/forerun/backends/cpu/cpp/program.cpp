@@ -133,7 +133,10 @@ void Program::work(const Run& run, Member& self) {
             case OpKind::embed: return share_rows(run, op, self, &Program::embed);
             case OpKind::norm: return share_rows(run, op, self, &Program::norm);
             case OpKind::tap: return share_rows(run, op, self, &Program::tap);
-            case OpKind::silu_mul: return share_rows(run, op, self, &Program::silu_mul);
+            case OpKind::silu_mul:
+            case OpKind::gelu_mul: return share_rows(run, op, self, &Program::gate);
+            case OpKind::norm_add: return share_rows(run, op, self, &Program::norm_add);
+            case OpKind::norm_qk: return share_rows(run, op, self, &Program::norm_qk);
             case OpKind::linear: return linear(run, op, self);
             case OpKind::rope_append: return rope_append(run, op, self);
             case OpKind::tree_attention: return attention(run, op, self);
@@ -151,24 +154,27 @@ bool Program::share_rows(const Run& run, const Op& op, Member& self,
     return self.share(run.num_rows(op), ROWS_OF_A_TILE, [&](Slice rows) { (this->*work)(run, op, rows); });
 }
 
+// Writes a token's row of the embedding to x.
+static void embed_token(const Shape& shape, int64_t token, int64_t size, float* x) {
+    if (!shape.table) return read_row(shape.packed_table, token, x);
+    if (!shape.table_is_bf16) {
+        std::memcpy(x, static_cast<const float*>(shape.table) + token * size, static_cast<size_t>(size) * 4);
+        return;
+    }
+    const uint16_t* narrow = static_cast<const uint16_t*>(shape.table) + token * size;
+    for (int64_t i = 0; i < size; i++) {
+        const uint32_t bits = static_cast<uint32_t>(narrow[i]) << 16;
+        std::memcpy(x + i, &bits, 4);
+    }
+}
+
 void Program::embed(const Run& run, const Op& op, Slice rows) {
     const int64_t size = width(op.writes);
     for (int row = rows.begin; row < rows.end; row++) {
-        const int64_t token = run.pass.token_ids[row];
         float* x = buffer(op.writes) + row * size;
-        if (!shape_.table) {
-            read_row(shape_.packed_table, token, x);
-            continue;
-        }
-        if (!shape_.table_is_bf16) {
-            std::memcpy(x, static_cast<const float*>(shape_.table) + token * size, static_cast<size_t>(size) * 4);
-            continue;
-        }
-        const uint16_t* narrow = static_cast<const uint16_t*>(shape_.table) + token * size;
-        for (int64_t i = 0; i < size; i++) {
-            const uint32_t bits = static_cast<uint32_t>(narrow[i]) << 16;
-            std::memcpy(x + i, &bits, 4);
-        }
+        embed_token(shape_, run.pass.token_ids[row], size, x);
+        if (shape_.embedding_scale != 1.0f)
+            for (int64_t i = 0; i < size; i++) x[i] *= shape_.embedding_scale;
     }
 }
 
@@ -179,9 +185,35 @@ void Program::norm(const Run& run, const Op& op, Slice rows) {
                          rows.end, buffer(op.writes), size);
 }
 
-void Program::silu_mul(const Run& run, const Op& op, Slice rows) {
+void Program::gate(const Run& run, const Op& op, Slice rows) {
     const int size = static_cast<int>(width(op.writes));
-    run.kernels.silu_mul(buffer(op.reads), size, rows.begin, rows.end, buffer(op.writes));
+    const bool is_silu = op.kind == static_cast<int32_t>(OpKind::silu_mul);
+    (is_silu ? run.kernels.silu_mul : run.kernels.gelu_mul)(buffer(op.reads), size, rows.begin, rows.end,
+                                                            buffer(op.writes));
+}
+
+// Adds the norm of a sublayer's output to the residual stream, except in rows that skip the sublayer.
+void Program::norm_add(const Run& run, const Op& op, Slice rows) {
+    const int64_t size = width(op.writes);
+    for (int row = rows.begin; row < rows.end; row++) {
+        const uint8_t* skips = run.pass.row_skips;
+        if (skips && skips[static_cast<int64_t>(row) * shape_.num_sublayers + op.sublayer]) continue;
+        float* branch = buffer(op.reads) + row * size;
+        float* x = buffer(op.writes) + row * size;
+        run.kernels.rms_norm(branch, size, op.norm, static_cast<int>(size), shape_.eps, 0, 1, branch, size);
+        for (int64_t i = 0; i < size; i++) x[i] += branch[i];
+    }
+}
+
+// Normalizes all queries of a row together, and all its keys, in place.
+void Program::norm_qk(const Run& run, const Op& op, Slice rows) {
+    const int64_t stride = width(op.reads);
+    const int q_size = shape_.heads.num_heads * shape_.heads.head_dim;
+    const int kv_size = shape_.heads.num_kv_heads * shape_.heads.head_dim;
+    float* qkv = buffer(op.reads);
+    run.kernels.rms_norm(qkv, stride, op.q_norm, q_size, shape_.eps, rows.begin, rows.end, qkv, stride);
+    run.kernels.rms_norm(qkv + q_size, stride, op.k_norm, kv_size, shape_.eps, rows.begin, rows.end, qkv + q_size,
+                         stride);
 }
 
 // features[t][index of the layer] = x[t].

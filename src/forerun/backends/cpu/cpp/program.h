@@ -19,6 +19,7 @@ namespace forerun {
 
 enum class OpKind : int32_t {
     embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
+    norm_add = 8, norm_qk = 9, gelu_mul = 10,
 };
 
 // A buffer of float32 with `width` elements per row. It has the rows of the pass or, after select_rows, the last ones.
@@ -36,20 +37,22 @@ struct Op {
     int32_t layer;     // of attention; of a tap, the layer whose output it copies
     int32_t after_select;  // reads and writes only the last rows of the pass, those whose logits are needed
     int32_t epilogue;      // of a linear
+    int32_t window;        // of attention: slots that a row sees at most, or 0
     Linear linear;
     const float* norm;  // weights of a norm; for a linear, of the norm applied to its input, or null
     const float* q_norm;
     const float* k_norm;
+    const float* cos_sin;       // [P][2][D], of rope_append
+    const float* query_scales;  // [P], or null
 };
 
 struct Shape {
     Heads heads;
     int32_t num_layers, capacity;  // slots of the cache
-    float eps;
+    float eps, embedding_scale;
     const void* table;  // the embedding [V][H]; null where it is packed
     int32_t table_is_bf16;
     Linear packed_table;  // an embedding that is tied to the head or has blocks
-    const float* cos_sin;  // [P][2][D]
     void* keys;          // [L][capacity][num_kv_heads][head_dim], values likewise
     void* values;
     int32_t cache_is_bf16;
@@ -110,7 +113,9 @@ class Program {
     void embed(const Run& run, const Op& op, Slice rows);
     void norm(const Run& run, const Op& op, Slice rows);
     void tap(const Run& run, const Op& op, Slice rows);
-    void silu_mul(const Run& run, const Op& op, Slice rows);
+    void gate(const Run& run, const Op& op, Slice rows);
+    void norm_add(const Run& run, const Op& op, Slice rows);
+    void norm_qk(const Run& run, const Op& op, Slice rows);
     // Ops that divide their own work among the threads. False: the job is over, see Member.
     bool share_rows(const Run& run, const Op& op, Member& self, void (Program::*work)(const Run&, const Op&, Slice));
     bool linear(const Run& run, const Op& op, Member& self);
@@ -127,7 +132,7 @@ class Program {
     float* buffer(int number) const { return buffers_[static_cast<size_t>(number)].data; }
     int64_t width(int number) const { return buffers_[static_cast<size_t>(number)].width; }
     LayerCache layer_cache(int layer) const;
-    Visibility visibility(const Run& run) const;
+    Visibility visibility(const Run& run, const Op& op) const;
     // Largest number of rows in one call of attention, which determines the memory for its partial results.
     static int rows_together(const Pass& pass) {
         return pass.num_rows < ATTENTION_ROWS ? pass.num_rows : ATTENTION_ROWS;

@@ -14,10 +14,16 @@ LayerCache Program::layer_cache(int layer) const {
     return {static_cast<char*>(shape_.keys) + offset, static_cast<char*>(shape_.values) + offset, shape_.cache_is_bf16};
 }
 
-Visibility Program::visibility(const Run& run) const {
+Visibility Program::visibility(const Run& run, const Op& op) const {
     const Pass& pass = run.pass;
     const int num_tree = pass.ancestry ? pass.first_slot + pass.num_rows - pass.prefix_len : 0;
-    return {pass.num_rows, pass.first_slot, pass.prefix_len, num_tree, pass.ancestry};
+    return {pass.num_rows, pass.first_slot, pass.prefix_len, num_tree, pass.ancestry, op.window};
+}
+
+// The first chunk that any row from `row` on sees; before it, windows hide everything from all of them.
+static int first_chunk(const Visibility& seen, int row) {
+    const int shortest = seen.ancestry ? seen.prefix_len + 1 : seen.first_slot + row + 1;
+    return seen.window && shortest > seen.window ? (shortest - seen.window) / ATTENTION_CHUNK : 0;
 }
 
 bool Program::rope_append(const Run& run, const Op& op, Member& self) {
@@ -27,8 +33,9 @@ bool Program::rope_append(const Run& run, const Op& op, Member& self) {
         for (int item = items.begin; item < items.end;) {
             const int row = item / num_heads, head = item % num_heads;
             const int last = items.end - item < num_heads - head ? head + items.end - item : num_heads;
-            run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, shape_.cos_sin,
-                                    static_cast<int>(pass.positions[row]), op.q_norm, op.k_norm, shape_.eps,
+            const int position = static_cast<int>(pass.positions[row]);
+            run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, op.cos_sin, position, op.q_norm,
+                                    op.k_norm, shape_.eps, op.query_scales ? op.query_scales[position] : 1.0f,
                                     buffer(op.writes), layer_cache(op.layer), pass.first_slot + row);
             item += last - head;
         }
@@ -48,7 +55,7 @@ bool Program::attention(const Run& run, const Op& op, Member& self) {
 
 bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_per_item) {
     const Heads& heads = shape_.heads;
-    const Visibility seen = visibility(run);
+    const Visibility seen = visibility(run, op);
     const int group = heads.num_heads / heads.num_kv_heads;
     const int num_blocks = ceil_div(seen.num_rows, rows_per_item);
     const int64_t row_size = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim);
@@ -59,12 +66,12 @@ bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_
         for (int item = items.begin; item < items.end; item++) {
             const int kv_head = item / num_blocks, begin = item % num_blocks * rows_per_item;
             const int end = begin + rows_per_item < seen.num_rows ? begin + rows_per_item : seen.num_rows;
-            const int num_chunks = (seen.first_slot + end - 1) / ATTENTION_CHUNK + 1;
+            const int num_chunks = (seen.first_slot + end - 1) / ATTENTION_CHUNK + 1, first = first_chunk(seen, begin);
             float* from_row_0 = partial - begin * row_size;
-            for (int chunk = 0; chunk < num_chunks; chunk++)
+            for (int chunk = first; chunk < num_chunks; chunk++)
                 run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, begin, end, chunk, seen,
-                                   from_row_0 + chunk * chunk_stride, scratch);
-            run.kernels.join(from_row_0, chunk_stride, num_chunks, heads, begin, end, kv_head * group,
+                                   from_row_0 + (chunk - first) * chunk_stride, scratch);
+            run.kernels.join(from_row_0, chunk_stride, num_chunks - first, heads, begin, end, kv_head * group,
                              (kv_head + 1) * group, buffer(op.writes));
         }
     });
@@ -72,16 +79,16 @@ bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_
 
 bool Program::attend_chunks(const Run& run, const Op& op, Member& self) {
     const Heads& heads = shape_.heads;
-    const Visibility seen = visibility(run);
-    const int num_chunks = this->num_chunks(run.pass);
+    const Visibility seen = visibility(run, op);
+    const int first = first_chunk(seen, 0), num_chunks = this->num_chunks(run.pass) - first;
     const int64_t chunk_stride = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * seen.num_rows;
     float* partial = reinterpret_cast<float*>(partials_.data());
     char* scratch = own_[static_cast<size_t>(self.thread())].data();
     const auto attend = [&](Slice items) {
         for (int item = items.begin; item < items.end; item++) {
             const int kv_head = item / num_chunks, chunk = item % num_chunks;
-            run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, 0, seen.num_rows, chunk, seen,
-                               partial + chunk * chunk_stride, scratch);
+            run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, 0, seen.num_rows,
+                               first + chunk, seen, partial + chunk * chunk_stride, scratch);
         }
     };
     if (!self.share(heads.num_kv_heads * num_chunks, CHUNKS_OF_A_TILE, attend)) return false;

@@ -7,7 +7,8 @@ namespace forerun {
 
 constexpr int ELEMENTS_OF_A_TILE = 1 << 16;
 
-// writes[t] = residual[t] + the partials of all ranks, in rank order; rows that skip the sublayer are unchanged.
+// writes[t] = residual[t] + the partials of all ranks, in rank order; rows that skip the sublayer are unchanged. Without
+// a residual the sum begins at 0.
 bool Program::add_partials(const Run& run, const Op& op, Member& self) {
     RankLink& link = *shape_.link;
     const float* own = buffer(op.reads);
@@ -22,6 +23,8 @@ bool Program::add_partials(const Run& run, const Op& op, Member& self) {
                         static_cast<size_t>(part.end - part.begin) * 4);
         };
         const auto add = [&](Slice part) {
+            if (op.residual < 0)
+                std::memset(buffer(op.writes) + first + part.begin, 0, static_cast<size_t>(part.end - part.begin) * 4);
             for (int rank = 0; rank < link.num_ranks(); rank++)
                 add_to_rows(run, op, reinterpret_cast<const float*>(link.place(rank, exchange())), part.begin, part.end,
                             first);

@@ -45,7 +45,9 @@ inline simd::F gated(simd::F gate, simd::F up) {
     return simd::mul(simd::div(gate, below), up);
 }
 
-inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
+// Applies `gated` to gate and up of every row.
+template <typename Gated>
+void gate_mul(const float* gate_up, int size, int t_begin, int t_end, float* y, Gated gated) {
     for (int t = t_begin; t < t_end; t++) {
         const float* gate = gate_up + static_cast<int64_t>(t) * 2 * size;
         const float* up = gate + size;
@@ -57,11 +59,19 @@ inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, flo
     }
 }
 
+inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
+    gate_mul(gate_up, size, t_begin, t_end, y, gated);
+}
+
+inline void gelu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
+    gate_mul(gate_up, size, t_begin, t_end, y, [](simd::F gate, simd::F up) { return simd::mul(simd::gelu(gate), up); });
+}
+
 // One head rotated by rope: y[i] = x[i] cos[i] + x[(i + D/2) mod D] sin[i], where x is first multiplied by scale and
 // weight if there is a norm.
 struct Rotation {
     const float *x, *weight, *cosines, *sines;  // weight null: no norm
-    float scale;
+    float scale, factor;  // of the norm; of the result
     int half;
 
     simd::F load(int i, int n) const {  // x from i on, normalized
@@ -72,11 +82,13 @@ struct Rotation {
         return n == 16 ? simd::load(row + i) : simd::load_n(row + i, n);
     }
     simd::F left(int i, int n) const {
-        return simd::fma(load(i, n), table(cosines, i, n), simd::mul(load(i + half, n), table(sines, i, n)));
+        return simd::mul(simd::fma(load(i, n), table(cosines, i, n), simd::mul(load(i + half, n), table(sines, i, n))),
+                         simd::set1(factor));
     }
     simd::F right(int i, int n) const {
-        return simd::fma(load(i + half, n), table(cosines, i + half, n),
-                         simd::mul(load(i, n), table(sines, i + half, n)));
+        return simd::mul(simd::fma(load(i + half, n), table(cosines, i + half, n),
+                                   simd::mul(load(i, n), table(sines, i + half, n))),
+                         simd::set1(factor));
     }
 };
 
@@ -100,8 +112,8 @@ inline void rotate(const Rotation& head, void* to, bool is_bf16, int64_t first) 
 }
 
 inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
-                        int position, const float* q_norm, const float* k_norm, float eps, float* q, LayerCache cache,
-                        int slot) {
+                        int position, const float* q_norm, const float* k_norm, float eps, float query_scale, float* q,
+                        LayerCache cache, int slot) {
     const int size = heads.head_dim, num_kv = heads.num_kv_heads;
     const float* of_row = qkv + static_cast<int64_t>(row) * (heads.num_heads + 2 * num_kv) * size;
     const float* cosines = cos_sin + static_cast<int64_t>(position) * 2 * size;
@@ -118,7 +130,8 @@ inline void rope_append(const float* qkv, int row, int head_begin, int head_end,
             continue;
         }
         const float* weight = is_query ? q_norm : k_norm;
-        const Rotation rotation{x, weight, cosines, cosines + size, weight ? norm_scale(x, size, eps) : 1.0f, size / 2};
+        const float scale = weight ? norm_scale(x, size, eps) : 1.0f;
+        const Rotation rotation{x, weight, cosines, cosines + size, scale, is_query ? query_scale : 1.0f, size / 2};
         if (is_query)
             rotate(rotation, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
         else

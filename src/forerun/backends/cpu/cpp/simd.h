@@ -33,6 +33,7 @@
 //   exp, log              to about 2 ulp; exp of NaN is NaN, log needs a positive, normal argument
 //   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny
 //   silu(x)               x / (1 + exp(-x))
+//   gelu(x)               its tanh approximation
 #pragma once
 
 #if defined(__clang__)
@@ -129,6 +130,11 @@ inline F log(F x) {
 }
 
 inline F silu(F x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3)
+inline F gelu(F x) {
+    const F cubic = mul(x, fma(mul(x, x), set1(0.044715f), set1(1.0f)));
+    return div(x, add(set1(1.0f), exp(mul(cubic, set1(-1.5957691216057308f)))));
+}
 
 }  // namespace
 }  // namespace forerun::simd

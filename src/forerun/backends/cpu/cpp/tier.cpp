@@ -10,7 +10,7 @@ namespace forerun {
 
 const Kernels* FORERUN_TIER_FUNCTION() {
     static const Kernels table = {
-        FORERUN_TIER_NAME, input_bits, prepare, linear, rms_norm, silu_mul, rope_append, attend, join, sample, topk,
+        FORERUN_TIER_NAME, input_bits, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join, sample, topk,
     };
     return &table;
 }

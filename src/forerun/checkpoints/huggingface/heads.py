@@ -1,0 +1,43 @@
+"""Whether the head that a folder holds is the embedding."""
+
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, TensorPlace
+from forerun.checkpoints.huggingface.plain_names import plain_names
+from forerun.checkpoints.huggingface.stored_tensors import catalogue
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.errors import CheckpointError
+from forerun.core.model_spec import ModelSpec
+
+NUM_SAMPLES: Final = 64
+SAMPLE_BYTES: Final = 256
+
+
+def has_other_head(folder: Path, spec: ModelSpec) -> bool:
+    """Whether the folder holds a head of the embedding's size whose values are not those of the embedding.
+
+    Samples over the whole tensor are compared: training changes a head everywhere. False without readable weights,
+    which are reported when they are read.
+    """
+    shape = (spec.vocab_size, spec.hidden_size)
+    plan = {name: TensorPlace(name=name, shape=shape) for name in (EMBEDDING_NAME, HEAD_NAME)}
+    try:
+        stored = plain_names(catalogue(folder), spec, plan)
+        embedding, head = stored.get(EMBEDDING_NAME), stored.get(HEAD_NAME)
+        if embedding is None or head is None or embedding.shape != head.shape or embedding.dtype != head.dtype:
+            return False
+        return _samples(embedding) != _samples(head)
+    except (CheckpointError, OSError):
+        return False
+
+
+def _samples(tensor: StoredTensor) -> list[bytes]:
+    step = max(1, tensor.num_bytes // NUM_SAMPLES)
+    with FileIO(tensor.path) as file:
+        found = []
+        for start in range(0, tensor.num_bytes, step):
+            file.seek(tensor.offset + start)
+            found.append(file.read(min(SAMPLE_BYTES, tensor.num_bytes - start)))
+        return found

@@ -1,0 +1,81 @@
+"""The tensors of a folder under the names of a plain Llama: without a wrapper's prefix, and fused ones in parts."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from forerun.checkpoints.families.known import BY_NAME
+from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.model_spec import ModelSpec
+
+# The prefix of a text model's tensors inside a model with other modalities, by transformers before 5 and since.
+INSIDE: Final = re.compile(r"(language_model\.model\.|model\.language_model\.)(?P<rest>.+)")
+INSIDE_HEAD: Final = f"language_model.{HEAD_NAME}"
+# The parts of such a model that a text does not need.
+OTHERS: Final = re.compile(
+    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|embed_audio)\..+"
+)
+UNUSED_OF_BORROWERS: Final = ("k_proj", "v_proj", "k_norm")
+MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.)(?P<module>.+)\.(?P<kind>weight|bias)")
+
+
+def plain_names(
+    stored: Mapping[str, StoredTensor], spec: ModelSpec, plan: Mapping[str, TensorPlace]
+) -> dict[str, StoredTensor]:
+    """A folder's tensors by the names of `names.tensor_plan`, as far as it has names for them.
+
+    A part of a fused tensor is a tensor in the same file, since rows lie one after another.
+    """
+    family, named = BY_NAME[spec.family], dict[str, StoredTensor]()
+    for name, tensor in stored.items():
+        if family.wrappers and name not in plan:
+            if OTHERS.fullmatch(name):
+                continue
+            inside = INSIDE.fullmatch(name)
+            name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
+        named |= split(name, tensor, family.fused, plan, family.renamed)
+    for layer in range(spec.num_layers - spec.num_borrowing_layers, spec.num_layers):
+        for module in UNUSED_OF_BORROWERS:  # some files hold them
+            named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
+    if family.keys_are_values:
+        named |= values_from_keys(named, plan)
+    return named
+
+
+def values_from_keys(named: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace]) -> dict[str, StoredTensor]:
+    """The keys' projections as those of the values that are missing: Gemma 4 has one for both in some layers."""
+    missing = {name: name.replace("v_proj", "k_proj") for name in plan if "v_proj" in name and name not in named}
+    return {name: replace(named[keys], name=name) for name, keys in missing.items() if keys in named}
+
+
+def split(
+    name: str,
+    tensor: StoredTensor,
+    fused: Mapping[str, Sequence[str]],
+    plan: Mapping[str, TensorPlace],
+    renamed: Mapping[str, str],
+) -> dict[str, StoredTensor]:
+    """The parts of a tensor by their names; the tensor itself if it is not fused, or not of the parts' size."""
+    match = MODULE.fullmatch(name)
+    if match is None:
+        return {name: replace(tensor, name=name)}
+    module, layer, kind = match["module"], match["layer"], match["kind"]
+    names = [f"{layer}{part}.{kind}" for part in fused.get(module, ())]
+    sizes = [plan[part].shape[0] if part in plan else 0 for part in names]
+    if names and tensor.shape and tensor.shape[0] == sum(sizes):
+        return dict(zip(names, rows_of(tensor, names, sizes), strict=True))
+    plain = f"{layer}{renamed.get(module, module)}.{kind}"
+    return {plain: replace(tensor, name=plain)}
+
+
+def rows_of(tensor: StoredTensor, names: Sequence[str], sizes: Sequence[int]) -> Iterator[StoredTensor]:
+    """Consecutive rows of a tensor as tensors of their own."""
+    row_bytes, first = tensor.num_bytes // tensor.shape[0], 0
+    for name, size in zip(names, sizes, strict=True):
+        yield replace(
+            tensor, name=name, shape=(size, *tensor.shape[1:]), offset=tensor.offset + first * row_bytes,
+            num_bytes=size * row_bytes,
+        )  # fmt: skip
+        first += size

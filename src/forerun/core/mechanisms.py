@@ -1,0 +1,45 @@
+"""What a model computes that Llama does not, by name, so that kernels without it can be refused before they run."""
+
+from typing import Final
+
+from forerun.core.model_spec import ModelSpec
+
+WINDOW: Final = "a sliding attention window"
+QUERIES: Final = "scaled queries"
+EMBEDDING: Final = "a scaled embedding"
+NORMS: Final = "norms on the output of a sublayer"
+WHOLE_NORMS: Final = "norms of queries and keys over all heads"
+GELU: Final = "a tanh-GELU gate"
+CAP: Final = "capped logits"
+VALUE_NORM: Final = "normalised values"
+LAYER_SCALE: Final = "a factor of each layer"
+LAYER_INPUTS: Final = "embeddings for each layer"
+BORROWING: Final = "keys and values shared between layers"
+OTHER_HEADS: Final = "layers with heads of another size"
+
+
+def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
+    """The mechanisms that texts of at most `max_length` tokens need; a longer window has no effect on them."""
+    rope = spec.rope
+    grows = rope.query_growth != 0.0 and max_length > rope.original_max_positions
+    needed = {
+        WINDOW: bool(spec.sliding_layers) and spec.window is not None and spec.window < max_length,
+        QUERIES: spec.attention_scale is not None or grows,
+        EMBEDDING: spec.embedding_scale != 1.0,
+        NORMS: spec.norms != "before",
+        WHOLE_NORMS: spec.qk_norm_whole,
+        GELU: spec.gate != "silu",
+        CAP: spec.logit_cap is not None,
+        VALUE_NORM: spec.value_norm,
+        LAYER_SCALE: spec.layer_scale,
+        LAYER_INPUTS: spec.layer_input_size > 0,
+        BORROWING: spec.num_borrowing_layers > 0,
+        OTHER_HEADS: spec.full_head_dim is not None or spec.full_num_kv_heads is not None,
+    }
+    return frozenset(name for name, is_needed in needed.items() if is_needed)
+
+
+def lacking(needed: frozenset[str], known: frozenset[str], kernels: str) -> str | None:
+    """Why kernels with the mechanisms `known` cannot run a model that needs `needed`; None if they can."""
+    missing = sorted(needed - known)
+    return f"{kernels} do not compute {' or '.join(missing)}, which this model has" if missing else None

@@ -1,0 +1,226 @@
+"""Random tiny models of the newer families, built by transformers in float64, and the logits that it computes."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+Config = dict[str, Any]
+LENGTH = 40  # tokens of a text: longer than every window
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFamily:
+    """How transformers builds one: the prefix of its classes, and the config's values."""
+
+    classes: str
+    draw: Callable[[random.Random], Config]
+    config_class: str = ""
+
+    def build(self, seed: int) -> Any:
+        """A model with weights in float64, large enough that its logits differ by several units."""
+        rng = random.Random(seed)
+        config_class = getattr(transformers, self.config_class or f"{self.classes}Config")
+        config = config_class(**{**sizes(rng), **self.draw(rng)}, dtype="float64")
+        config._attn_implementation = "sdpa"
+        model = getattr(transformers, f"{self.classes}ForCausalLM")(config).double().train(False)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "norm" in name:
+                    weight.uniform_(-0.4, 0.6, generator=generator)
+                    weight += 0.0 if "Gemma3" in self.classes else 1.0
+                else:
+                    weight.normal_(0.0, 0.25, generator=generator)
+            for name, buffer in model.named_buffers():
+                if name.endswith("layer_scalar"):
+                    buffer.uniform_(0.5, 1.5, generator=generator)
+        return model
+
+    def save(self, seed: int, folder: Path) -> Any:
+        model = self.build(seed)
+        model.save_pretrained(folder)
+        return model
+
+
+@contextmanager
+def wide_norms(model: Any) -> Iterator[None]:
+    """The model's norms compute in float64 too; by themselves they take float32 for everything else."""
+    narrow, narrow_method = torch.float32, torch.Tensor.float
+
+    def widen(*_: object) -> None:
+        torch.float32 = torch.float64
+        torch.Tensor.float = torch.Tensor.double
+
+    def restore(*_: object) -> None:
+        torch.float32, torch.Tensor.float = narrow, narrow_method
+
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    hooks = [norm.register_forward_pre_hook(widen) for norm in norms]
+    hooks += [norm.register_forward_hook(restore) for norm in norms]
+    try:
+        yield
+    finally:
+        restore()
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def golden_logits(model: Any, token_ids: Sequence[int]) -> Tensor:
+    """[T, V] as transformers computes them."""
+    with wide_norms(model):
+        logits: Tensor = model(torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+    return logits
+
+
+def sizes(rng: random.Random) -> Config:
+    num_kv_heads = rng.choice([1, 2])
+    return {
+        "vocab_size": rng.randint(40, 90),
+        "hidden_size": 8 * rng.randint(3, 6),
+        "intermediate_size": rng.choice([24, 40]),
+        "num_hidden_layers": rng.randint(3, 5),
+        "num_attention_heads": num_kv_heads * rng.choice([1, 2, 3]),
+        "num_key_value_heads": num_kv_heads,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": rng.choice([1e-5, 1e-6]),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "tie_word_embeddings": rng.random() < 0.5,
+    }
+
+
+def headed(rng: random.Random) -> Config:
+    """Sizes for classes that know no head_dim."""
+    num_heads = rng.choice([2, 4])
+    return {
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": rng.choice([1, 2]),
+        "hidden_size": num_heads * rng.choice([8, 16]),
+    }
+
+
+def smollm3(rng: random.Random) -> Config:
+    return {**headed(rng), "num_hidden_layers": 5, "no_rope_layer_interval": rng.choice([2, 3, 4])}
+
+
+def ministral3(rng: random.Random) -> Config:
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 16,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": rng.choice([0.1, 0.5]),
+    }  # fmt: skip
+    return {"head_dim": rng.choice([8, 16]), "rope_parameters": rope}
+
+
+def granite(rng: random.Random) -> Config:
+    return {
+        **headed(rng), "embedding_multiplier": rng.choice([12.0, 3.5]), "attention_multiplier": rng.choice([0.2, 0.5]),
+        "residual_multiplier": rng.choice([0.22, 0.5]), "logits_scaling": rng.choice([0.5, 3.0]),
+    }  # fmt: skip
+
+
+def granite_hybrid(rng: random.Random) -> Config:
+    config = granite(rng)
+    return {
+        **config, "num_hidden_layers": 3, "layer_types": ["attention"] * 3, "num_local_experts": 0,
+        "shared_intermediate_size": rng.choice([24, 40]), "position_embedding_type": rng.choice(["rope", None]),
+        "mamba_n_heads": 2, "mamba_expand": 2, "mamba_d_head": config["hidden_size"],
+    }  # fmt: skip
+
+
+def phi3(rng: random.Random) -> Config:
+    config = headed(rng)
+    num_pairs = config["hidden_size"] // config["num_attention_heads"] * 3 // 8
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": rng.choice([LENGTH // 2, 2 * LENGTH]),
+        "short_factor": [1.0 + rng.random() for _ in range(num_pairs)],
+        "long_factor": [1.0 + 8 * rng.random() for _ in range(num_pairs)],
+    }  # fmt: skip
+    window = rng.choice([None, 7])
+    return {
+        **config, "rope_parameters": rope, "sliding_window": window,
+        "original_max_position_embeddings": rope["original_max_position_embeddings"],
+    }  # fmt: skip
+
+
+def gemma3(rng: random.Random) -> Config:
+    num_heads = rng.choice([2, 4])
+    scaled = rng.choice([{"rope_type": "linear", "factor": 8.0}, {"rope_type": "default"}])
+    return {
+        "num_hidden_layers": 7, "num_attention_heads": num_heads, "hidden_size": 12 * num_heads,
+        "head_dim": rng.choice([8, 16]), "query_pre_attn_scalar": rng.choice([8, 21]),
+        "num_key_value_heads": rng.choice([1, 2]), "sliding_window": rng.choice([5, 9]),
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 1e5, **scaled},
+            "sliding_attention": {"rope_theta": 1e3, "rope_type": "default"},
+        },
+    }  # fmt: skip
+
+
+def gemma4(rng: random.Random) -> Config:
+    num_heads, vocab_size, num_borrowing = rng.choice([2, 4]), rng.randint(40, 90), rng.choice([0, 2])
+    return {
+        "vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size, "num_hidden_layers": 6,
+        "num_attention_heads": num_heads, "hidden_size": 12 * num_heads, "head_dim": 8,
+        "global_head_dim": rng.choice([16, 24]), "num_key_value_heads": 2, "num_global_key_value_heads": 1,
+        "attention_k_eq_v": rng.random() < 0.6, "sliding_window": rng.choice([5, 9]),
+        "hidden_size_per_layer_input": 6 if num_borrowing else rng.choice([0, 6]),  # transformers fails otherwise
+        "num_kv_shared_layers": num_borrowing,
+        "use_double_wide_mlp": rng.random() < 0.5, "final_logit_softcapping": rng.choice([None, 30.0]),
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    }  # fmt: skip
+
+
+def olmo2(rng: random.Random) -> Config:
+    return {**headed(rng), "num_key_value_heads": rng.choice([1, 2])}
+
+
+def olmo3(rng: random.Random) -> Config:
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "attention_factor": 1.2}
+    return {
+        **olmo2(rng), "num_hidden_layers": 5, "sliding_window": rng.choice([5, 9]),
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 1e4, **yarn},
+            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+        },
+    }  # fmt: skip
+
+
+def glm4(rng: random.Random) -> Config:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    return {"head_dim": rng.choice([8, 16]), "attention_bias": rng.random() < 0.7, "rope_parameters": rope}
+
+
+def mistral(rng: random.Random) -> Config:
+    return {"head_dim": rng.choice([8, 16]), "sliding_window": rng.choice([5, 9, None])}
+
+
+def qwen2(rng: random.Random) -> Config:
+    late = {"use_sliding_window": True, "sliding_window": rng.choice([5, 9]), "max_window_layers": 2}
+    return {**headed(rng), **late, "num_hidden_layers": 4}
+
+
+FAMILIES: dict[str, RandomFamily] = {
+    "smollm3": RandomFamily(classes="SmolLM3", draw=smollm3),
+    "ministral3": RandomFamily(classes="Ministral3", draw=ministral3),
+    "granite": RandomFamily(classes="Granite", draw=granite),
+    "granite_hybrid": RandomFamily(classes="GraniteMoeHybrid", draw=granite_hybrid),
+    "phi3": RandomFamily(classes="Phi3", draw=phi3),
+    "gemma3": RandomFamily(classes="Gemma3", draw=gemma3, config_class="Gemma3TextConfig"),
+    "gemma4": RandomFamily(classes="Gemma4", draw=gemma4, config_class="Gemma4TextConfig"),
+    "olmo2": RandomFamily(classes="Olmo2", draw=olmo2),
+    "olmo3": RandomFamily(classes="Olmo3", draw=olmo3),
+    "glm4": RandomFamily(classes="Glm4", draw=glm4),
+    "mistral": RandomFamily(classes="Mistral", draw=mistral),
+    "qwen2": RandomFamily(classes="Qwen2", draw=qwen2),
+}

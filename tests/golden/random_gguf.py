@@ -1,0 +1,104 @@
+"""Folders of the newer families as GGUF files in float32, with the keys that llama.cpp's converter writes for them.
+
+Source: llama.cpp, convert_hf_to_gguf.py, for keys, order of rows and what is folded into weights.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+from safetensors.torch import load_file
+from torch import Tensor
+
+from forerun.core.model_spec import ModelSpec
+from tests.golden.gguf_writer import permute
+
+ARCHITECTURES: Final = {
+    "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
+    "phi3": "PHI3", "gemma3_text": "GEMMA3", "olmo2": "OLMO2", "olmo3": "OLMO2", "glm4": "GLM4",
+}  # fmt: skip
+PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
+
+
+def write_gguf(folder: Path, path: Path, spec: ModelSpec, config: dict[str, Any]) -> Path:
+    architecture = getattr(gguf.MODEL_ARCH, ARCHITECTURES[spec.family])
+    names = gguf.get_tensor_name_map(architecture, spec.num_layers)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
+    add_sizes(writer, spec)
+    add_keys(writer, spec, config)
+    for name, values in stored(folder, spec):
+        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert own is not None, name
+        writer.add_tensor(own, values.float().contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, values in load_file(file).items():
+            if spec.family == "gemma3_text" and "norm" in name:
+                values = values + 1.0
+            if spec.family in PERMUTED:
+                values = permute(
+                    values, spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
+                )
+            if "shared_mlp.input_linear" in name:
+                gate, up = values.chunk(2)
+                yield name.replace("shared_mlp.input_linear", "mlp.gate_proj"), gate
+                yield name.replace("shared_mlp.input_linear", "mlp.up_proj"), up
+            else:
+                yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+
+
+def add_sizes(writer: Any, spec: ModelSpec) -> None:
+    writer.add_context_length(spec.max_positions)
+    writer.add_embedding_length(spec.hidden_size)
+    writer.add_block_count(spec.num_layers)
+    writer.add_feed_forward_length(spec.intermediate_size)
+    writer.add_head_count(spec.num_heads)
+    writer.add_head_count_kv(spec.num_kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_rope_dimension_count(spec.rope.rotated_dims or spec.head_dim)
+    writer.add_vocab_size(spec.vocab_size)
+    writer.add_tokenizer_model("rwkv")
+    writer.add_token_list([f"<{token_id}>" for token_id in range(spec.vocab_size)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * spec.vocab_size)
+
+
+def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
+    """What this family has besides sizes."""
+    rope, architecture = spec.rope, writer.arch
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope.theta)
+    if spec.window is not None:
+        writer.add_sliding_window(spec.window)
+    if rope.kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope.kind))
+        writer.add_rope_scaling_factor(rope.factor)
+        writer.add_rope_scaling_orig_ctx_len(rope.original_max_positions)
+    if rope.kind == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(rope.original_max_positions)
+        writer.add_rope_scaling_attn_factors(rope.attention_factor)
+        for name, divisors in (("short", rope.divisors), ("long", rope.long_divisors)):
+            writer.add_tensor(f"rope_factors_{name}.weight", Tensor(divisors).numpy())
+    match spec.family:
+        case "ministral3":
+            writer.add_float32("mistral3.attention.temperature_scale", rope.query_growth)
+            writer.add_float32("mistral3.rope.scaling.yarn_log_multiplier", 1.0)
+        case "granite" | "granitemoehybrid":
+            writer.add_embedding_scale(config["embedding_multiplier"])
+            writer.add_residual_scale(config["residual_multiplier"])
+            writer.add_logit_scale(config["logits_scaling"])
+            writer.add_attention_scale(config["attention_multiplier"])
+        case "gemma3_text":
+            assert spec.sliding_rope is not None, "sliding layers have a rotation of their own"
+            writer.add_float32(f"{architecture}.rope.freq_base_swa", spec.sliding_rope.theta)
+            writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+        case "olmo3":
+            writer.add_rope_scaling_attn_factors(rope.attention_factor)

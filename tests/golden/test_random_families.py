@@ -1,0 +1,90 @@
+"""Random models of every family: the logits of transformers in float64, in a prompt, token by token, and in a tree."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.cpu.binding import fault
+from forerun.backends.dtypes import NATIVE_MECHANISMS
+from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.checkpoints.open import open_source
+from forerun.core.mechanisms import mechanisms_of
+from forerun.model.backend import ModelBackend
+from forerun.model.inputs import ForwardInput
+from forerun.model.runner import Runner
+from forerun.speculation.tree import ancestry_matrix
+from tests.backends.torch.ops import random_parents
+from tests.marks import rest_slow
+
+pytest.importorskip("transformers")
+from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
+
+NUM_PROMPT, NUM_DECODED, NUM_TREE = LENGTH - 12, 5, 12
+MAX_ERROR = 1e-9
+MAX_ERROR_FLOAT32 = 1e-4  # relative to the largest logit
+CASES = [case for name in FAMILIES for case in rest_slow([(name, seed) for seed in range(40)], 2)]
+KERNELS: Sequence[tuple[ModelBackend, torch.dtype]] = ((REFERENCE, torch.float64), (FUSED, torch.float64))
+
+
+def runner_of(folder: Path, kernels: ModelBackend, dtype: torch.dtype) -> Runner:
+    source = open_source(str(folder))
+    return Runner(
+        source.spec().for_length(LENGTH), source.weights(dtype=dtype), backend=kernels, capacity=2 * LENGTH,
+        dtype=dtype, device="cpu",
+    )  # fmt: skip
+
+
+def tree_logits(runner: Runner, parents: Sequence[int], token_ids: list[int]) -> Tensor:
+    ancestry, length = ancestry_matrix(parents), runner.cache.committed_len
+    return runner.forward(
+        ForwardInput(
+            token_ids=token_ids,
+            positions=[length + int(row.sum()) - 1 for row in ancestry],
+            first_slot=runner.cache.reserve(len(parents)),
+            prefix_len=length,
+            ancestry=ancestry,
+            num_logit_rows=len(parents),
+        )
+    ).logits
+
+
+def largest_difference(model: Any, runner: Runner, seed: int) -> float:
+    """Of logits, over a prompt, decoded tokens, and a tree, whose every node is compared with its own path; in float32
+    relative to the largest logit."""
+    rng, vocab_size = random.Random(seed), runner.spec.vocab_size
+    text = [rng.randrange(vocab_size) for _ in range(NUM_PROMPT + NUM_DECODED)]
+    expected = golden_logits(model, text)
+    assert expected.std() > 0.3, "the logits are too flat to tell models apart"
+    parts = [runner.extend(text[:NUM_PROMPT], num_logit_rows=NUM_PROMPT)]
+    parts += [runner.extend([token], num_logit_rows=1) for token in text[NUM_PROMPT:]]
+    difference = float((torch.cat(parts) - expected).abs().max())
+    parents = random_parents(rng, LENGTH - len(text))
+    token_ids = [rng.randrange(vocab_size) for _ in parents]
+    logits = tree_logits(runner, parents, token_ids)
+    for node, row in enumerate(ancestry_matrix(parents)):
+        path = [token_ids[place] for place in row.nonzero()[0]]
+        of_path = golden_logits(model, padded(text + path))[len(text) + len(path) - 1]
+        difference = max(difference, float((logits[node] - of_path).abs().max()))
+    return difference if runner.cache.keys_LSKD.dtype == torch.float64 else difference / float(expected.abs().max())
+
+
+def padded(token_ids: list[int]) -> list[int]:
+    """To the whole length, by which transformers decides a longrope, with tokens that no earlier row sees."""
+    return token_ids + [0] * (LENGTH - len(token_ids))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_logits_equal_those_of_transformers(case: tuple[str, int], tmp_path: Path) -> None:
+    name, seed = case
+    model = FAMILIES[name].save(seed, tmp_path)
+    model_spec = open_source(str(tmp_path)).spec()
+    for kernels, dtype in KERNELS:
+        assert largest_difference(model, runner_of(tmp_path, kernels, dtype), seed) <= MAX_ERROR, kernels.name
+    if fault() is None and not mechanisms_of(model_spec, LENGTH) - NATIVE_MECHANISMS:
+        assert largest_difference(model, runner_of(tmp_path, NATIVE, torch.float32), seed) <= MAX_ERROR_FLOAT32

@@ -1,0 +1,51 @@
+"""A GGUF file of a newer family gives the logits of the folder that it was made from."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.torch.backend import REFERENCE
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.checkpoints.open import open_source
+from forerun.checkpoints.source import CheckpointSource
+from forerun.model.runner import Runner
+from tests.marks import rest_slow
+
+pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+from tests.golden.random_families import FAMILIES, LENGTH
+from tests.golden.random_gguf import ARCHITECTURES, write_gguf
+
+MAX_ERROR = 2e-5  # relative to the largest logit: the file holds float32, and numbers such as eps in its keys
+FIRST = {"granitemoehybrid": 2}  # the first seed of a model that a GGUF file can describe
+CASES = [
+    case for name in ARCHITECTURES for case in rest_slow([(name, seed) for seed in range(FIRST.get(name, 0), 10)], 1)
+]
+MADE_OF = {"gemma3_text": "gemma3", "granitemoehybrid": "granite_hybrid"}
+
+
+def logits_of(source: CheckpointSource, token_ids: list[int]) -> Tensor:
+    spec, dtype = source.spec().for_length(LENGTH), torch.float64
+    runner = Runner(
+        spec, source.weights(dtype=dtype), backend=REFERENCE, capacity=LENGTH, dtype=dtype, device="cpu"
+    )  # fmt: skip
+    return runner.extend(token_ids, num_logit_rows=LENGTH)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_logits_equal_those_of_the_folder(case: tuple[str, int], tmp_path: Path) -> None:
+    family, seed = case
+    model = FAMILIES[MADE_OF.get(family, family)].save(seed, tmp_path)
+    folder, rng = open_source(str(tmp_path)), random.Random(seed)
+    unrotated = folder.spec().unrotated_layers
+    if unrotated not in ((), (3,)):  # of five layers every fourth
+        pytest.skip("a GGUF file cannot say which layers have no rotation")
+    path = write_gguf(tmp_path, tmp_path / "model.gguf", folder.spec(), model.config.to_dict())
+    file = GgufCheckpoint(name="x", path=path)
+    token_ids = [rng.randrange(folder.spec().vocab_size) for _ in range(LENGTH)]
+    expected = logits_of(folder, token_ids)
+    assert (logits_of(file, token_ids) - expected).abs().max() <= MAX_ERROR * expected.abs().max()
+    assert file.spec().num_parameters == folder.spec().num_parameters

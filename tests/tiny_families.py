@@ -1,0 +1,61 @@
+"""Random tiny architectures with the mechanisms of the newer families, their windows shorter than the tests' texts."""
+
+import random
+
+from forerun.core.model_spec import ModelSpec, RopeSpec
+from tests.tiny import tiny_spec
+
+Values = dict[str, object]
+FAMILIES = ("mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4")
+
+
+def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec:
+    """An architecture of at least three layers; `changes` fixes fields."""
+    num_layers = rng.randint(3, 4)
+    values = {"family": family, "num_layers": num_layers, "head_dim": 8, "qk_norm": False, **changes}
+    return tiny_spec(rng, **{**values, **values_of(rng, family, int(str(values["num_layers"])))})
+
+
+def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
+    window, scale = rng.choice([2, 3, 5, 9]), rng.choice([0.2, 0.5, 1.0])
+    match family:
+        case "mistral":
+            return {"window": window, "sliding_layers": tuple(range(num_layers))}
+        case "smollm3":
+            return {"unrotated_layers": (1,)}
+        case "ministral3":
+            return {"rope": RopeSpec(theta=100.0, query_growth=0.5, original_max_positions=6)}
+        case "granite":
+            return {"attention_scale": scale, "embedding_scale": 12.0, "logit_divisor": 0.5, "norm_eps": 2e-4}
+        case "phi3":
+            divisors = (1.0, 1.5, 2.0)
+            rope = RopeSpec(kind="longrope", divisors=divisors, attention_factor=1.2, rotated_dims=6)
+            return {"rope": rope, "window": window, "sliding_layers": (0, 1)}
+        case "gemma3_text":
+            return {
+                "norms": "around", "wide_norms": True, "gate": "gelu_tanh", "embedding_scale": 4.5, "qk_norm": True,
+                "rounds_embedding_scale": True, "attention_scale": scale, "window": window, "sliding_layers": (0, 2),
+                "sliding_rope": RopeSpec(theta=50.0), "rope": RopeSpec(theta=100.0, kind="linear", factor=4.0),
+            }  # fmt: skip
+        case "olmo2":
+            return {"norms": "after", "wide_norms": True, "qk_norm_whole": True}
+        case "olmo3":
+            yarn = RopeSpec(theta=100.0, kind="yarn", factor=8.0, original_max_positions=16, attention_factor=1.2)
+            return {
+                **values_of(rng, "olmo2", num_layers), "window": window, "sliding_layers": (0, 1), "rope": yarn,
+                "sliding_rope": RopeSpec(theta=100.0),
+            }  # fmt: skip
+        case "gemma4_text":
+            full = RopeSpec(theta=100.0, kind="proportional", rotated_dims=4)
+            borrowed = rng.choice([0, 1])
+            return {
+                **values_of(rng, "gemma3_text", num_layers), "attention_scale": 1.0, "value_norm": True,
+                "layer_scale": True, "logit_cap": 3.0, "rope": full, "full_head_dim": 12, "full_num_kv_heads": 1,
+                "sliding_layers": tuple(range(num_layers - 2)) if borrowed else (0, 2),
+                "num_borrowing_layers": borrowed, "has_wide_borrowers": rng.random() < 0.5,
+                "layer_input_size": rng.choice([0, 6]),
+            }  # fmt: skip
+        case "glm4":
+            return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}
+        case _:
+            raise AssertionError(family)
