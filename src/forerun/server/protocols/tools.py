@@ -1,7 +1,7 @@
 """Tools and tool_choice as clients send them, in the form that chat templates and grammars take."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from forerun.server.protocols.asked import Tool, ToolChoice, ToolUse
 from forerun.server.protocols.errors import ApiError, invalid
@@ -39,7 +39,7 @@ def read_choice(choice: Any, param: str) -> tuple[ToolChoice, frozenset[str] | N
             inner = rest.get("allowed_tools")
             given = inner if isinstance(inner, dict) else rest  # nested in chat, flat in the Responses API
             allowed = given.get("tools")
-            if isinstance(allowed, list):
+            if isinstance(allowed, list) and not isinstance(given.get("mode"), dict):
                 found = [name_of(item) for item in allowed if isinstance(item, dict)]
                 mode, _ = read_choice(given.get("mode"), param)
                 return mode, frozenset(name for name in found if name)
@@ -67,22 +67,23 @@ def function_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[list[Tool], list
     found: list[Tool] = []
     ignored = []
     for place, tool in enumerate(tools):
-        kind = tool.get("type", "function")
-        if kind != "function":
+        kind = tool.get("type")
+        if isinstance(kind, str) and kind != "function":
             ignored.append(f"tools.{kind}")
             continue
         function = tool.get("function", tool)
-        if not isinstance(function, dict):
+        if not (isinstance(function, dict) and is_name(function.get("name"))):
             raise no_name(place)
-        parameters, description = function.get("parameters"), function.get("description")
-        found.append(function_tool(place, function.get("name"), description, parameters))
+        found.append(function_tool(function["name"], function.get("description"), function.get("parameters")))
     return found, ignored
 
 
-def function_tool(place: int, name: Any, description: Any, parameters: Any) -> Tool:
+def is_name(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME
+
+
+def function_tool(name: str, description: Any, parameters: Any) -> Tool:
     """A tool in OpenAI's form, with the keys in its usual order, which models were trained on."""
-    if not (isinstance(name, str) and 0 < len(name) <= MAX_NAME):
-        raise no_name(place)
     function: dict[str, Any] = {"name": name}
     if isinstance(description, str):
         function["description"] = description
