@@ -4,7 +4,7 @@ from typing import Any
 
 import schemathesis
 
-MOST_MESSAGES = 40  # of 2,048: more do not fit into the built-in model's context
+MOST_MESSAGES = 40  # of thousands: more do not fit into the built-in model's context
 MOST_TOOLS = 8  # of 1,024, for the same reason
 WRITING = ("completions", "messages", "responses", "infill")  # the ends of paths whose answers are texts
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
@@ -27,14 +27,18 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
                     body[name] = 2
         if body.get("continue_final_message") is True:
             body["continue_final_message"] = None  # which needs an answer as the last message
-        messages, prompt = body.get("messages"), body.get("prompt")
-        if isinstance(messages, list) and len(messages) <= 2048:
-            body["messages"] = messages[:MOST_MESSAGES]
+        for name, limit in (("messages", 4096 if "/messages" in case.path else 2048), ("input", 1024)):
+            given = body.get(name)
+            if isinstance(given, list) and len(given) <= limit:
+                body[name] = given[:MOST_MESSAGES]
+        prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) <= 16 and body.get("n") is not None:
             body["prompt"] = prompt[:1]  # n times the number of prompts has a bound
         if case.meta is not None and case.meta.generation.mode.is_positive:
             make_grammars(body)
             make_choice(body, is_anthropic="/messages" in case.path)
+            if any(body.get(name) for name in (*SHAPES, "tools")):
+                body["ignore_eos"] = None  # the form says where the answer ends
     case.body = body
 
 

@@ -5,9 +5,9 @@ from typing import Final
 from pydantic import WithJsonSchema
 
 from forerun.server.protocols.fields import MAX_OBJECTS, Object
-from forerun.server.protocols.tools import MAX_NAME
+from forerun.server.protocols.tools import MAX_NAME, NAME_PATTERN
 
-NAME: Final[Object] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+NAME: Final[Object] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": f"^{NAME_PATTERN}$"}
 SOME_TEXT: Final[Object] = {"type": "string", "minLength": 1}
 CHOICES: Final = ["auto", "none", "required", "any"]
 

@@ -1,5 +1,6 @@
 """Tools and tool_choice as clients send them, in the form that chat templates and grammars take."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
@@ -7,7 +8,8 @@ from forerun.server.protocols.asked import Tool, ToolChoice, ToolUse
 from forerun.server.protocols.errors import ApiError, invalid
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-MAX_NAME: Final = 256
+MAX_NAME: Final = 256  # characters
+NAME_PATTERN: Final = r"[^\s<>]([^\r\n<>]*[^\s<>])?"
 
 
 def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, param: str = "tool_choice") -> ToolUse:
@@ -79,7 +81,8 @@ def function_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[list[Tool], list
 
 
 def is_name(name: Any) -> TypeGuard[str]:
-    return isinstance(name, str) and 0 < len(name) <= MAX_NAME
+    """True for a tool's name that can be read back from every form of calls."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def function_tool(name: str, description: Any, parameters: Any) -> Tool:
@@ -92,4 +95,5 @@ def function_tool(name: str, description: Any, parameters: Any) -> Tool:
 
 
 def no_name(place: int) -> ApiError:
-    return invalid(f"tools.{place} has no function with a name of 1 to {MAX_NAME} characters.", param=f"tools.{place}")
+    needed = f"a name of 1 to {MAX_NAME} characters, without < and >, line breaks, and spaces around it"
+    return invalid(f"tools.{place} has no function with {needed}.", param=f"tools.{place}")

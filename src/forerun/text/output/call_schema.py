@@ -11,6 +11,7 @@ JSON_STYLE: Final = {
         "item_separator": ", ",
     }
 }  # fmt: skip
+NONE_IF_NULL: Final = ("properties", "required")
 UNUSUAL_PATTERN: Final = re.compile(r"\(\?(?:[=!>]|<[=!]|P[=>])|\\[1-9kK]")  # look-around, references
 
 
@@ -20,12 +21,15 @@ def parameters_of(function: Mapping[str, Any]) -> Schema:
 
 
 def tamed(said: Any) -> Any:
-    """The schema without what no grammar is made of: patterns with look-around or references, and other documents."""
+    """The schema without what no grammar is made of: patterns with look-around or references, and other documents.
+
+    Go's clients write null for no properties and for none that is required.
+    """
     if isinstance(said, list):
         return [tamed(value) for value in said]
     if not isinstance(said, Mapping):
         return said
-    kept = {key: tamed(value) for key, value in said.items()}
+    kept = {key: tamed(value) for key, value in said.items() if value is not None or key not in NONE_IF_NULL}
     if isinstance(pattern := said.get("pattern"), str) and UNUSUAL_PATTERN.search(pattern):
         del kept["pattern"]
     if isinstance(place := said.get("$ref"), str) and not place.startswith("#"):
