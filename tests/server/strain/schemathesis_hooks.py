@@ -35,11 +35,19 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         if isinstance(prompt, list) and len(prompt) <= 16 and body.get("n") is not None:
             body["prompt"] = prompt[:1]  # n times the number of prompts has a bound
         if case.meta is not None and case.meta.generation.mode.is_positive:
+            add_message(body)
             make_grammars(body)
             make_choice(body, is_anthropic="/messages" in case.path)
             if any(body.get(name) for name in (*SHAPES, "tools")):
                 body["ignore_eos"] = None  # the form says where the answer ends
     case.body = body
+
+
+def add_message(body: dict[str, Any]) -> None:
+    """Have one message that is not left out, as system messages without text are."""
+    for name in ("messages", "input"):
+        if isinstance(body.get(name), list):
+            body[name] = [*body[name], {"role": "user", "content": ""}]
 
 
 def make_grammars(body: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, pa
     unknown = sorted((names or frozenset()) - known)
     if unknown:
         raise invalid(f"{param} names the tool {unknown[0][:80]}, which is not one of tools.", param=param)
-    if kind == "required" and not tools:
+    if kind == "required" and not (tools if names is None else names):
         raise invalid(f"{param} demands a call, but there are no function tools.", param=param)
     return ToolUse(shown=tools, choice=kind, names=names, is_parallel=is_parallel)
 

@@ -39,7 +39,32 @@ def tamed(said: Any) -> Any:
 
 def is_text(schema: Schema) -> bool:
     """Whether only texts fit this schema, as far as that is said plainly."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    values = values_of(schema)
+    are_texts = all(isinstance(value, str) for value in values)
     if "type" in schema:
-        return bool(schema["type"] in ("string", ["string"]))
-    return isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
+        return bool(schema["type"] in ("string", ["string"])) and are_texts
+    return bool(values) and are_texts
+
+
+def values_of(schema: Schema) -> list[Any]:
+    """The only values that a schema allows; none if it does not list them."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else []
+
+
+def properties_of(schema: Any) -> dict[str, Any]:
+    """The schemas of an object's properties, those of its alternatives too."""
+    if not isinstance(schema, Mapping):
+        return {}
+    found = schema.get("properties")
+    own = dict(found) if isinstance(found, Mapping) else {}
+    for name in ("allOf", "anyOf", "oneOf"):
+        for other in schema[name] if isinstance(schema.get(name), list) else ():
+            own = {**properties_of(other), **own}
+    return own
+
+
+def required_of(schema: Schema) -> list[Any]:
+    """The names of an object's properties that it must have."""
+    found = schema.get("required")
+    return found if isinstance(found, list) else []
