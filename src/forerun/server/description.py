@@ -84,7 +84,7 @@ def declare_names(schema: Schema, names: list[str]) -> None:
 
 
 def declare_model(schema: Schema, service: Service) -> None:
-    """Declare the model's vocabulary size, maximum length and drafters."""
+    """Declare the model's vocabulary size, maximum length and drafters, and whether it fills in middles."""
     engine, schemas = service.engine, schema["components"]["schemas"]
     vocab_size = engine.spec.vocab_size
 
@@ -101,6 +101,9 @@ def declare_model(schema: Schema, service: Service) -> None:
 
     walk(schemas, bound_ids)
     walk(schemas["CompletionRequest"], bound_prompt)
+    if not service.prompts.fills_middles:
+        schema["paths"].pop("/infill", None)
+        schemas["CompletionRequest"]["properties"]["suffix"] = {"enum": ["", None], "title": "Suffix"}
     drafters = list(dict.fromkeys((service.drafter_name, *engine.drafters)))
     schemas["ForerunOptions"]["properties"]["drafter"] = {"enum": [*drafters, None], "title": "Drafter"}
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from tests.server.strain.growth import Growth
 from tests.server.strain.process import ServingProcess, serving
-from tests.server.strain.questions import Question, plain_text, question, text_of
+from tests.server.strain.questions import Question, plain_text, text_of, varied_question
 from tests.server.strain.wire import Line, Outcome, percentile
 
 FLAGS: Final = ("--drafter", "parallel", "--demo", "--cache-bytes", "16MB")
-LEAVING, RECHECKED = 0.1, 0.01  # shares
+LEAVING, RECHECKED = 0.1, 0.05  # shares
 SAMPLE_S: Final = 2.0
 MAX_SLOPE: Final = 1.0  # MiB an hour, of the upper end of the 95 % interval
 LONG_S: Final = 600.0  # of a shorter run a slope by the hour says nothing
@@ -37,7 +37,7 @@ class Soak:
             while self.outcome.figures["requests"] < self._count:
                 self.outcome.count("requests")
                 self.growth.sample_every(SAMPLE_S)
-                asked = question(self._rng)
+                asked = varied_question(self._rng)
                 if self._rng.random() < LEAVING:
                     await self._leave(line, asked)
                 else:
@@ -62,7 +62,7 @@ class Soak:
             self.outcome.faults.append(f"status {answer.status}: {answer.body[:300]!r}")
         elif self._rng.random() < RECHECKED:
             self.outcome.count("rechecked")
-            text, plain = text_of(answer), await plain_text(line, asked)
+            text, plain = text_of(answer, asked), await plain_text(line, asked)
             if text != plain:
                 self.outcome.count("wrong texts")
                 self.outcome.faults.append(f"{text!r} is not {plain!r}: {dict(asked.asked)}")

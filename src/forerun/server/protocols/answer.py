@@ -143,8 +143,9 @@ class AnswerChoice:
 
     @property
     def ends_with_calls(self) -> bool:
-        """True if the text ended by itself and calls tools."""
-        return self.finish is FinishReason.STOP and bool(self.calls)
+        """True if the text ended by itself and calls tools, and no stop text cut the last call."""
+        is_whole = bool(self.calls) and (self.calls[-1].is_complete or not self.stop)
+        return self.finish is FinishReason.STOP and is_whole
 
 
 def is_thinking(events: Sequence[OutputEvent], parts: Sequence[Part]) -> bool:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 import forerun
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.conversation import ConversationFields, conversation
+from forerun.server.protocols.described import TOOL_CHOICE
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.fields import Fields, Limit, Object, Parts, first_limit, plain_content
 from forerun.server.protocols.fields import whole as as_whole
@@ -37,7 +38,7 @@ class ChatRequest(ConversationFields, ShapedFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(as_whole)] | None = None
     prediction: PredictedContent | None = None
-    tool_choice: str | Object | None = None
+    tool_choice: Annotated[str | Object, WithJsonSchema(TOOL_CHOICE)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, StringConstraints(max_length=32)] | None = None
     reasoning: Object | None = None

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from forerun.server.protocols.asked import Chat, ToolUse
+from forerun.server.protocols.described import CHAT_TOOL, items
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import Content, Fields, Object, Objects, plain_content
 from forerun.server.protocols.sse import Body
@@ -48,7 +49,7 @@ class ConversationFields(Fields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[Object, Field(max_length=64)] | None = None
-    tools: Objects | None = None
+    tools: Annotated[Objects, items(CHAT_TOOL)] | None = None
 
 
 def conversation(

@@ -8,7 +8,7 @@ from typing import Any, Final
 from forerun.server.protocols.asked import Tool
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.sse import Body
-from forerun.server.protocols.tools import function_tool
+from forerun.server.protocols.tools import function_tool, is_name, no_name
 from forerun.server.protocols.unsupported import UNSUPPORTED
 
 CUSTOM_INPUT: Final[Mapping[str, Any]] = {
@@ -60,17 +60,21 @@ def offered_tools(given: Sequence[Body]) -> OfferedTools:
 def offer(found: OfferedTools, place: int, tool: Body, *, namespace: str | None) -> None:
     """Add a tool, or all of a namespace."""
     kind, name = tool.get("type", "function"), tool.get("name")
-    if kind == "namespace" and namespace is None and isinstance(tool.get("tools"), list):
-        for inner in tool["tools"]:
-            if isinstance(inner, dict):
-                offer(found, place, inner, namespace=str(name))
+    if kind == "namespace" and namespace is None:
+        inner_tools = tool.get("tools")
+        if not (is_name(name) and isinstance(inner_tools, list) and all(isinstance(item, dict) for item in inner_tools)):
+            raise invalid(f"tools.{place}: a namespace needs a name and a list of tools.", param=f"tools.{place}")
+        for inner in inner_tools:
+            offer(found, place, inner, namespace=name)
     elif kind in ("function", "custom"):
         is_custom = kind == "custom"
-        full = joined(namespace, name) if isinstance(name, str) else name
+        if not is_name(name):
+            raise no_name(place)
+        full = joined(namespace, name)
         description = custom_description(tool) if is_custom else tool.get("description")
         parameters = CUSTOM_INPUT if is_custom else tool.get("parameters")
-        found.tools.append(function_tool(place, full, description, parameters))
-        found.own[str(full)] = OwnTool(name=str(name), namespace=namespace, is_custom=is_custom)
+        found.tools.append(function_tool(full, description, parameters))
+        found.own[full] = OwnTool(name=name, namespace=namespace, is_custom=is_custom)
     else:
         found.ignored.append(f"tools.{kind}")
 
@@ -111,6 +115,9 @@ class ItemReader:
                 self._call(rest, joined(rest.get("namespace"), name), arguments)
             case {"type": "custom_tool_call", "name": str(name), "input": str(text), **rest}:
                 self._call(rest, joined(rest.get("namespace"), name), json.dumps({"input": text}))
+            case {"type": "function_call" | "custom_tool_call" as kind}:
+                text = "arguments" if kind == "function_call" else "input"
+                raise invalid(f"input.{place}: a {kind} needs a name and {text}, as texts.", param=f"input.{place}")
             case {"type": "function_call_output" | "custom_tool_call_output", **rest}:
                 content = text_of(rest.get("output"), place)
                 self.messages.append({"role": "tool", "tool_call_id": str(rest.get("call_id")), "content": content})

@@ -51,7 +51,8 @@ Ids: TypeAlias = Annotated[
     list[TokenId], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True), BeforeValidator(whole)
 ]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-Objects: TypeAlias = Annotated[list[Object], Field(max_length=1024, fail_fast=True)]
+MAX_OBJECTS: Final = 1024
+Objects: TypeAlias = Annotated[list[Object], Field(max_length=MAX_OBJECTS, fail_fast=True)]
 
 
 class Fields(BaseModel):

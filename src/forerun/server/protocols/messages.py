@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from forerun.core.steps import FinishReason
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part
 from forerun.server.protocols.asked import Asked, Chat, ToolUse
+from forerun.server.protocols.described import HAS_FORMAT, MESSAGES_CHOICE, MESSAGES_TOOL, items
 from forerun.server.protocols.earlier_blocks import messages_of, system_text
-from forerun.server.protocols.errors import ApiError, PromptTooLongError
+from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.fields import (
     Fields,
     Limit,
@@ -27,7 +28,7 @@ from forerun.server.protocols.fields import (
 from forerun.server.protocols.protocol import ApiProtocol, Counting
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
-from forerun.server.protocols.tools import function_tool, tool_use
+from forerun.server.protocols.tools import function_tool, is_name, no_name, tool_use
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 
 ERRORS: Final = {
@@ -56,10 +57,10 @@ class MessagesRequest(Fields):
     top_p: Share | None = None
     top_k: TopK | None = None
     stop_sequences: StopTexts | None = None
-    tools: Objects | None = None
-    tool_choice: Object | None = None
+    tools: Annotated[Objects, items(MESSAGES_TOOL)] | None = None
+    tool_choice: Annotated[Object, WithJsonSchema(MESSAGES_CHOICE)] | None = None
     thinking: Object | None = None
-    output_config: Object | None = None
+    output_config: Annotated[Object, WithJsonSchema(HAS_FORMAT)] | None = None
     metadata: Object | None = None
 
 
@@ -90,7 +91,7 @@ def read(asked: MessagesRequest) -> Asked:
             {name: value for name, value in given.items() if value is not None}, stop=asked.stop_sequences
         ),
         limit=first_limit(asked.max_tokens),
-        grammar=format_grammar(shape, "output_config.format") if isinstance(shape, dict) else None,
+        grammar=format_grammar(shape, "output_config.format"),
         grammar_at="output_config.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *skipped, *ignored],
@@ -102,11 +103,15 @@ def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
     tools, skipped = [], []
     for place, tool in enumerate(asked.tools or ()):
         if tool.get("type", "custom") in ("custom", None):
-            tools.append(function_tool(place, tool.get("name"), tool.get("description"), tool.get("input_schema")))
+            if not is_name(tool.get("name")):
+                raise no_name(place)
+            tools.append(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")))
         else:
             skipped.append(f"tools.{tool['type']}")
     choice = asked.tool_choice or {}
     kind, is_parallel = choice.get("type", "auto"), choice.get("disable_parallel_tool_use") is not True
+    if isinstance(kind, dict):
+        raise invalid("tool_choice.type must be auto, any, none or tool.", param="tool_choice")
     return tool_use(tools, choice if kind == "tool" else kind, is_parallel=is_parallel), skipped
 
 

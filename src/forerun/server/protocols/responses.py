@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
+
+from pydantic import WithJsonSchema
 
 from forerun.core.steps import FinishReason
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage
 from forerun.server.protocols.asked import Asked, Chat
+from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import (
@@ -37,13 +40,13 @@ class ResponsesRequest(Fields):
     """POST /v1/responses."""
 
     model: Name | None = None
-    input: str | Objects
+    input: str | Annotated[Objects, items(ITEM)]
     instructions: str | None = None
-    tools: Objects | None = None
-    tool_choice: str | Object | None = None
+    tools: Annotated[Objects, items(RESPONSES_TOOL)] | None = None
+    tool_choice: Annotated[str | Object, WithJsonSchema(TOOL_CHOICE)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Object | None = None
-    text: Object | None = None
+    text: Annotated[Object, WithJsonSchema(HAS_FORMAT)] | None = None
     max_output_tokens: Limit | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
@@ -78,7 +81,7 @@ def read(asked: ResponsesRequest) -> Asked:
         model=asked.model,
         sampling=plain_sampling({name: value for name, value in given.items() if value is not None}),
         limit=first_limit(asked.max_output_tokens),
-        grammar=format_grammar(shape, "text.format") if isinstance(shape, dict) else None,
+        grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",
         streams=bool(asked.stream),
         ignored=[*asked.others, *offered.ignored, *reader.ignored],

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 
 from forerun.core.grammar import Grammar
+from forerun.server.protocols.described import FORMAT, SCHEMA, SHAPED
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import Object, WritingFields
 from forerun.server.protocols.unsupported import UNSUPPORTED
@@ -28,14 +29,14 @@ Choices = Annotated[list[Pattern], Field(min_length=1, max_length=4096)]
 class ShapedFields(WritingFields):
     """The fields of a request whose answer may have a given shape."""
 
-    structured_outputs: Object | None = None
+    structured_outputs: Annotated[Object, WithJsonSchema(SHAPED)] | None = None
     grammar: str | None = None
-    json_schema: Object | bool | None = None
+    json_schema: Annotated[Object | bool, WithJsonSchema(SCHEMA)] | None = None
     guided_json: Object | str | None = None
     guided_regex: Pattern | None = None
     guided_choice: Choices | None = None
     guided_grammar: Pattern | None = None
-    response_format: Object | None = None
+    response_format: Annotated[Object, WithJsonSchema(FORMAT)] | None = None
 
     def shape(self) -> dict[str, Any]:
         """The arguments of `Asked` that these fields give.
@@ -51,7 +52,7 @@ class ShapedFields(WritingFields):
         return {"grammar": grammar, "grammar_at": SCHEMA_AT.get(name, name) if has_schema else name}
 
     def _shapes(self) -> Iterator[tuple[str, Grammar | None]]:
-        yield "response_format", format_grammar(self.response_format or {}, "response_format")
+        yield "response_format", format_grammar(self.response_format, "response_format")
         yield "structured_outputs", structured_grammar(self.structured_outputs or {})
         yield "grammar", written_grammar(self.grammar, "grammar") if self.grammar else None
         yield "json_schema", None if self.json_schema is None else schema_grammar(self.json_schema, "json_schema")
@@ -61,8 +62,12 @@ class ShapedFields(WritingFields):
                 yield name, shape_grammar(name.removeprefix("guided_"), value, name)
 
 
-def format_grammar(given: Mapping[str, Any], param: str) -> Grammar | None:
+def format_grammar(given: Any, param: str) -> Grammar | None:
     """The grammar of a response_format, or of text.format in the Responses API, whose schema is not nested."""
+    if given is None:
+        return None
+    if not is_object(given):
+        raise invalid(f"{param} has a value of the wrong type.", param=param)
     match given.get("type", "text"):
         case "text":
             return None
@@ -118,8 +123,8 @@ def schema_grammar(schema: Any, param: str) -> Grammar:
             schema = json.loads(schema)
         except (ValueError, RecursionError):
             raise invalid(f"{param}: this is not valid JSON.", param=param, code=INVALID_GRAMMAR) from None
-    if not (is_object(schema) or isinstance(schema, bool)):
-        raise invalid(f"{param}: a JSON schema is an object.", param=param)
+    if not (is_object(schema) or schema is True):
+        raise invalid(f"{param}: a JSON schema is an object or true.", param=param)
     try:
         return Grammar.json_schema(schema)
     except RecursionError:

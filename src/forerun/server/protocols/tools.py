@@ -1,13 +1,15 @@
 """Tools and tool_choice as clients send them, in the form that chat templates and grammars take."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from forerun.server.protocols.asked import Tool, ToolChoice, ToolUse
 from forerun.server.protocols.errors import ApiError, invalid
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-MAX_NAME: Final = 256
+MAX_NAME: Final = 256  # characters
+NAME_PATTERN: Final = r"[^\s<>]([^\r\n<>]*[^\s<>])?"
 
 
 def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, param: str = "tool_choice") -> ToolUse:
@@ -21,7 +23,7 @@ def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, pa
     unknown = sorted((names or frozenset()) - known)
     if unknown:
         raise invalid(f"{param} names the tool {unknown[0][:80]}, which is not one of tools.", param=param)
-    if kind == "required" and not tools:
+    if kind == "required" and not (tools if names is None else names):
         raise invalid(f"{param} demands a call, but there are no function tools.", param=param)
     return ToolUse(shown=tools, choice=kind, names=names, is_parallel=is_parallel)
 
@@ -39,7 +41,7 @@ def read_choice(choice: Any, param: str) -> tuple[ToolChoice, frozenset[str] | N
             inner = rest.get("allowed_tools")
             given = inner if isinstance(inner, dict) else rest  # nested in chat, flat in the Responses API
             allowed = given.get("tools")
-            if isinstance(allowed, list):
+            if isinstance(allowed, list) and not isinstance(given.get("mode"), dict):
                 found = [name_of(item) for item in allowed if isinstance(item, dict)]
                 mode, _ = read_choice(given.get("mode"), param)
                 return mode, frozenset(name for name in found if name)
@@ -67,22 +69,24 @@ def function_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[list[Tool], list
     found: list[Tool] = []
     ignored = []
     for place, tool in enumerate(tools):
-        kind = tool.get("type", "function")
-        if kind != "function":
+        kind = tool.get("type")
+        if isinstance(kind, str) and kind != "function":
             ignored.append(f"tools.{kind}")
             continue
         function = tool.get("function", tool)
-        if not isinstance(function, dict):
+        if not (isinstance(function, dict) and is_name(function.get("name"))):
             raise no_name(place)
-        parameters, description = function.get("parameters"), function.get("description")
-        found.append(function_tool(place, function.get("name"), description, parameters))
+        found.append(function_tool(function["name"], function.get("description"), function.get("parameters")))
     return found, ignored
 
 
-def function_tool(place: int, name: Any, description: Any, parameters: Any) -> Tool:
+def is_name(name: Any) -> TypeGuard[str]:
+    """True for a tool's name that can be read back from every form of calls."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and re.fullmatch(NAME_PATTERN, name) is not None
+
+
+def function_tool(name: str, description: Any, parameters: Any) -> Tool:
     """A tool in OpenAI's form, with the keys in its usual order, which models were trained on."""
-    if not (isinstance(name, str) and 0 < len(name) <= MAX_NAME):
-        raise no_name(place)
     function: dict[str, Any] = {"name": name}
     if isinstance(description, str):
         function["description"] = description
@@ -91,4 +95,5 @@ def function_tool(place: int, name: Any, description: Any, parameters: Any) -> T
 
 
 def no_name(place: int) -> ApiError:
-    return invalid(f"tools.{place} has no function with a name of 1 to {MAX_NAME} characters.", param=f"tools.{place}")
+    needed = f"a name of 1 to {MAX_NAME} characters, without < and >, line breaks, and spaces around it"
+    return invalid(f"tools.{place} has no function with {needed}.", param=f"tools.{place}")

@@ -19,12 +19,10 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     service = await service_for(request, asked.model)
     if [asked.prompt, asked.messages, asked.content].count(None) != 2:
         raise invalid("Give one of prompt, messages and content.", param="prompt")
-    reader = service.prompts
+    reader, (tools, _) = service.prompts, function_tools(asked.tools or ())
     async with reader.turn(owner_of(request)):
         if asked.messages is not None:
-            ids = (
-                await reader.rendered(conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto")))
-            ).ids
+            ids = (await reader.rendered(conversation(asked, tool_use(tools, "auto")))).ids
         elif asked.content is not None:
             ids = await reader.text(asked.content, add_special_tokens=asked.add_special)
         else:

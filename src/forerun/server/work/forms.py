@@ -47,15 +47,21 @@ def answer_grammar(
 
 
 def closed_tools(use: ToolUse) -> list[Tool]:
-    """The tools that may be called. A schema that names arguments and does not speak of others allows no others."""
+    """The tools that may be called. A schema that names all arguments and does not speak of others allows no others."""
     found = list[Tool]()
     for tool in use.callable:
         function = tool["function"]
         schema = function["parameters"]
-        if "properties" in schema and not OPEN.intersection(schema):
+        if names_all(schema) and not OPEN.intersection(schema):
             function = {**function, "parameters": {**schema, "additionalProperties": False}}
         found.append({**tool, "function": function})
     return found
+
+
+def names_all(schema: Mapping[str, Any]) -> bool:
+    """True if a schema has properties, and among them all that it requires."""
+    properties, needed = schema.get("properties"), schema.get("required") or []
+    return isinstance(properties, dict) and isinstance(needed, list) and all(name in [*properties] for name in needed)
 
 
 def schemas_of(asked: Asked) -> dict[str, Any]:

@@ -152,6 +152,11 @@ class PromptReader:
             )
         return self._chats
 
+    @property
+    def fills_middles(self) -> bool:
+        """True if the model can fill in the middle of a text."""
+        return self._middles is not None
+
     def _middles_of(self) -> MiddleReader:
         if self._middles is None:
             raise invalid(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from forerun.core.grammar import Grammar
-from forerun.text.output.call_schema import Schema, is_text, parameters_of
+from forerun.text.output.call_schema import Schema, is_text, parameters_of, properties_of, required_of, values_of
 from forerun.text.output.loose_grammar import gemma_arguments, json_value, pythonic_arguments
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
@@ -126,14 +126,14 @@ class Lark:
 
     def _tagged(self, schema: Schema) -> str:
         """The arguments in the schema's order, those that are not required at will."""
-        format, required = self._format, schema.get("required", ())
+        format, required = self._format, required_of(schema)
         parts = []
-        for key, said in schema.get("properties", {}).items():
+        for key, said in properties_of(schema).items():
             begin = self.text(f"{format.parameter_begin}{key}{format.parameter_name_end}")
             value = said if isinstance(said, Mapping) else {}
             if not is_text(value):
                 rest = f"{json_value(value, schema)} {self.text(format.parameter_end)}"
-            elif values := value.get("enum"):
+            elif values := values_of(value):
                 rest = f"({' | '.join(map(self.text, values))}) {self.text(format.parameter_end)}"
             else:
                 rest = self.until(format.parameter_end)

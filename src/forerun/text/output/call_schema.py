@@ -11,6 +11,7 @@ JSON_STYLE: Final = {
         "item_separator": ", ",
     }
 }  # fmt: skip
+NONE_IF_NULL: Final = ("properties", "required")
 UNUSUAL_PATTERN: Final = re.compile(r"\(\?(?:[=!>]|<[=!]|P[=>])|\\[1-9kK]")  # look-around, references
 
 
@@ -20,12 +21,15 @@ def parameters_of(function: Mapping[str, Any]) -> Schema:
 
 
 def tamed(said: Any) -> Any:
-    """The schema without what no grammar is made of: patterns with look-around or references, and other documents."""
+    """The schema without what no grammar is made of: patterns with look-around or references, and other documents.
+
+    Go's clients write null for no properties and for none that is required.
+    """
     if isinstance(said, list):
         return [tamed(value) for value in said]
     if not isinstance(said, Mapping):
         return said
-    kept = {key: tamed(value) for key, value in said.items()}
+    kept = {key: tamed(value) for key, value in said.items() if value is not None or key not in NONE_IF_NULL}
     if isinstance(pattern := said.get("pattern"), str) and UNUSUAL_PATTERN.search(pattern):
         del kept["pattern"]
     if isinstance(place := said.get("$ref"), str) and not place.startswith("#"):
@@ -35,7 +39,32 @@ def tamed(said: Any) -> Any:
 
 def is_text(schema: Schema) -> bool:
     """Whether only texts fit this schema, as far as that is said plainly."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    values = values_of(schema)
+    are_texts = all(isinstance(value, str) for value in values)
     if "type" in schema:
-        return bool(schema["type"] in ("string", ["string"]))
-    return isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
+        return bool(schema["type"] in ("string", ["string"])) and are_texts
+    return bool(values) and are_texts
+
+
+def values_of(schema: Schema) -> list[Any]:
+    """The only values that a schema allows; none if it does not list them."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else []
+
+
+def properties_of(schema: Any) -> dict[str, Any]:
+    """The schemas of an object's properties, those of its alternatives too."""
+    if not isinstance(schema, Mapping):
+        return {}
+    found = schema.get("properties")
+    own = dict(found) if isinstance(found, Mapping) else {}
+    for name in ("allOf", "anyOf", "oneOf"):
+        for other in schema[name] if isinstance(schema.get(name), list) else ():
+            own = {**properties_of(other), **own}
+    return own
+
+
+def required_of(schema: Schema) -> list[Any]:
+    """The names of an object's properties that it must have."""
+    found = schema.get("required")
+    return found if isinstance(found, list) else []

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from forerun.text.output.call_schema import JSON_STYLE, Schema, is_text, tamed
+from forerun.text.output.call_schema import JSON_STYLE, Schema, is_text, properties_of, required_of, tamed
 
 NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/"  # finite in float64
 INTEGER: Final = r"/-?(0|[1-9][0-9]{0,99})/"
@@ -76,7 +76,7 @@ def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], val
         value: the rule for a value of a schema.
     """
     begin, joint, comma, end = marks
-    properties, required = schema.get("properties", {}), schema.get("required", ())
+    properties, required = properties_of(schema), required_of(schema)
     first, later = '""', '""'  # what may follow before a property was written, and behind one
     for key, said in reversed(properties.items()):
         entry = f"{json.dumps(key + joint)} {value(_as_schema(said))}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from forerun.text.output.call_readers import MAX_NAME, CallSink, known_name
-from forerun.text.output.call_schema import is_text
+from forerun.text.output.call_schema import is_text, properties_of
 from forerun.text.output.json_text import read_value
 from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
@@ -29,7 +29,7 @@ def read_tagged_call(source: TextSource, sink: CallSink, format: CallFormat) -> 
         yield from source.optional(done)
         sink.end()
         return
-    properties = sink.schemas[name].get("properties")
+    properties = properties_of(sink.schemas[name])
     joint = "{"
     while (mark := (yield from source.optional(begin, format.parameter_end.strip(), done))) != done:
         if mark == begin:
@@ -39,7 +39,7 @@ def read_tagged_call(source: TextSource, sink: CallSink, format: CallFormat) -> 
                 sink.start(name)
             sink.arguments(f"{joint}{json.dumps(key.strip(), ensure_ascii=False)}: ")
             joint = ", "
-            schema = properties.get(key.strip()) if isinstance(properties, Mapping) else None
+            schema = properties.get(key.strip())
             yield from _read_argument(source, sink, format, schema if isinstance(schema, Mapping) else {})
         elif not mark:
             raise NotACallError
