@@ -6,6 +6,7 @@ from typing import assert_never
 from forerun.core.drafter_config import (
     Automatic,
     DrafterConfig,
+    DraftHead,
     DraftModel,
     LayerSkip,
     NoDrafter,
@@ -16,6 +17,8 @@ from forerun.core.drafter_config import (
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.none import NoneDrafter
@@ -39,6 +42,7 @@ def build_drafter(
     supply: WorkerSupply | None = None,
     check: HelloCheck | None = None,
     shared: SharedCacheRunner | None = None,
+    taps: Sequence[int] = (),
     known: Sequence[NamedSet] = (),
 ) -> Drafter:
     """A drafter for `target`.
@@ -49,6 +53,7 @@ def build_drafter(
         supply: connections to the drafter process, if the config has one.
         check: checks that such a process is compatible.
         shared: the target, for self-drafting.
+        taps: the target's layers whose outputs a head reads; `draft_runner` holds the head.
         known: skip sets found earlier for this target.
     """
     match config:
@@ -63,6 +68,13 @@ def build_drafter(
             return DraftModelDrafter(
                 draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, vocabulary=vocabulary
             )
+        case DraftHead():
+            assert draft_runner is not None, "a head needs its runner"
+            kind = BlockDrafter if isinstance(draft_runner.executor, BlockExecutor) else EagleDrafter
+            return kind(
+                draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, taps=taps,
+                vocabulary=vocabulary,
+            )  # fmt: skip
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
             return ParallelDrafter(

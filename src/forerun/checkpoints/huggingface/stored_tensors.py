@@ -18,18 +18,21 @@ STORED_BYTES: Final = ITEM_BYTES | WHOLE_BYTES
 DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def catalogue(folder: Path) -> dict[str, StoredTensor]:
+def catalogue(folder: Path, item_bytes: Mapping[str, int] = STORED_BYTES) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
 
     Other safetensors files in the folder are ignored, because some authors add a second copy in their own format.
+
+    Args:
+        item_bytes: the allowed dtypes.
 
     Raises:
         CheckpointError: there are no weights, a file is damaged or absent, or the index contradicts its files.
     """
     if (folder / SINGLE_NAME).exists():
-        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
+        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, item_bytes)}
     if (folder / INDEX_NAME).exists():
-        return _read_shards(folder)
+        return _read_shards(folder, item_bytes)
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if others:
         raise CheckpointError(
@@ -61,14 +64,14 @@ def bytes_by_dtype(tensors: Iterable[StoredTensor]) -> Counter[str]:
     return num_bytes
 
 
-def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+def _read_shards(folder: Path, item_bytes: Mapping[str, int]) -> dict[str, StoredTensor]:
     """The union of all shards, which must match the index exactly."""
     shard_of = _read_weight_map(folder / INDEX_NAME)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):
         if not (folder / shard).is_file():
             raise CheckpointError(f"{folder / INDEX_NAME} names {shard}, which is not in the folder: fetch it again")
-        for tensor in read_header(folder / shard, STORED_BYTES):
+        for tensor in read_header(folder / shard, item_bytes):
             _check_listed(folder, tensor, shard, shard_of, tensors)
             tensors[tensor.name] = tensor
     for name, shard in shard_of.items():
