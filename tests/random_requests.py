@@ -11,8 +11,9 @@ from torch import Tensor
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.core.config import DTypeName, Exactness, KernelsName, WeightsName
-from forerun.core.drafter_config import Automatic, DraftModel, Parallel
+from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, Parallel
 from forerun.model.outputs import ForwardOutput
+from tests.drafting.heads.published import builtin_head
 from tests.random_settings import STOPS, edited, random_params
 from tests.random_turns import turns_at_random
 from tests.textbook import gumbel, pick
@@ -26,6 +27,9 @@ DRAFTERS: dict[str, Varied] = {
     "prompt_lookup": prompt_lookup(min_match=1),
     "recycling": recycling(adaptive=False),
     "auto": varied(Automatic()),
+    "eagle3": varied(DraftHead(model=builtin_head("eagle3"), adaptive=False, depth=3)),
+    "dflash": varied(DraftHead(model=builtin_head("dflash"), adaptive=False, verify_width=6)),
+    "dflash2": varied(DraftHead(model=builtin_head("dflash2"))),
     "layer_skip": layer_skip(adaptive=False, search="off", draft_width=2, depth=4),
     "layer_skip, gated, int4": layer_skip(adaptive=False, weights="int4", search_share=0.5, depth=3),
 }

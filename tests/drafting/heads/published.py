@@ -1,16 +1,24 @@
 """Draft heads in the folders of their trainers, with random weights."""
 
+import atexit
 import json
+import random
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Literal
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from forerun.core.head_spec import EagleSpec
+from forerun.checkpoints.open import open_source
+from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
-from tests.drafting.heads.random_heads import eagle_tensors
+from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_body
 
 
 def body_keys(body: ModelSpec, vocab_size: int) -> dict[str, object]:
@@ -80,3 +88,55 @@ def write_eagle(folder: Path, spec: EagleSpec, target: ModelSpec, *, seed: int =
     tensors = eagle_tensors(spec, target, seed)
     named = {name.replace("layers.0.", "midlayer."): tensor.float() for name, tensor in tensors.items()}
     return write_files(folder, flat_config(spec, target), with_map(named, target_ids, target.vocab_size))
+
+
+def block_config(spec: BlockSpec, target: ModelSpec) -> dict[str, object]:
+    """As z-lab and SpecForge write it."""
+    sliding = next((window for window in spec.windows if window is not None), None)
+    of_block: dict[str, object] = {
+        "mask_token_id": spec.mask_token_id,
+        "target_layer_ids": list(spec.layer_ids),
+        "selector_rank": spec.pair_rank or None,
+        "selector_top_k": spec.num_pairs or None,
+        "conv_kernel_size": spec.conv_kernel or None,
+        "conv_group_size": spec.conv_group or None,
+    }
+    return {
+        **body_keys(spec.body, target.vocab_size),
+        "model_type": "qwen3",
+        "architectures": ["DFlash2DraftModel" if spec.pair_rank else "DFlashDraftModel"],
+        "block_size": spec.block_size,
+        "num_target_layers": target.num_layers,
+        "target_hidden_size": spec.target_hidden_size,
+        "layer_types": ["full_attention" if window is None else "sliding_attention" for window in spec.windows],
+        "sliding_window": sliding,
+        "is_causal": spec.is_causal[0],
+        "input_embedding_scale": spec.embedding_scale,
+        "output_multiplier": spec.logit_scale,
+        "final_logit_softcapping": spec.logit_cap,
+        "dflash_config": of_block,
+    }
+
+
+def write_block(folder: Path, spec: BlockSpec, target: ModelSpec, *, seed: int = 0, is_alone: bool = True) -> Path:
+    """A folder of a DFlash head."""
+    tensors = block_tensors(spec, target, seed, is_alone=is_alone)
+    return write_files(folder, block_config(spec, target), {name: value.float() for name, value in tensors.items()})
+
+
+@cache
+def builtin_head(kind: Literal["eagle3", "dflash", "dflash2"]) -> str:
+    """The folder of a head with random weights for the built-in target, which is deleted at the end of the process."""
+    target, rng = open_source(BUILTIN_TARGET).spec(), random.Random(0)
+    folder = Path(mkdtemp(prefix="forerun_test_head_"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    body = random_body(
+        rng, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=96, num_layers=1,
+        vocab_size=2048 if kind == "eagle3" else target.vocab_size, qk_norm=kind != "eagle3", max_positions=2048,
+    )  # fmt: skip
+    common = {"body": body, "target_hidden_size": target.hidden_size, "layer_ids": (2, 5, 9)}
+    if kind == "eagle3":
+        return str(write_eagle(folder, EagleSpec(**common), target))
+    second = {"conv_kernel": 2, "conv_group": 16, "pair_rank": 8, "num_pairs": 16} if kind == "dflash2" else {}
+    spec = BlockSpec(**common, block_size=8, mask_token_id=0, windows=(None,), is_causal=(False,), **second)
+    return str(write_block(folder, spec, target))
