@@ -5,10 +5,8 @@ Legend: W rows of the head's output.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
-
-import torch
-from torch import Tensor
+from math import prod
+from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.heads.config import FC, SPECULATORS_KEY, head_spec_of
@@ -20,14 +18,16 @@ from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalog
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.checkpoints.source import CheckpointSource
-from forerun.checkpoints.stored_weights import StoredWeights
 from forerun.core.errors import CheckpointError, VocabularyError
 from forerun.core.head_spec import HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
+if TYPE_CHECKING:  # what a head is can be told without torch
+    import torch
+    from torch import Tensor
+
 ALL_BYTES: Final = {**STORED_BYTES, "BOOL": 1}
-ID_DTYPES: Final = {"I32": torch.int32, "I64": torch.int64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,12 @@ class StoredHead:
     @property
     def num_parameters(self) -> int:
         """Stored weights, without those of the target that it uses."""
-        return sum(torch.Size(tensor.shape).numel() for (tensor,) in self.tensors.values())
+        return sum(prod(tensor.shape) for (tensor,) in self.tensors.values())
 
-    def weights(self, *, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+    def weights(self, *, dtype: "torch.dtype", device: str) -> "dict[str, Tensor]":
         """All weights by their names, as plain values."""
+        from forerun.checkpoints.stored_weights import StoredWeights  # imports torch
+
         paired = self.spec.body if self.is_paired else None
         stored = StoredWeights(
             self.tensors, dtype=dtype, device=device,
@@ -65,11 +67,14 @@ class StoredHead:
         )  # fmt: skip
         return {name: stored.tensor(name).view(tensor.shape) for name, (tensor,) in self.tensors.items()}
 
-    def target_ids(self) -> Tensor | None:
+    def target_ids(self) -> "Tensor | None":
         """int64 [W], the target's tokens that the head's outputs stand for, ascending; None: the same ids."""
         if self.map is None:
             return None
-        stored = torch.frombuffer(read_bytes(self.map), dtype=ID_DTYPES[self.map.dtype]).long()
+        import torch
+
+        dtype = torch.int64 if self.map.dtype == "I64" else torch.int32
+        stored = torch.frombuffer(read_bytes(self.map), dtype=dtype).long()
         ids = stored + torch.arange(len(stored)) if self.is_offset else stored
         if len(ids) != self.spec.body.vocab_size or not bool((ids[1:] > ids[:-1]).all()) or int(ids[0]) < 0:
             raise CheckpointError(
@@ -131,9 +136,15 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
 
 
 def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:
-    config = JsonFile.read(source.folder / CONFIG_NAME)
-    is_named = config.has(SPECULATORS_KEY) or config.has("dflash_config") or config.has("draft_vocab_size")
-    stored = {canonical(name): tensor for name, tensor in catalogue(source.folder, ALL_BYTES).items()}
+    is_named = False
+    try:
+        config = JsonFile.read(source.folder / CONFIG_NAME)
+        is_named = any(map(config.has, (SPECULATORS_KEY, "dflash_config", "draft_vocab_size")))
+        stored = {canonical(name): tensor for name, tensor in catalogue(source.folder, ALL_BYTES).items()}
+    except CheckpointError:
+        if is_named:
+            raise
+        return None  # what opens it as a whole model says what is wrong
     if not is_named and FC not in stored:
         return None
     spec = head_spec_of(config, shapes_of(stored))

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import HeadLayer, attend
+from forerun.drafting.heads.layer import HeadLayer, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -105,7 +105,7 @@ class BlockHead:
         return lambda rows: convolved(0, rows), lambda rows: convolved(1, rows)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, x.shape[-1:], self._weights[name], self.spec.body.norm_eps)
+        return rms(x, self._weights[name], self.spec.body.norm_eps)
 
 
 def same(rows: Tensor) -> Tensor:

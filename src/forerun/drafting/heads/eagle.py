@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import HeadLayer, attend
+from forerun.drafting.heads.layer import HeadLayer, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -84,7 +84,7 @@ class EagleHead:
         return self._norm("norm.weight", outputs)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, x.shape[-1:], self._weights[name], self.spec.body.norm_eps)
+        return rms(x, self._weights[name], self.spec.body.norm_eps)
 
 
 class EagleExecutor(HeadExecutor):

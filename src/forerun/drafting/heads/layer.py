@@ -63,7 +63,7 @@ class HeadLayer:
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """RMS norm over the last dimension."""
-        return functional.rms_norm(x, x.shape[-1:], self._weights[f"{self._part}{name}.weight"], self._body.norm_eps)
+        return rms(x, self._weights[f"{self._part}{name}.weight"], self._body.norm_eps)
 
     def _joined(self, names: list[str]) -> tuple[Tensor, Tensor | None]:
         weights = [self._weights[f"{self._part}{name}.weight"] for name in names]
@@ -74,6 +74,11 @@ class HeadLayer:
             for weight, bias in zip(weights, biases, strict=True)
         ]
         return torch.cat(weights), torch.cat(known) if has_bias else None
+
+
+def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm over the last dimension, in the weight's dtype: products may be narrower while a head is trained."""
+    return functional.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, eps)
 
 
 def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
