@@ -76,15 +76,15 @@ class HeadTrainer(Trainer):
         head = EagleHead(spec, self._head.live(), self._target.table)
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
         own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
-        sees, keys, values = torch.ones_like(own).tril(), list[Tensor](), list[Tensor]()
+        sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
         logits, places = [], []
         for step in range(NUM_STEPS):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
             def mix(layer: int, q: Tensor, k: Tensor, v: Tensor, sees: Tensor = sees) -> Tensor:
-                keys.append(k)
-                values.append(v)
-                return attend(q, torch.cat(keys, 1), torch.cat(values, 1), sees.expand(len(q), -1, -1))
+                known[layer].append((k, v))
+                keys, values = (torch.cat(each, 1) for each in zip(*known[layer], strict=True))
+                return attend(q, keys, values, sees.expand(len(q), -1, -1))
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
