@@ -27,6 +27,7 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.model.vocabulary_map import VocabularyMap
@@ -69,12 +70,7 @@ def build_drafter(
                 draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, vocabulary=vocabulary
             )
         case DraftHead():
-            assert draft_runner is not None, "a head needs its runner"
-            kind = BlockDrafter if isinstance(draft_runner.executor, BlockExecutor) else EagleDrafter
-            return kind(
-                draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, taps=taps,
-                vocabulary=vocabulary,
-            )  # fmt: skip
+            return head_drafter(config, policies.tree, target.vocab_size, draft_runner, vocabulary, taps)
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
             return ParallelDrafter(
@@ -87,3 +83,13 @@ def build_drafter(
             raise AssertionError("it holds several drafters, each of which is built here")
         case _:
             assert_never(config)
+
+
+def head_drafter(
+    config: DraftHead, tree: TreePolicy, target_vocab_size: int, runner: Runner | None,
+    vocabulary: VocabularyMap | None, taps: Sequence[int],
+) -> Drafter:  # fmt: skip
+    """The drafter of a head, by the kind of head that the runner holds."""
+    assert runner is not None, "a head needs its runner"
+    kind = BlockDrafter if isinstance(runner.executor, BlockExecutor) else EagleDrafter
+    return kind(runner, config, tree, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary)

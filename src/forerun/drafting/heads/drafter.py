@@ -70,6 +70,7 @@ class HeadDrafter(DraftModelDrafter):
 
     def read_features(self, place: int, features: Tensor) -> None:
         self._features.read(place, features)
+        self._read_if_many()
 
     def observe_features(self, place: int, features: Tensor) -> None:
         self._features.observe(place, features)
@@ -81,9 +82,14 @@ class HeadDrafter(DraftModelDrafter):
     def note(self, acceptance: Acceptance) -> None:
         self._features.accept(acceptance.path)
         super().note(acceptance)
+        self._read_if_many()
+
+    def _read_if_many(self) -> None:
+        """Read text even if this drafter is not to draft it, so that its features are not kept."""
         if len(self._features) > PREFILL_ROWS:
             self._draft.tell()
-            self.prefill()
+            while self.prefill():
+                pass
 
 
 class EagleDrafter(HeadDrafter):
