@@ -17,7 +17,7 @@ from forerun.distill.trainer import Lesson, Trainer
 from forerun.distill.writer import WrittenText
 from forerun.drafting.heads.block import BlockHead
 from forerun.drafting.heads.eagle import EagleHead
-from forerun.drafting.heads.layer import attend
+from forerun.drafting.heads.layer import HeadWeights, attend, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -73,7 +73,8 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, EagleSpec)
-        head = EagleHead(spec, self._head.live(), self._target.table)
+        weights = HeadWeights(self._head.live())
+        head = EagleHead(spec, weights, self._target.table, weights.linear("lm_head"))
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
         own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
         sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
@@ -98,7 +99,8 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of blocks behind some tokens, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, BlockSpec)
-        head, size = BlockHead(spec, self._head.live(), self._target.table, self._target.output), spec.block_size
+        output, size = plain_linear(self._target.output), spec.block_size
+        head = BlockHead(spec, HeadWeights(self._head.live()), self._target.table, output)
         num_rows, device = ids_BT.shape[1], ids_BT.device
         num_anchors = max(1, min(num_rows // size, MOST_ROWS // (size - 1) // len(ids_BT)))
         anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(

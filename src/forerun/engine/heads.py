@@ -1,6 +1,6 @@
 """Load a draft head for a target.
 
-Legend: V the target's vocabulary, W rows of the head's output, H hidden size of the head.
+Legend: V the target's vocabulary, H hidden size of the head.
 """
 
 from dataclasses import replace
@@ -20,11 +20,14 @@ from forerun.drafting.heads.block import BlockExecutor, BlockHead
 from forerun.drafting.heads.drafter import head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.layer import HeadWeights
 from forerun.drafting.policies import Policies
 from forerun.engine.model_loading import Checkpoint
+from forerun.model.backend import Linear
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import DenseWeight
 
 
 def load_head(
@@ -33,8 +36,8 @@ def load_head(
 ) -> Drafter:  # fmt: skip
     """The drafter of a head.
 
-    It computes with torch in this process: in float32 on a CPU, else in the target's dtype. Where the head has no
-    embedding or output of its own, the target's are read a second time.
+    It computes in this process, in float32 on a CPU, else in the target's dtype; the CPU's kernels multiply its weights
+    in 8 bits. Where it has no embedding or output of its own, the target's are read a second time.
 
     Args:
         checkpoint: the target.
@@ -47,20 +50,25 @@ def load_head(
     target = checkpoint.spec
     stored.require_fit(target, config.target)
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
-    weights = stored.weights(dtype=dtype, device=device)
-    table_VH, head_WH = shared_weights(checkpoint, weights, dtype, device)
-    body = replace(stored.spec.body, vocab_size=len(head_WH))
-    spec = replace(stored.spec, body=body)
+    backend = checkpoint.choose_backend(config, "fast").backend
+    tensors = stored.weights(dtype=dtype, device=device)
+    source = checkpoint.source.weights(dtype=dtype, device=device)
+    table_VH = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else as_plain(source.table())
+    own = tensors.pop("lm_head.weight", None)
+    output = DenseWeight(values_OI=own) if own is not None else source.linear("head")[0]
+    spec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=output.shape[0]))
+    weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
+    head = head_of(spec, weights, table_VH, backend.draft_linear(output))
     runner = Runner(
-        body,
-        checkpoint.source.weights(dtype=dtype, device=device),
-        backend=checkpoint.choose_backend(config, "fast").backend,
+        spec.body,
+        source,
+        backend=backend,
         capacity=capacity + (spec.block_size if isinstance(spec, BlockSpec) else serial_rows(drafter.shape)),
         dtype=dtype,
         device=device,
         pace=read_device(config.device).draft,
         cache_bytes=cache_bytes,
-        make_executor=lambda _spec, _weights, cache, _unused: executor_of(spec, weights, table_VH, head_WH, cache),
+        make_executor=lambda _spec, _weights, cache, _unused: executor_of(head, cache),
     )
     target_ids = stored.target_ids()
     return build_drafter(
@@ -73,15 +81,18 @@ def load_head(
     )
 
 
-def executor_of(
-    spec: HeadSpec, weights: dict[str, Tensor], table_VH: Tensor, head_WH: Tensor, cache: TreeCache
-) -> HeadExecutor:
-    """The head with its cache."""
+def head_of(spec: HeadSpec, weights: HeadWeights, table_VH: Tensor, output: Linear) -> EagleHead | BlockHead:
+    """The head that a spec describes."""
     match spec:
         case EagleSpec():
-            return EagleExecutor(EagleHead(spec, weights, table_VH, head_WH), cache)
+            return EagleHead(spec, weights, table_VH, output)
         case BlockSpec():
-            return BlockExecutor(BlockHead(spec, weights, table_VH, head_WH), cache)
+            return BlockHead(spec, weights, table_VH, output)
+
+
+def executor_of(head: EagleHead | BlockHead, cache: TreeCache) -> HeadExecutor:
+    """A head with its cache."""
+    return EagleExecutor(head, cache) if isinstance(head, EagleHead) else BlockExecutor(head, cache)
 
 
 def dtype_of_head(checkpoint: Checkpoint, config: EngineConfig) -> torch.dtype:
@@ -89,15 +100,3 @@ def dtype_of_head(checkpoint: Checkpoint, config: EngineConfig) -> torch.dtype:
     is_wide = checkpoint.dtype == torch.float64
     is_cpu = torch.device(read_device(config.device).torch_device).type == "cpu"
     return torch.float32 if is_cpu and not is_wide else checkpoint.dtype
-
-
-def shared_weights(
-    checkpoint: Checkpoint, weights: dict[str, Tensor], dtype: torch.dtype, device: str
-) -> tuple[Tensor, Tensor]:
-    """The embedding [V, H] and the output [W, H]: the head's own, else the target's."""
-    source = checkpoint.source.weights(dtype=dtype, device=device)
-    table = weights["embed_tokens.weight"] if "embed_tokens.weight" in weights else as_plain(source.table())
-    if "lm_head.weight" in weights:
-        return table, weights["lm_head.weight"]
-    weight, _ = source.linear("head")
-    return table, as_plain(weight)

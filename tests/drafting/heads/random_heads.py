@@ -1,14 +1,30 @@
 """Random draft heads for tiny targets, in float64, by their published names."""
 
 import random
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.drafting.heads.block import BlockHead
+from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.layer import HeadWeights
 
 CAPACITY = 160
+
+
+def eagle_head(spec: EagleSpec, tensors: Mapping[str, Tensor]) -> EagleHead:
+    """A head that is alone."""
+    weights = HeadWeights(tensors)
+    return EagleHead(spec, weights, weights["embed_tokens.weight"], weights.linear("lm_head"))
+
+
+def block_head(spec: BlockSpec, tensors: Mapping[str, Tensor]) -> BlockHead:
+    """A head that is alone."""
+    weights = HeadWeights(tensors)
+    return BlockHead(spec, weights, weights["embed_tokens.weight"], weights.linear("lm_head"))
 
 
 def random_body(rng: random.Random, **changes: object) -> ModelSpec:

@@ -12,7 +12,7 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.block import BlockExecutor, BlockHead
+from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows
@@ -20,7 +20,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.block_reference import block_outputs, logits_after
-from tests.drafting.heads.random_heads import CAPACITY, block_tensors, random_block, random_body
+from tests.drafting.heads.random_heads import CAPACITY, block_head, block_tensors, random_block, random_body
 from tests.drafting.heads.runners import runner_of
 from tests.marks import rest_slow
 from tests.textbook import gumbel
@@ -38,7 +38,7 @@ class Case:
         self.spec, self.vocab_size = random_block(rng, target), target.vocab_size
         weights = block_tensors(self.spec, target, seed)
         self.arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-        head = BlockHead(self.spec, weights)
+        head = block_head(self.spec, weights)
         runner = runner_of(self.spec.body, lambda cache: BlockExecutor(head, cache))
         assert isinstance(runner.executor, BlockExecutor)
         self.features = torch.randn(
@@ -123,7 +123,7 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     one = {"windows": (None,), "is_causal": (False,), "conv_kernel": 0}
     spec = random_block(rng, TARGET, body=body, block_size=4, **one, **pairs)
     weights = block_tensors(spec, TARGET, seed)
-    head = BlockHead(spec, weights)
+    head = block_head(spec, weights)
     runner = runner_of(spec.body, lambda cache: BlockExecutor(head, cache))
     config = DraftHead(model="-", verify_width=8, adaptive=False)
     drafter = BlockDrafter(

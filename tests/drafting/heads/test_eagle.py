@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
+from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import EagleRows
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
-from tests.drafting.heads.random_heads import CAPACITY, eagle_tensors, random_eagle
+from tests.drafting.heads.random_heads import CAPACITY, eagle_head, eagle_tensors, random_eagle
 from tests.drafting.heads.runners import runner_of
 from tests.marks import rest_slow
 from tests.tiny import tiny_spec
@@ -36,7 +36,7 @@ class Case:
         self.features = torch.randn(shape, generator=generator, dtype=torch.float64)
         self.known: set[int] = set()
         self.waiting = TextFeatures(range(self.spec.num_taps), torch.float64)
-        head = EagleHead(self.spec, self.weights)
+        head = eagle_head(self.spec, self.weights)
         runner = runner_of(self.spec.body, lambda cache: EagleExecutor(head, cache))
         assert isinstance(runner.executor, EagleExecutor)
         self.rows = EagleRows(runner, runner.executor, self.waiting, 100)

@@ -6,7 +6,7 @@ O taps of a convolution, C groups of channels, W rows of the output, P tokens th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import HeadLayer, attend, rms
+from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -34,22 +34,24 @@ class BlockHead:
         weights, table, head: see `EagleHead`.
     """
 
-    def __init__(
-        self, spec: BlockSpec, weights: Mapping[str, Tensor], table: Tensor | None = None, head: Tensor | None = None
-    ) -> None:
-        own_table, own_head = weights.get("embed_tokens.weight", table), weights.get("lm_head.weight", head)
-        assert own_table is not None and own_head is not None, "an embedding and an output, the head's or the target's"
-        self.spec, self._weights, self._table, self._head = spec, weights, own_table, own_head
+    def __init__(self, spec: BlockSpec, weights: HeadWeights, table: Tensor, head: Linear) -> None:
+        self.spec, self._weights, self._table, self._head = spec, weights, table, head
+        self._fc = weights.linear("fc")
+        if spec.conv_kernel:
+            self._dynamic = {
+                f"layers.{idx}.{name}": weights.linear(f"layers.{idx}.{name}.kernel_projection")
+                for idx in range(spec.body.num_layers)
+                for name in ("attention_conv", "mlp_conv")
+            }
         self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
 
     def states(self, features: Tensor) -> Tensor:
         """[..., T, H], what the head reads of the target's features [..., T, F, G]."""
-        joined = functional.linear(features.flatten(-2), self._weights["fc.weight"], self._weights.get("fc.bias"))
-        return self._norm("hidden_norm.weight", joined)
+        return self._norm("hidden_norm.weight", self._fc(features.flatten(-2)))
 
     def text_kv(self, states: Tensor, cos_sin: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Every layer's keys and values of committed tokens, which are made from the states as they are."""
-        return [layer.kv(states, cos_sin) for layer in self._layers]
+        return [layer.qkv(states, cos_sin)[1:] for layer in self._layers]
 
     def block(self, ids: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
         """The normalised outputs [..., B, H] of a block of tokens.
@@ -69,7 +71,7 @@ class BlockHead:
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., T, W] of normalised outputs."""
-        logits, cap = functional.linear(outputs, self._head) * self.spec.logit_scale, self.spec.logit_cap
+        logits, cap = self._head(outputs) * self.spec.logit_scale, self.spec.logit_cap
         return cap * (logits / cap).tanh() if cap else logits
 
     def paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
@@ -92,7 +94,7 @@ class BlockHead:
         if not spec.conv_kernel:
             return same, same
         base_2OH = self._weights[f"{name}.base_kernel"]
-        flat = functional.linear(x, self._weights[f"{name}.kernel_projection.weight"])
+        flat = self._dynamic[name](x)
         dynamic = flat.view(*flat.shape[:-1], 2, spec.conv_kernel, -1)  # [..., B, 2, O, C]
 
         def convolved(side: int, rows: Tensor) -> Tensor:

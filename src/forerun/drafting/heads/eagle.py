@@ -4,7 +4,7 @@ Legend: T rows, S slots, H hidden size of the head, F features of a token, G siz
 D head size, W rows of the head's output; dots stand for texts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import HeadLayer, attend, rms
+from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -30,28 +30,25 @@ class EagleHead:
 
     Args:
         weights: by their published names, with the first layer as "layers.0.".
-        table: [V, H], the embedding of the target's tokens, where the head has none of its own.
-        head: [W, H], the output, likewise.
+        table: [V, H], the embedding of the target's tokens.
+        head: the output, H to W.
     """
 
-    def __init__(
-        self, spec: EagleSpec, weights: Mapping[str, Tensor], table: Tensor | None = None, head: Tensor | None = None
-    ) -> None:
-        own_table, own_head = weights.get("embed_tokens.weight", table), weights.get("lm_head.weight", head)
-        assert own_table is not None and own_head is not None, "an embedding and an output, the head's or the target's"
-        self.spec, self._weights, self._table, self._head = spec, weights, own_table, own_head
+    def __init__(self, spec: EagleSpec, weights: HeadWeights, table: Tensor, head: Linear) -> None:
+        self.spec, self._weights, self._table, self._head = spec, weights, table, head
+        self._fc = weights.linear("fc")
         self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
 
     def states(self, features: Tensor) -> Tensor:
         """[..., T, H], what the head reads of the target's features [..., T, F, G]."""
-        spec, weights = self.spec, self._weights
+        spec = self.spec
         if spec.norms_each:
             each = [self._norm(f"fc_norm.{idx}.weight", feature) for idx, feature in enumerate(features.unbind(-2))]
             features = torch.stack(each, -2)
         flat = features.flatten(-2)
         if spec.norms_all:
             flat = self._norm("input_norm.weight", flat)
-        return functional.linear(flat, weights["fc.weight"], weights.get("fc.bias"))
+        return self._fc(flat)
 
     def step(self, ids: Tensor, states: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
         """The last layer's output [..., T, H] for tokens [..., T] and states [..., T, H].
@@ -74,7 +71,7 @@ class EagleHead:
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., T, W] of the last layer's outputs."""
-        return functional.linear(self._normed(outputs) if self.spec.norms_logits else outputs, self._head)
+        return self._head(self._normed(outputs) if self.spec.norms_logits else outputs)
 
     def next_states(self, outputs: Tensor) -> Tensor:
         """The states [..., T, H] from which the next tokens' rows start, where the target's features are not known."""

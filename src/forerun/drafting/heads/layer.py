@@ -3,7 +3,8 @@
 Legend: T rows, S slots, H hidden size, Q query heads, K key/value heads, N both, D head size; dots stand for texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,21 +12,56 @@ from torch.nn import functional
 
 from forerun.core.model_spec import ModelSpec
 
-QKV = ("q_proj", "k_proj", "v_proj")
+Linear: TypeAlias = Callable[[Tensor], Tensor]
+MakeLinear: TypeAlias = Callable[[Tensor, Tensor | None], Linear]
+
+
+def plain_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """A linear layer with gradients."""
+    return lambda x: functional.linear(x, weight, bias)
+
+
+class HeadWeights:
+    """A head's weights by their published names, and how its linear layers are multiplied.
+
+    A weight that was made a linear layer is not kept, as the layer may hold it in another form.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], make_linear: MakeLinear = plain_linear) -> None:
+        self._tensors, self._make_linear = dict(tensors), make_linear
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def linear(self, *names: str) -> Linear:
+        """One product with these weights, above each other, and their biases."""
+        weights = [self._tensors.pop(f"{name}.weight") for name in names]
+        biases = [self._tensors.pop(f"{name}.bias", None) for name in names]
+        if all(bias is None for bias in biases):
+            return self._make_linear(torch.cat(weights), None)
+        known = [
+            weight.new_zeros(len(weight)) if bias is None else bias
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+        return self._make_linear(torch.cat(weights), torch.cat(known))
 
 
 class HeadLayer:
     """A layer of the Llama kind, divided where attention stands, because heads differ in what they attend to.
 
     Args:
-        weights: all weights of the head by their published names.
         part: the beginning of the layer's names, such as "layers.0.".
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], part: str, body: ModelSpec) -> None:
+    def __init__(self, weights: HeadWeights, part: str, body: ModelSpec) -> None:
         self._weights, self._part, self._body = weights, part, body
-        self._qkv, self._qkv_bias = self._joined([f"self_attn.{name}" for name in QKV])
-        self._gate_up, _ = self._joined(["mlp.gate_proj", "mlp.up_proj"])
+        self._qkv = weights.linear(*(f"{part}self_attn.{name}_proj" for name in "qkv"))
+        self.attended = weights.linear(f"{part}self_attn.o_proj")  # attention's output, before the residual is added
+        self._gate_up = weights.linear(f"{part}mlp.gate_proj", f"{part}mlp.up_proj")
+        self._down = weights.linear(f"{part}mlp.down_proj")
 
     def qkv(self, x: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [..., T, Q, D], keys and values [..., T, K, D] of rows x [..., T, I]; queries and keys are rotated.
@@ -33,47 +69,21 @@ class HeadLayer:
         Args:
             cos_sin: [T, 2, D], see `model.rope`.
         """
-        body = self._body
-        flat = functional.linear(x, self._qkv, self._qkv_bias)
+        body, flat = self._body, self._qkv(x)
         heads = flat.view(*flat.shape[:-1], -1, body.head_dim)
         q, k, v = torch.split(heads, [body.num_heads, body.num_kv_heads, body.num_kv_heads], -2)
         if body.qk_norm:
             q, k = self.norm("self_attn.q_norm", q), self.norm("self_attn.k_norm", k)
         return rotate(q, cos_sin), rotate(k, cos_sin), v
 
-    def kv(self, x: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values alone, [..., T, K, D], of rows that ask nothing."""
-        body = self._body
-        bias = None if self._qkv_bias is None else self._qkv_bias[body.q_size :]
-        flat = functional.linear(x, self._qkv[body.q_size :], bias)
-        k, v = flat.view(*flat.shape[:-1], -1, body.head_dim).chunk(2, -2)
-        if body.qk_norm:
-            k = self.norm("self_attn.k_norm", k)
-        return rotate(k, cos_sin), v
-
-    def attended(self, mixed: Tensor) -> Tensor:
-        """The output [..., T, H] of attention, before the residual is added."""
-        bias = self._weights.get(f"{self._part}self_attn.o_proj.bias")
-        return functional.linear(mixed, self._weights[f"{self._part}self_attn.o_proj.weight"], bias)
-
     def mlp(self, x: Tensor) -> Tensor:
         """The output [..., T, H] of the MLP for normalised rows, before the residual is added."""
-        gate, up = functional.linear(x, self._gate_up).chunk(2, -1)
-        return functional.linear(functional.silu(gate) * up, self._weights[f"{self._part}mlp.down_proj.weight"])
+        gate, up = self._gate_up(x).chunk(2, -1)
+        return self._down(functional.silu(gate) * up)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """RMS norm over the last dimension."""
         return rms(x, self._weights[f"{self._part}{name}.weight"], self._body.norm_eps)
-
-    def _joined(self, names: list[str]) -> tuple[Tensor, Tensor | None]:
-        weights = [self._weights[f"{self._part}{name}.weight"] for name in names]
-        biases = [self._weights.get(f"{self._part}{name}.bias") for name in names]
-        has_bias = any(bias is not None for bias in biases)
-        known = [
-            weight.new_zeros(len(weight)) if bias is None else bias
-            for weight, bias in zip(weights, biases, strict=True)
-        ]
-        return torch.cat(weights), torch.cat(known) if has_bias else None
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
