@@ -17,7 +17,7 @@ from forerun.distill.trainer import Lesson, Trainer
 from forerun.distill.writer import WrittenText
 from forerun.drafting.heads.block import BlockHead
 from forerun.drafting.heads.eagle import EagleHead
-from forerun.drafting.heads.layer import HeadWeights, attend, plain_linear
+from forerun.drafting.heads.layer import HeadWeights, Linear, attend, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -73,8 +73,7 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, EagleSpec)
-        weights = HeadWeights(self._head.live())
-        head = EagleHead(spec, weights, self._target.table, weights.linear("lm_head"))
+        head = EagleHead(spec, *self._parts())
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
         own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
         sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
@@ -99,8 +98,7 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of blocks behind some tokens, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, BlockSpec)
-        output, size = plain_linear(self._target.output), spec.block_size
-        head = BlockHead(spec, HeadWeights(self._head.live()), self._target.table, output)
+        head, size = BlockHead(spec, *self._parts()), spec.block_size
         num_rows, device = ids_BT.shape[1], ids_BT.device
         num_anchors = max(1, min(num_rows // size, MOST_ROWS // (size - 1) // len(ids_BT)))
         anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(
@@ -127,6 +125,13 @@ class HeadTrainer(Trainer):
         chosen = learnt.nonzero()
         rows = chosen.unbind(1)
         return head.logits(outputs[rows]), torch.stack((chosen[:, 0], follows_BAK[rows]), 1)
+
+    def _parts(self) -> tuple[HeadWeights, Tensor, Linear]:
+        """Weights, embedding and output, of which the last two may be the target's, which do not change."""
+        weights = HeadWeights(self._head.live())
+        own = [name in weights for name in ("embed_tokens.weight", "lm_head.weight")]
+        table = weights["embed_tokens.weight"] if own[0] else self._target.table
+        return weights, table, weights.linear("lm_head") if own[1] else plain_linear(self._target.output)
 
     def _some(self, is_learnt_BR: Tensor, most: int) -> Tensor:
         """[N, 2], at most so many of these rows, at random."""
