@@ -2,11 +2,22 @@
 
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
-from forerun import CheckpointError, ConfigError, DraftHead, DraftModel, Engine, EngineConfig, Parallel, SamplingParams
+from forerun import (
+    CheckpointError,
+    ConfigError,
+    DraftHead,
+    DraftModel,
+    Engine,
+    EngineConfig,
+    NoDrafter,
+    Parallel,
+    SamplingParams,
+)
 from forerun.backends.choose import choose_backend
 from forerun.core.drafter_config import DrafterConfig
 from forerun.drafting.automatic import AutomaticDrafter
@@ -24,9 +35,9 @@ def engine_of(drafter: DrafterConfig) -> Engine:
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
-def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: str) -> None:
+def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Literal["eagle3", "dflash2"]) -> None:
     expected = EagleDrafter if kind == "eagle3" else BlockDrafter
-    with engine_of(DraftModel(model=builtin_head(kind))) as engine:  # type: ignore[arg-type]
+    with engine_of(DraftModel(model=builtin_head(kind))) as engine:
         drafter = engine._drafter
         assert isinstance(drafter, AutomaticDrafter)
         assert [type(one) for one in drafter.drafters.values()] == [expected]
@@ -47,6 +58,18 @@ def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> 
     folder = write_eagle(tmp_path / "head", random_eagle(random.Random(1), target), target)
     with pytest.raises(CheckpointError, match="features of size 20, but builtin has 256"):
         engine_of(DraftHead(model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dflash"]) -> None:
+    params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []
+    for drafter in (NoDrafter(), DraftHead(model=builtin_head(kind), adaptive=False)):
+        config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
+        with Engine(config) as engine:
+            done = engine.generate("Once upon a time", params)
+            texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    assert done.stats.num_drafted > 0
 
 
 def test_a_head_does_not_draft_in_another_process() -> None:

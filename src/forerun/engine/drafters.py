@@ -94,9 +94,9 @@ class DrafterLoader:
                 raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
             return self._load_serial(drafter, self._open(drafter.model), on_progress)
         head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
-        target = Checkpoint.open(open_source(self._config.target), self._config)
+        alone = replace(self._config, **ALONE)
         return load_head(
-            stored, head, self._policies, target, self._config,
+            stored, head, self._policies, Checkpoint.open(open_source(self._config.target), alone), alone,
             capacity=self._max_length + rows_behind(head.verify_width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
