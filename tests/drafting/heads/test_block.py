@@ -114,9 +114,13 @@ TARGET = plain_spec(vocab_size=9)
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("has_pairs", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bool, seed: int) -> None:
-    """Greedy: by the product of the head's probabilities; sampled: by those that the noise gives, place by place."""
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bool, penalty: float, seed: int) -> None:
+    """Greedy: by the product of the head's probabilities; sampled: by those that the noise gives, place by place.
+
+    A penalty counts the tokens drafted before in the same block, and a token that is ruled out is never drafted.
+    """
     rng = random.Random(seed)
     body = random_body(rng, vocab_size=TARGET.vocab_size, num_layers=1)
     pairs = {"pair_rank": 4, "num_pairs": 4} if has_pairs else {"pair_rank": 0, "num_pairs": 0}
@@ -129,7 +133,8 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     drafter = BlockDrafter(
         runner, config, TreePolicy(looks_up=False), target_vocab_size=TARGET.vocab_size, taps=range(spec.num_taps)
     )
-    text, params = [3, 1, 4, 1, 5], SamplingParams(temperature=temperature)
+    text, bias = [3, 1, 4, 1, 5], {2: -1000.0} if penalty else {}
+    params = SamplingParams(temperature=temperature, presence_penalty=penalty, logit_bias=bias)
     noise = KeyedNoise(11, TARGET.vocab_size, device="cpu") if temperature else None
     drafter.begin(text, params, noise)
     shape = (4, spec.num_taps, TARGET.hidden_size)
@@ -145,6 +150,8 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
             total = 0.0
             for depth, token in enumerate(path):
                 scores = logits_after(replace(spec), arrays, outputs, depth, (5, *path)[depth])
+                scores = scores - penalty * np.isin(np.arange(TARGET.vocab_size), path[:depth])
+                scores[list(bias)] -= 1000.0
                 if noise is not None:
                     scores = scores / temperature + gumbel(11, len(text) + depth, TARGET.vocab_size)
                 total += scores[token] - math.log(np.exp(scores).sum())
