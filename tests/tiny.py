@@ -12,7 +12,7 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.decoding.decoder import Round
+from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
@@ -138,8 +138,9 @@ def decode_rounds(
 ) -> list[Round]:
     """One request, round by round, as the engine runs it."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
-    target.sync(prompt_ids[:-1])
     drafter.begin(prompt_ids, params, noise)
+    for _ in prefill(target, Request(prompt_ids=prompt_ids, params=params, noise=noise), drafter):
+        pass
     side = Verifier(target, params, prompt_ids, noise)
     return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
 

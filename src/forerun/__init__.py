@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from forerun.core.config import EngineConfig, SamplingParams
     from forerun.core.drafter_config import (
         Automatic,
+        DraftHead,
         DraftModel,
         LayerSkip,
         NoDrafter,
@@ -41,6 +42,7 @@ _HOMES = {
     "forerun.core.config": ("EngineConfig", "SamplingParams"),
     "forerun.core.drafter_config": (
         "Automatic",
+        "DraftHead",
         "DraftModel",
         "LayerSkip",
         "NoDrafter",
@@ -74,6 +76,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflowError",
     "DecodeStep",
+    "DraftHead",
     "DraftModel",
     "DrafterState",
     "DrafterUnreachableError",

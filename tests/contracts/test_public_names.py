@@ -14,6 +14,7 @@ EXPECTED = {
     "Automatic",
     "LayerSkip",
     "NoDrafter",
+    "DraftHead",
     "DraftModel",
     "Parallel",
     "PromptLookup",

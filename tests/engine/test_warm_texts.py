@@ -20,11 +20,12 @@ from forerun import (
     TokenRecycling,
 )
 from forerun.core.config import SAVED_BYTES
-from forerun.core.drafter_config import DrafterConfig
+from forerun.core.drafter_config import DrafterConfig, DraftHead
 from forerun.core.shared_length import shared_length
 from forerun.core.steps import DraftedTree
 from forerun.model.runner import LEAST_ROWS
 from forerun.text.tokenizer import Tokenizer
+from tests.drafting.heads.published import builtin_head
 from tests.marks import rest_slow
 from tests.varied import engine_with
 
@@ -36,6 +37,8 @@ DRAFTERS: dict[str, DrafterConfig] = {
     "parallel": Parallel(draft=DraftModel()),
     "layer_skip": LayerSkip(adaptive=False, search="off"),
     "auto": Automatic(),
+    "eagle3": DraftHead(model=builtin_head("eagle3"), adaptive=False),
+    "dflash": DraftHead(model=builtin_head("dflash"), adaptive=False),
 }
 SYSTEM = ("You write short and simple programs, with names that say what things are, and no comments at all.\n", "")
 ASKED = (

@@ -26,6 +26,8 @@ from forerun import (
     SamplingParams,
     TokenRecycling,
 )
+from forerun.core.drafter_config import DraftHead
+from tests.drafting.heads.published import builtin_head
 
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
@@ -42,6 +44,8 @@ DRAFTERS = {
     "layer_skip int4": LayerSkip(weights="int4"),
     "parallel": Parallel(),
     "auto": Automatic(),
+    "eagle3": DraftHead(model=builtin_head("eagle3"), adaptive=False),
+    "dflash": DraftHead(model=builtin_head("dflash"), adaptive=False),
 }
 KINDS = (
     SamplingParams(max_new_tokens=24, ignore_eos=True),

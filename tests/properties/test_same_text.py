@@ -11,16 +11,29 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import TokenRecycling
+from forerun.core.drafter_config import DraftHead, TokenRecycling
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
+from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
+from tests.drafting.heads.random_heads import (
+    block_head,
+    block_tensors,
+    eagle_head,
+    eagle_tensors,
+    random_block,
+    random_body,
+    random_eagle,
+)
+from tests.drafting.heads.runners import runner_of
 from tests.drafting.mapped import mapped_model, random_map
 from tests.marks import rest_slow, rest_soak
 from tests.random_settings import edited, random_params
@@ -137,7 +150,33 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
             case.drafter.policies.tree,
             target_vocab_size=case.spec.vocab_size,
         ),
+        **(heads_of(case) if case.number % 3 == 0 else {}),
     }
+
+
+def heads_of(case: Case) -> dict[str, Drafter]:
+    """A random EAGLE-3 head with a part of the target's tokens, and a random DFlash or DFlash 2 head."""
+    rng, target, tree = random.Random(f"heads {case.number}"), case.spec, case.drafter.policies.tree
+    config = DraftHead(
+        model="-", verify_width=case.drafter.config.verify_width, draft_width=case.drafter.config.draft_width,
+        depth=case.drafter.config.depth, adaptive=rng.random() < 0.5,
+    )  # fmt: skip
+    target_ids = torch.tensor(sorted(rng.sample(range(target.vocab_size), rng.randint(1, target.vocab_size))))
+    eagle = random_eagle(rng, target, body=random_body(rng, vocab_size=len(target_ids)))
+    block = random_block(rng, target)
+    one_step = eagle_head(eagle, eagle_tensors(eagle, target, case.number))
+    one_block = block_head(block, block_tensors(block, target, case.number))
+    return {
+        "eagle3": EagleDrafter(
+            runner_of(eagle.body, lambda cache: EagleExecutor(one_step, cache)), config, tree,
+            target_vocab_size=target.vocab_size, taps=eagle.taps(target.num_layers),
+            vocabulary=head_vocabulary(target_ids, target.vocab_size),
+        ),
+        "dflash": BlockDrafter(
+            runner_of(block.body, lambda cache: BlockExecutor(one_block, cache)), config, tree,
+            target_vocab_size=target.vocab_size, taps=block.taps(target.num_layers),
+        ),
+    }  # fmt: skip
 
 
 def predicted(case: Case, expected: list[int]) -> PredictedDrafter:
@@ -181,7 +220,7 @@ def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
 def assert_all_drafted(totals: Counter[str]) -> None:
     """Equal texts say nothing about a drafter that never had a token accepted."""
     of_models = ("draft_model equal", "draft_model other", "draft_model mapped")
-    for name in (*of_models, "prompt_lookup", "recycling", "predicted"):
+    for name in (*of_models, "prompt_lookup", "recycling", "eagle3", "dflash", "predicted"):
         assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
         assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
     assert totals["draft_model adversarial: drafted"] > 0

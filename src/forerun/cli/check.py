@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model
+from forerun.cli.head_sheet import head_fault, head_rows, head_to_dict
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 from forerun.speculation.economy.costs import LEAST_RATIO
 
 if TYPE_CHECKING:
+    from forerun.checkpoints.source import CheckpointSource
     from forerun.text.vocabulary import VocabularyMatch
 
 MAX_LISTED: Final = 5
@@ -26,6 +29,10 @@ def check(
     from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
 
     sources = [find_model(name) for name in (target, draft)]
+    head = find_head(sources[1])
+    if head is not None:
+        _check_head(head, sources[0], as_json=as_json)
+        return
     sheets = [read_sheet(source) for source in sources]
     match = compare_vocabularies(*(Vocabulary.of(source.tokenizer()) for source in sources))
     fault = _map_fault(sheets)
@@ -36,6 +43,21 @@ def check(
     else:
         print_rows([("fits", fit.value), *([] if why is None else [("why", why)]), *_rows(sheets, match)])
     if fit is Fit.NONE:
+        raise typer.Exit(INCOMPATIBLE)
+
+
+def _check_head(head: StoredHead, source: "CheckpointSource", *, as_json: bool) -> None:
+    """Print whether a draft head was made for a target of these sizes; its words are the target's own."""
+    target = source.spec()
+    why = head_fault(head, target, source.name)
+    ratio = target.num_parameters / head.num_parameters
+    if as_json:
+        print(json.dumps(head_to_dict(head) | {"fits": why is None, "why": why, "size_ratio": ratio}))
+    else:
+        rows = [("fits", "yes" if why is None else "no"), *([] if why is None else [("why", why)])]
+        rows += [("target", f"{source.name}, {count(target.num_parameters)} parameters"), *head_rows(head, ())]
+        print_rows([*rows, ("size ratio", f"{ratio:.1f}")])
+    if why is not None:
         raise typer.Exit(INCOMPATIBLE)
 
 

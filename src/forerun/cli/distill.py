@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forerun.distill.report import DistillReport
     from forerun.distill.run import Distillation
 
+DraftKindName = Literal["model", "eagle3", "dflash"]
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 
@@ -49,6 +50,9 @@ def distill(
     questions: Annotated[
         list[Path] | None, option("--questions", help="Question file the target also answers. Repeatable.")
     ] = None,
+    kind: Annotated[
+        DraftKindName, option("--kind", help="A small Llama, or a head on the target's features.")
+    ] = "model",
     layers: Annotated[int | None, option("--layers", help="Layers of the draft [by the cost of a pass].")] = None,
     hidden_size: Annotated[int | None, option("--hidden-size", help="Hidden size of the draft [the target's].")] = None,
     vocab_size: Annotated[
@@ -67,7 +71,7 @@ def distill(
     config = DistillConfig(
         engine=settle_device(EngineConfig(target=target, **engine_settings(machine))),
         out=out, time=seconds, text=tuple(text or ()), questions=asked, layers=layers, hidden_size=hidden_size,
-        vocab_size=vocab_size, seed=seed,
+        vocab_size=vocab_size, seed=seed, kind=kind,
     )  # fmt: skip
     distillation = Distillation(config)
     with StopOnInterrupt() as stop, drawing() as draw:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model
+from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
@@ -25,8 +27,15 @@ def inspect(
     from forerun.planner.roofline import known_models  # slow to import
 
     spec = None if Path(model).expanduser().exists() else known_models().get(model)
-    known = None if spec is None else ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
-    sheet = known or read_sheet(find_model(model))
+    if spec is not None:
+        sheet = ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
+    else:
+        source = find_model(model)
+        head = find_head(source)
+        if head is not None:
+            print(json.dumps(head_to_dict(head))) if as_json else print_rows(head_rows(head, source.files()))
+            return
+        sheet = read_sheet(source)
     shares = [] if ranks is None or sheet.spec is None else rank_sheets(sheet.spec, ranks, sheet.element_bytes)
     if as_json:
         print(json.dumps(sheet.to_dict() | ({} if ranks is None else {"ranks": shares})))

@@ -62,6 +62,44 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftHead:
+    """A tree by a small network that reads the target's own features: EAGLE-3, DFlash or DFlash 2, by its files.
+
+    A `DraftModel` whose `model` is such a head is understood as this.
+
+    Args:
+        model: folder or GGUF file of the head, or its hub name.
+        verify_width, draft_width, depth, adaptive: as of `DraftModel`. A DFlash head needs one pass for the whole tree,
+            so `draft_width` and `depth` have no effect on it.
+    """
+
+    model: str
+    verify_width: int = 16
+    draft_width: int = 8
+    depth: int = 8
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        require_shape(self)
+
+    @classmethod
+    def of(cls, draft: DraftModel) -> "DraftHead":
+        """The head that was named as a draft model."""
+        return cls(
+            model=draft.model, verify_width=draft.verify_width, draft_width=draft.draft_width, depth=draft.depth,
+            adaptive=draft.adaptive,
+        )  # fmt: skip
+
+    @property
+    def shape(self) -> DraftModel:
+        """The same settings of a draft model."""
+        return DraftModel(
+            model=self.model, verify_width=self.verify_width, draft_width=self.draft_width, depth=self.depth,
+            adaptive=self.adaptive,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLookup:
     """Continuations of earlier occurrences of the last few tokens; no model at all.
 
@@ -203,9 +241,10 @@ def paper_layer_skip() -> LayerSkip:
     return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
-DrafterConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
+NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
+DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name of its own: it is found by its files
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "recycling", "layer_skip"]
-DRAFTERS: Final[Mapping[DrafterName, type[DrafterConfig]]] = {
+DRAFTERS: Final[Mapping[DrafterName, type[NamedConfig]]] = {
     "none": NoDrafter,
     "auto": Automatic,
     "draft_model": DraftModel,

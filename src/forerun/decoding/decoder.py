@@ -127,12 +127,15 @@ def prefill(target: Runner, request: Request, drafter: Drafter | None) -> Genera
     """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
     prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
     target.recall(prompt_ids, request.owner)
-    passes = target.read(prompt_ids)
-    num_reused = num_read = next(passes)
+    passes = target.read(prompt_ids, () if drafter is None else drafter.taps)
+    num_reused, _ = next(passes)
+    num_read = num_reused
     while num_read < num_tokens:
         yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
-        num_read = next(passes)
+        first, (num_read, features) = num_read, next(passes)
         if drafter is not None:
+            if features is not None:
+                drafter.read_features(first, features)
             drafter.prefill()
     while drafter is not None and drafter.prefill():
         pass

@@ -79,8 +79,11 @@ class Verifier:
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
             choice=None if needs_logits else self._choice,
+            taps=() if drafter is None else drafter.taps,
         )
         output = self._run(inputs, drafter)
+        if drafter is not None and output.features is not None:
+            drafter.observe_features(prefix_len, output.features)
         if output.best is not None:
             return Choices.of(output.best)
         logits = output.logits
@@ -108,7 +111,8 @@ class Verifier:
         if drafter is None or extended is inputs:
             return output
         drafter.observe(output.logits[num_rows:])
-        return ForwardOutput(logits=output.logits[:num_rows])
+        features = None if output.features is None else output.features[:num_rows]
+        return ForwardOutput(logits=output.logits[:num_rows], features=features)
 
     def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
         """The verified tree and its choices.

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import require
 
+HeadKind = Literal["eagle3", "dflash"]
+DraftKind = Literal["model", "eagle3", "dflash"]
 LEAST_TIME_S: Final = 5.0
 SAVE_EVERY_S: Final = 25.0  # a killed run loses no more than a minute, with room for a slow disk and a slow pass
 
@@ -25,6 +27,7 @@ class DistillConfig:
         layers, hidden_size, vocab_size: sizes of the draft; None: chosen to suit the target.
         other_devices: devices on which further processes write texts; None: all other GPUs if the device is "cuda".
         save_every_s: seconds between saves, the most that a killed run loses.
+        kind: "model" is a small Llama, "eagle3" and "dflash" are heads on the target's features.
     """
 
     engine: EngineConfig
@@ -38,12 +41,17 @@ class DistillConfig:
     seed: int = 1
     other_devices: tuple[str, ...] | None = None
     save_every_s: float = SAVE_EVERY_S
+    kind: DraftKind = "model"
 
     def __post_init__(self) -> None:
         require(self.time >= LEAST_TIME_S, f"time {self.time:g} must be >= {LEAST_TIME_S:g} seconds")
         for name in ("layers", "hidden_size", "vocab_size"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} {value} must be >= 1")
+        is_fixed = self.kind == "model" or self.hidden_size is None
+        require(is_fixed, f"hidden_size {self.hidden_size} of a head must be left out: it is the target's")
+        require(self.kind != "eagle3" or self.layers in (None, 1), f"layers {self.layers} of an EAGLE-3 head must be 1")
+        require(self.kind != "dflash" or self.vocab_size is None, "a DFlash head has all of its target's tokens")
 
     @property
     def run_folder(self) -> Path:

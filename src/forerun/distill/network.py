@@ -4,13 +4,16 @@ Legend: B texts, T rows of each, S slots of its cache, Q query heads, K key/valu
 V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from forerun.core.head_spec import HeadSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
@@ -65,6 +68,28 @@ class Network(nn.Module):
 
     def hidden(self, ids_BT: Tensor, cache: TextCache | None = None) -> Tensor:
         """The normed hidden states [B, T, H] of the rows, which follow the texts in `cache` if there is one."""
+        x = deque(self._streams(ids_BT, cache), 1)[0]
+        if cache is not None:
+            cache.lengths += ids_BT.shape[1]
+        return self._norm("final_norm", x)
+
+    def features(self, ids_BT: Tensor, layers: Sequence[int]) -> Tensor:
+        """[B, T, F, H], the residual stream after each of these layers, of whole texts."""
+        streams = list(islice(self._streams(ids_BT, None), max(layers) + 1))
+        return torch.stack([streams[layer] for layer in layers], -2)
+
+    @property
+    def table(self) -> Tensor:
+        """The embedding [V, H]."""
+        return self._weight("embedding.weight")
+
+    @property
+    def output(self) -> Tensor:
+        """The output's weight [V, H]."""
+        return self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight")
+
+    def _streams(self, ids_BT: Tensor, cache: TextCache | None) -> Iterator[Tensor]:
+        """The residual stream [B, T, H] after each layer."""
         begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
         seen_B1TS = None if cache is None else cache.begin_pass(ids_BT.shape[1])
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
@@ -75,15 +100,11 @@ class Network(nn.Module):
             h = self._linear(f"layers.{layer}.gate_up", self._norm(f"layers.{layer}.mlp_norm", x))
             gate, up = h.chunk(2, -1)
             x = x + self._linear(f"layers.{layer}.mlp_out", functional.silu(gate) * up)
-        if cache is not None:
-            cache.lengths += ids_BT.shape[1]
-        return self._norm("final_norm", x)
+            yield x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] of hidden states."""
-        return functional.linear(
-            hidden, self._weight("embedding.weight" if self.spec.tied_embeddings else "head.weight")
-        )
+        return functional.linear(hidden, self.output)
 
     def _attention(
         self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None, seen_B1TS: Tensor | None
@@ -125,6 +146,24 @@ class Network(nn.Module):
             )
         table = self._rope[positions_BT].to(like.dtype)[:, None]
         return table[..., 0, :], table[..., 1, :]
+
+
+class HeadNetwork(nn.Module):
+    """The weights of a head by their published names."""
+
+    def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.spec = spec
+        self._weights = nn.ParameterDict({in_dict(name): nn.Parameter(value) for name, value in weights.items()})
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Every weight, keyed by its name, without gradients."""
+        return {name: value.detach() for name, value in self.live().items()}
+
+    def live(self) -> dict[str, Tensor]:
+        """Every weight, keyed by its name."""
+        return {name.replace("/", "."): value for name, value in self._weights.items()}
 
 
 def in_dict(name: str) -> str:

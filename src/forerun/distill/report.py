@@ -11,7 +11,10 @@ from forerun import __version__
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun.distill.assess import DraftWorth
+from forerun.distill.config import DraftKind
 from forerun.distill.trainer import Score
+
+WORDS: Final = {"model": "A small Llama", "eagle3": "An EAGLE-3 head", "dflash": "A DFlash head"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class DistillReport:
         num_learnt_tokens: tokens trained on, repetitions counted.
         score: on held-out texts.
         worth: one entry per temperature; empty if no opening was held out.
+        kind: of the draft; `spec` are the sizes of a head's layers.
     """
 
     target: str
@@ -39,6 +43,7 @@ class DistillReport:
     target_vocab_size: int
     score: Score
     worth: Sequence[DraftWorth]
+    kind: DraftKind = "model"
 
     def write(self, folder: Path) -> None:
         """Write report.json, and the model card beside the draft."""
@@ -51,8 +56,8 @@ class DistillReport:
         picture = "\n![loss and acceptance](distill/curves.png)\n" if has_picture else ""
         return f"""# A draft for {self.target}
 
-A small Llama that guesses ahead for {self.target} (identity {self.identity}), made by `forerun distill` {__version__}.
-It is of no use alone:
+{WORDS[self.kind]} that guesses ahead for {self.target} (identity {self.identity}), made by `forerun distill`
+{__version__}. It is of no use alone:
 
 ```bash
 forerun generate --model {self.target} --draft .

@@ -28,11 +28,13 @@ from forerun.distill.draft_shape import (
 )
 from forerun.distill.folder import write_draft
 from forerun.distill.gathering import Gathering, is_wanted, writing_elsewhere
-from forerun.distill.network import Network, fastest_dtype, read_network
+from forerun.distill.head_folder import write_head
+from forerun.distill.head_shape import choose_head, initial_head
+from forerun.distill.network import HeadNetwork, Network, fastest_dtype, read_network
 from forerun.distill.openings import Openings, require_known
 from forerun.distill.reader import read_given
 from forerun.distill.report import DistillReport, draw_curves
-from forerun.distill.run_place import RunLog, RunPlace, SavedDraft, require_room
+from forerun.distill.run_place import RunLog, RunPlace, SavedDraft, SavedHead, require_room
 from forerun.distill.text_store import MAIN, TextStore
 from forerun.distill.trainer import Score, require_optimizer
 from forerun.distill.training import Texts, Training
@@ -78,7 +80,8 @@ class Distillation:
         require_room(config, spec)
         folder, self._name = config.run_folder, name
         self._store = partial(TextStore, folder / "texts", name)
-        self._saved = SavedDraft(folder / "training.safetensors")
+        path = folder / "training.safetensors"
+        self._saved = SavedDraft(path) if config.kind == "model" else SavedHead(path, self._read_target)
         self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
 
     def run(self, on_progress: OnProgress) -> DistillReport:
@@ -108,7 +111,8 @@ class Distillation:
     def _run(self, on_progress: OnProgress) -> tuple[Training, Texts]:
         store, until_s = self._store(), WRITING_SHARE * self._config.time
         if store.seconds < until_s or not self._saved.exists:
-            target_s = None if self._saved.exists or self._is_sized else self._times.of_target()
+            is_chosen = self._saved.exists or self._is_sized or self._config.kind != "model"
+            target_s = None if is_chosen else self._times.of_target()
             target = self._read_target()
 
             def tell(seconds: float, num_texts: int) -> None:
@@ -150,7 +154,14 @@ class Distillation:
         frame = self.openings.frame
         always = [*self._stops, *(frame.after if frame is not None else ())]
         size = self._config.vocab_size or enough_tokens(counts_V)
+        if self._config.kind == "dflash":
+            size = self._spec.vocab_size
         vocabulary = choose_vocabulary(counts_V, size, always, weights["embedding.weight"])
+        if self._config.kind != "model":
+            head = choose_head(self._spec, self._config.kind, vocabulary, counts_V, self._config.layers)
+            first = initial_head(head, weights, self._spec.num_layers, vocabulary, self._config.seed)
+            self._saved.create(head, vocabulary, first)
+            return
         draft = self._choose_sizes(len(vocabulary.target_ids), target_s)
         start = initial_weights(self._spec, weights, draft, vocabulary, self._config.seed)
         self._saved.create(draft, vocabulary, start)
@@ -175,7 +186,10 @@ class Distillation:
         training.run(total_s, config.save_every_s, tell)
         draw_curves(self._log.read(), self._picture)
         network, vocabulary = training.trainer.network, training.trainer.vocabulary
-        write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
+        if isinstance(network, HeadNetwork):
+            write_head(config.out, network.spec, network.weights, vocabulary)
+        else:
+            write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
         return training, texts
 
     def _tell(self, on_progress: OnProgress, doing: str, seconds: float, detail: str) -> None:
@@ -183,6 +197,7 @@ class Distillation:
 
     def _report(self, training: Training, texts: Texts, on_progress: OnProgress) -> DistillReport:
         """Measure the draft, and write the report and the model card."""
+        network = training.trainer.network
         config, prompts = self._config, prompts_of(texts.held_out, self.openings)
         doing = partial(self._tell, on_progress, "what the draft brings is measured", config.time, "")
         max_s = min(max(ASSESSED_SHARE * config.time, MIN_ASSESSED_S), MAX_ASSESSED_S)
@@ -195,7 +210,8 @@ class Distillation:
             num_texts=len(texts.all),
             num_tokens=sum(len(text.token_ids) for text in texts.all),
             num_learnt_tokens=training.trainer.num_tokens,
-            spec=training.trainer.network.spec,
+            spec=network.spec.body if isinstance(network, HeadNetwork) else network.spec,
+            kind=config.kind,
             target_vocab_size=self._spec.vocab_size,
             score=training.score,
             worth=worth,

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from forerun.core.disk_room import free_bytes
 from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.config import DistillConfig
-from forerun.distill.network import Network
+from forerun.distill.head_trainer import HeadTrainer
+from forerun.distill.network import HeadNetwork, Network
 from forerun.distill.trainer import Trainer
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -78,6 +80,7 @@ class RunPlace:
         return found is not None
 
     def _require_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        found = {"kind": "model", **found}  # earlier versions made nothing else
         differing = [name for name, value in wanted.items() if found.get(name) != value and name != "target"]
         if "identity" in differing:
             raise ConfigError(
@@ -99,6 +102,7 @@ def settings_of(config: DistillConfig, identity: str) -> dict[str, Any]:
         "identity": identity,
         "chat_template": config.engine.chat_template,
         "seed": config.seed,
+        "kind": config.kind,
         "layers": config.layers,
         "hidden_size": config.hidden_size,
         "vocab_size": config.vocab_size,
@@ -183,7 +187,7 @@ class SavedDraft:
     def exists(self) -> bool:
         return self._path.exists()
 
-    def create(self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
+    def create(self, spec: ModelSpec | HeadSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
         """Write a draft that is not yet trained."""
         self._write(spec, vocabulary, weights, {}, {"trained_s": 0.0, "num_tokens": 0})
 
@@ -202,7 +206,6 @@ class SavedDraft:
             with safe_open(self._path, "pt", device=device) as file:
                 notes = json.loads((file.metadata() or {})["notes"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            spec = ModelSpec(**{**notes["spec"], "rope": RopeSpec(**notes["spec"]["rope"])})
             vocabulary = VocabularyMap(**{name: tensors.pop(name) for name in MAP_IDS})
             weights = {
                 name.removeprefix(WEIGHT): tensors.pop(name) for name in list(tensors) if name.startswith(WEIGHT)
@@ -211,17 +214,47 @@ class SavedDraft:
             raise CheckpointError(
                 f"{self._path} cannot be read ({error}): delete it, and a draft is trained anew on the texts beside it"
             ) from error
-        trainer = Trainer(Network(spec, weights), vocabulary, device=device)
+        trainer = self._trainer(notes["spec"], weights, vocabulary, device)
         if tensors:
             trainer.restore(tensors, notes["num_tokens"])
         return trainer, notes["trained_s"]
 
+    def _trainer(
+        self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
+    ) -> Trainer:
+        return Trainer(Network(read_spec(spec), weights), vocabulary, device=device)
+
     def _write(
-        self, spec: ModelSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor], state: Mapping[str, Tensor],
-        notes: dict[str, Any],
+        self, spec: ModelSpec | HeadSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor],
+        state: Mapping[str, Tensor], notes: dict[str, Any],
     ) -> None:  # fmt: skip
         """Replace the file as a whole."""
         ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
         tensors = {**ids, **{WEIGHT + name: value for name, value in weights.items()}, **state}
         plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         write_whole(self._path, save(plain, {"notes": json.dumps({"spec": asdict(spec), **notes})}), makes_folder=True)
+
+
+class SavedHead(SavedDraft):
+    """The file of a head in training.
+
+    Args:
+        read_target: reads the target, whose features the head learns from.
+    """
+
+    def __init__(self, path: Path, read_target: Callable[[], Network]) -> None:
+        super().__init__(path)
+        self._read_target = read_target
+
+    def _trainer(
+        self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
+    ) -> Trainer:
+        kind = BlockSpec if "block_size" in spec else EagleSpec
+        lists = {name: tuple(value) for name, value in spec.items() if isinstance(value, list)}
+        head = kind(**{**spec, **lists, "body": read_spec(spec["body"])})
+        return HeadTrainer(HeadNetwork(head, weights), vocabulary, self._read_target(), device=device)
+
+
+def read_spec(spec: dict[str, Any]) -> ModelSpec:
+    """The sizes in a saved draft."""
+    return ModelSpec(**{**spec, "rope": RopeSpec(**spec["rope"])})

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from forerun.core.errors import ConfigError
-from forerun.distill.network import Network, fastest_dtype
+from forerun.distill.network import HeadNetwork, Network, fastest_dtype
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -95,7 +95,7 @@ class Trainer:
         num_tokens: tokens trained on, repetitions counted.
     """
 
-    def __init__(self, network: Network, vocabulary: VocabularyMap, *, device: str) -> None:
+    def __init__(self, network: Network | HeadNetwork, vocabulary: VocabularyMap, *, device: str) -> None:
         self.network, self.vocabulary, self._device = network.to(device), vocabulary, device
         self.num_tokens = 0
         named = list(network.named_parameters())
@@ -162,6 +162,7 @@ class Trainer:
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The draft's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
+        assert isinstance(self.network, Network), "a head learns in another way"
         ids_BT, is_learnt_BT = self._pad(texts)
         dtype = fastest_dtype(self._device)
         with torch.autocast(torch.device(self._device).type, torch.bfloat16, enabled=dtype is torch.bfloat16):

@@ -41,6 +41,9 @@ class AutomaticDrafter(Drafter):
         self.drafters, self._known, self._saved_s = drafters, known, saved_s
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
+        tapped = {drafter.taps for drafter in drafters.values() if drafter.taps}
+        assert len(tapped) <= 1, f"drafters that need other layers' features: {tapped}"
+        self.taps = next(iter(tapped), ())
         self._num_rounds = 0
         free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
         self.chooser = Chooser(tuple(drafters), free, known)
@@ -113,6 +116,14 @@ class AutomaticDrafter(Drafter):
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         for drafter in self.drafters.values():
             drafter.observe_successors(tree, successors)
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        for drafter in self.drafters.values():
+            drafter.read_features(place, features)
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        for drafter in self.drafters.values():
+            drafter.observe_features(place, features)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root, name = acceptance.bonus_token, self.chooser.turn.drafter

@@ -6,6 +6,7 @@ from typing import assert_never
 from forerun.core.drafter_config import (
     Automatic,
     DrafterConfig,
+    DraftHead,
     DraftModel,
     LayerSkip,
     NoDrafter,
@@ -16,6 +17,8 @@ from forerun.core.drafter_config import (
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.none import NoneDrafter
@@ -24,6 +27,7 @@ from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import HelloCheck, WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.model.vocabulary_map import VocabularyMap
@@ -39,6 +43,7 @@ def build_drafter(
     supply: WorkerSupply | None = None,
     check: HelloCheck | None = None,
     shared: SharedCacheRunner | None = None,
+    taps: Sequence[int] = (),
     known: Sequence[NamedSet] = (),
 ) -> Drafter:
     """A drafter for `target`.
@@ -49,6 +54,7 @@ def build_drafter(
         supply: connections to the drafter process, if the config has one.
         check: checks that such a process is compatible.
         shared: the target, for self-drafting.
+        taps: the target's layers whose outputs a head reads; `draft_runner` holds the head.
         known: skip sets found earlier for this target.
     """
     match config:
@@ -63,6 +69,8 @@ def build_drafter(
             return DraftModelDrafter(
                 draft_runner, config, policies.tree, target_vocab_size=target.vocab_size, vocabulary=vocabulary
             )
+        case DraftHead():
+            return head_drafter(config, policies.tree, target.vocab_size, draft_runner, vocabulary, taps)
         case Parallel():
             assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
             return ParallelDrafter(
@@ -75,3 +83,13 @@ def build_drafter(
             raise AssertionError("it holds several drafters, each of which is built here")
         case _:
             assert_never(config)
+
+
+def head_drafter(
+    config: DraftHead, tree: TreePolicy, target_vocab_size: int, runner: Runner | None,
+    vocabulary: VocabularyMap | None, taps: Sequence[int],
+) -> Drafter:  # fmt: skip
+    """The drafter of a head, by the kind of head that the runner holds."""
+    assert runner is not None, "a head needs its runner"
+    kind = BlockDrafter if isinstance(runner.executor, BlockExecutor) else EagleDrafter
+    return kind(runner, config, tree, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary)

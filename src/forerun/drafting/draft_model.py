@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
-from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
+from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows, OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.drafting.guessed_tree import GuessedTree
@@ -30,6 +30,7 @@ class DraftModelDrafter(Drafter):
         *,
         target_vocab_size: int,
         vocabulary: VocabularyMap | None = None,
+        rows: DraftRows | None = None,
     ) -> None:
         self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
         self._guessed = GuessedTree(
@@ -38,14 +39,14 @@ class DraftModelDrafter(Drafter):
             draft_width=config.draft_width,
             calibrates=config.adaptive,
         )
-        rows = OwnRows(runner, serial_rows(config))
+        rows = rows or OwnRows(runner, serial_rows(config))
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
         self._runner, self._config, self._policy, self._owner = runner, config, policy, ""
         self._row_s = 0.0  # seconds of prefill per row
 
     @property
-    def round_plan(self) -> RoundPlan:
+    def round_plan(self) -> RoundPlan | None:
         return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary)
 
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:

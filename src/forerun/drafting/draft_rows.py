@@ -64,7 +64,7 @@ class DraftRows:
             num_logit_rows=len(batch),
             skipped=skipped,
         )
-        return self.runner.forward(inputs).logits
+        return self._run(tree, batch, inputs)
 
     def begin(self, text: list[int], owner: str) -> None:
         """Start a request of this owner; the root is the last token of `text`."""
@@ -88,6 +88,9 @@ class DraftRows:
     def forget(self) -> None:
         """Drop all cached texts, if the cache is the draft's."""
         return
+
+    def _run(self, tree: TokenTree, batch: list[int], inputs: ForwardInput) -> Tensor:
+        return self.runner.forward(inputs).logits
 
     def _forget_nodes(self) -> None:
         self._rows: dict[int, int] = {}  # expanded node to its row

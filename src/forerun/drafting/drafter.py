@@ -84,11 +84,13 @@ class Drafter(Protocol):
         verify_width: the most nodes a proposal may have, including the root.
         adds_rows: `extend` must be called before every verification.
         num_successors: how many of the target's likeliest next tokens `observe_successors` needs for each verified row.
+        taps: the target's layers, ascending, whose outputs `read_features` and `observe_features` need.
     """
 
     verify_width: int
     adds_rows: bool = False
     num_successors: int = 0
+    taps: tuple[int, ...] = ()
 
     @property
     def process_id(self) -> int | None:
@@ -159,6 +161,18 @@ class Drafter(Protocol):
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         """Use the target's likeliest tokens after every node of the verified tree, by its unshaped logits."""
+        return
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        """Use the target's features of committed tokens, see `ForwardOutput`; the first is at this place in the text.
+
+        The target reads a prompt pass by pass, and only what its cache lacks, so features may begin anywhere.
+        """
+        return
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        """Use the target's features of a verified tree: of the root, which is at this place in the text, and of the
+        other nodes, of which the next `accept` or `note` says which were accepted."""
         return
 
     @abstractmethod

@@ -42,7 +42,7 @@ class PredictedDrafter(Drafter):
     """
 
     def __init__(self, other: Drafter, pace: Pace | None = None) -> None:
-        self.verify_width, self._other = other.verify_width, other
+        self.verify_width, self.taps, self._other = other.verify_width, other.taps, other
         self._chain = LookupChain(num_tokens=max(0, other.verify_width - 1), prior_rate=EXPECTED_RATE)
         self._rule = None if pace is None else WidthRule(pace, None)
         self._other_tokens = 0.0  # tokens per round of the other drafter, a running mean
@@ -84,6 +84,12 @@ class PredictedDrafter(Drafter):
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._other.observe_successors(tree, successors)
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        self._other.read_features(place, features)
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        self._other.observe_features(place, features)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         report = DraftReport(drafted_by=PREDICTION, guessers=PREDICTED)

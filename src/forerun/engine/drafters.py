@@ -5,18 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
     Automatic,
     DrafterConfig,
+    DraftHead,
     DraftModel,
     LayerSkip,
     Parallel,
     PromptLookup,
     TokenRecycling,
 )
-from forerun.core.errors import VocabularyError
+from forerun.core.errors import CheckpointError, ConfigError, VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
@@ -29,6 +31,7 @@ from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.messages import Hello
+from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
@@ -72,8 +75,8 @@ class DrafterLoader:
                 target = load_target(rows_behind_text(drafter, self._policies.skip))
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
                 return self_drafter(drafter, self._policies, checkpoint, target), target
-            case DraftModel():
-                built = self._load_serial(drafter, self._open(drafter.model), on_progress)
+            case DraftModel() | DraftHead():
+                built = self._load_model_or_head(drafter, on_progress)
             case Parallel():
                 built = self._start_parallel(drafter)
             case Automatic():
@@ -83,6 +86,20 @@ class DrafterLoader:
         if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
         return built, load_target(rows_behind(built.verify_width))
+
+    def _load_model_or_head(self, drafter: DraftModel | DraftHead, on_progress: Progress | None) -> Drafter:
+        stored = find_head(open_source(drafter.model))
+        if stored is None:
+            if isinstance(drafter, DraftHead):
+                raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
+            return self._load_serial(drafter, self._open(drafter.model), on_progress)
+        head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
+        alone = replace(self._config, **ALONE)
+        return load_head(
+            stored, head, self._policies, Checkpoint.open(open_source(self._config.target), alone), alone,
+            capacity=self._max_length + rows_behind(head.verify_width),
+            cache_bytes=self._cache_bytes_of(stored.spec.body),
+        )  # fmt: skip
 
     def _load_several(self, on_progress: Progress | None) -> Drafter:
         """The package's draft model for the target, if there is one, and recycling, which are both cheap to load."""
@@ -145,6 +162,11 @@ class DrafterLoader:
         """The draft model's command-line flags for the process. Errors are raised here, where the user sees them."""
         match draft:
             case DraftModel():
+                if find_head(open_source(draft.model)) is not None:
+                    raise ConfigError(
+                        f"{draft.model} is a draft head, which reads the target's features and so drafts in its "
+                        "process: leave out --drafter parallel"
+                    )
                 checkpoint = self._open(draft.model)
                 weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
                 saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))

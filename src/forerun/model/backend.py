@@ -1,21 +1,25 @@
 """What a model needs of the backend that it runs on."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import Executor
 from forerun.model.program import Program, build_program
+from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache, move_slots_by_index
-from forerun.model.weights import WeightSource
+from forerun.model.weights import Weight, WeightSource
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, Choices, TopK, best_tokens, topk
 from forerun.sampling.truncation import filter_scores
+
+Linear: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class ModelBackend(Protocol):
@@ -77,6 +81,11 @@ class ModelBackend(Protocol):
     def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
         """See `sampling.truncation.filter_scores`; which tokens survive in a row depends only on that row."""
         return filter_scores(scores_TV, params)
+
+    def draft_linear(self, weight: Weight, bias_O: Tensor | None = None) -> Linear:
+        """A linear layer of a draft, [..., I] to [..., O]; rounding changes no text, so the weight may be packed."""
+        weight_OI = as_plain(weight)
+        return lambda x: functional.linear(x, weight_OI, bias_O)
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         """Copy slots `sources` to start, start + 1, ... in all layers, as if all reads came before all writes."""

@@ -152,19 +152,23 @@ class Runner:
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Make the cache hold exactly `token_ids`; return how many of them it held before."""
-        num_shared, *_ = self.read(token_ids)
+        (num_shared, _), *_ = self.read(token_ids)
         return num_shared
 
-    def read(self, token_ids: Sequence[int]) -> Iterator[int]:
-        """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass."""
+    def read(self, token_ids: Sequence[int], taps: tuple[int, ...] = ()) -> Iterator[tuple[int, Tensor | None]]:
+        """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass.
+
+        Beside the number come the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the
+        start, and without taps.
+        """
         num_shared = shared_length(self.cached_ids, token_ids)
         del self.cached_ids[num_shared:]  # first, so that an interrupt never leaves the cache shorter than cached_ids
         self.play(Step(move=CacheMove(length=num_shared)))
-        yield num_shared
+        yield num_shared, None
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
-            self.extend(rows, num_logit_rows=0)
-            yield start + len(rows)
+            output = self.append(rows, num_logit_rows=0, taps=taps)
+            yield start + len(rows), output.features
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
         """Append `token_ids` to the text and return the logits of the last rows."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
+from forerun.backends.cpu.draft_linear import DraftLinear
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
@@ -22,11 +23,13 @@ from forerun.backends.cpu.probe import NativeProbe, select_tier
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
+from forerun.model.backend import Linear
 from forerun.model.executor import Executor
 from forerun.model.program import Program
+from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import WeightSource
+from forerun.model.weights import DenseWeight, Weight, WeightSource
 from forerun.runtime.threads import kernel_threads
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
@@ -109,6 +112,10 @@ class CpuBackend(Backend):
             address(log_sums), kernel_threads(),
         )  # fmt: skip
         return tokens.tolist(), (totals - log_sums).tolist()
+
+    def draft_linear(self, weight: Weight, bias_O: Tensor | None = None) -> Linear:
+        """Plain weights are rounded to 8 bits, as a draft model's are; codes of a file stay as they are."""
+        return DraftLinear(quantise(weight.values_OI, "int8") if isinstance(weight, DenseWeight) else weight, bias_O)
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         slots = np.array(sources, np.int64)

@@ -23,6 +23,7 @@ SIGNATURES: Final[Mapping[str, Sequence[Any]]] = {  # the type of the result, th
     "pack": (c_int64, c_void_p, c_void_p, c_int),
     "place": (c_int64, c_void_p, c_void_p, c_int),
     "free": (None, c_void_p),
+    "linear": (None, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int, c_int),
     "program_new": (c_void_p, POINTER(Shape), POINTER(NativeOp), c_int, c_int),
     "program_free": (None, c_void_p),
     "program_set_buffers": (c_bool, c_void_p, c_void_p, c_int),

@@ -21,7 +21,8 @@ MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)
 # Elements and bytes of a block; a block of an unquantised type has one element.
 BLOCK_SIZES: Final[Mapping[str, tuple[int, int]]] = {
-    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), **dict[str, tuple[int, int]](BLOCKS.items()),
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "I32": (1, 4), "I64": (1, 8),
+    **dict[str, tuple[int, int]](BLOCKS.items()),
 }  # fmt: skip
 # Numbers of ggml's types, including unsupported ones, so that error messages can name them.
 TYPE_NAMES: Final[Mapping[int, str]] = {

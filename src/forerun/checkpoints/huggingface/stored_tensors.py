@@ -18,20 +18,23 @@ STORED_BYTES: Final = FLOAT_BYTES | WHOLE_BYTES
 DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def catalogue(folder: Path) -> dict[str, StoredTensor]:
+def catalogue(folder: Path, item_bytes: Mapping[str, int] = STORED_BYTES) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
 
     If there is an index, its files count, and a model.safetensors beside them does not. Other safetensors files in the
     folder are ignored, because some authors add a second copy in their own format.
+
+    Args:
+        item_bytes: the allowed dtypes.
 
     Raises:
         CheckpointError: there are no weights, a file is damaged or absent, or the index contradicts its files.
     """
     has_single = (folder / SINGLE_NAME).exists()
     if (folder / INDEX_NAME).exists() and not (has_single and _is_stale(folder)):
-        return _read_shards(folder)
+        return _read_shards(folder, item_bytes)
     if has_single:
-        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, STORED_BYTES)}
+        return {tensor.name: tensor for tensor in read_header(folder / SINGLE_NAME, item_bytes)}
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if others:
         raise CheckpointError(
@@ -68,14 +71,14 @@ def _is_stale(folder: Path) -> bool:
     return not any((folder / shard).is_file() for shard in set(_read_weight_map(folder / INDEX_NAME).values()))
 
 
-def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+def _read_shards(folder: Path, item_bytes: Mapping[str, int]) -> dict[str, StoredTensor]:
     """The union of all shards, which must match the index exactly."""
     shard_of = _read_weight_map(folder / INDEX_NAME)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):
         if not (folder / shard).is_file():
             raise CheckpointError(f"{folder / INDEX_NAME} names {shard}, which is not in the folder: fetch it again")
-        for tensor in read_header(folder / shard, STORED_BYTES):
+        for tensor in read_header(folder / shard, item_bytes):
             _check_listed(folder, tensor, shard, shard_of, tensors)
             tensors[tensor.name] = tensor
     for name, shard in shard_of.items():

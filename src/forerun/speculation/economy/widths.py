@@ -53,6 +53,10 @@ class WidthRule:
         if seconds is not None:
             self.costs.measure(self._num_rows, seconds - self._spent_s)
 
+    def spend(self, seconds: float) -> None:
+        """Record other time of this round, such as a draft pass that is no expansion."""
+        self._spent_s += seconds
+
     def measure_expansion(self, num_nodes: int, seconds: float) -> None:
         """Record an expansion of this round."""
         self._spent_s += seconds

@@ -1,0 +1,158 @@
+"""A stored draft head: what it is, and its weights.
+
+Legend: W rows of the head's output.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.checkpoints.heads.config import FC, SPECULATORS_KEY, head_spec_of
+from forerun.checkpoints.heads.gguf import ARCHITECTURES, read_gguf_head
+from forerun.checkpoints.heads.tensors import MAP, canonical, match_tensors, shapes_of
+from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalogue
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.stored_bytes import read_bytes
+from forerun.checkpoints.source import CheckpointSource
+from forerun.core.errors import CheckpointError, VocabularyError
+from forerun.core.head_spec import HeadSpec
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
+
+if TYPE_CHECKING:  # what a head is can be told without torch
+    import torch
+    from torch import Tensor
+
+ALL_BYTES: Final = {**STORED_BYTES, "BOOL": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHead:
+    """A head whose config and tensors' names were checked, but whose weights were not read.
+
+    Args:
+        name: the name that the user gave.
+        tensors: by the names that all dialects share.
+        map: the stored map of its tokens, if it has one.
+        is_offset: the map holds differences: the target's id of the head's token j is j + map[j]; else ids.
+        is_paired: llama.cpp's order of rotated dimensions.
+        verifier: the target that it was trained for, if the files name it.
+    """
+
+    name: str
+    spec: HeadSpec
+    tensors: Mapping[str, list[StoredTensor]]
+    map: StoredTensor | None = None
+    is_offset: bool = True
+    is_paired: bool = False
+    verifier: str = ""
+
+    @property
+    def num_parameters(self) -> int:
+        """Stored weights, without those of the target that it uses."""
+        return sum(prod(tensor.shape) for (tensor,) in self.tensors.values())
+
+    def weights(self, *, dtype: "torch.dtype", device: str) -> "dict[str, Tensor]":
+        """All weights by their names, as plain values."""
+        from forerun.checkpoints.stored_weights import StoredWeights, Traits  # imports torch, as does this
+        from forerun.model.rope import head_order
+
+        head_dim = self.spec.body.head_dim
+        order = head_order(head_dim, head_dim, is_interleaved=self.is_paired)
+        traits = Traits(head_order=order, head_dim=head_dim)
+        stored = StoredWeights(self.tensors, traits=traits, dtype=dtype, device=device)
+        return {name: stored.tensor(name).view(tensor.shape) for name, (tensor,) in self.tensors.items()}
+
+    def target_ids(self) -> "Tensor | None":
+        """int64 [W], the target's tokens that the head's outputs stand for, ascending; None: the same ids."""
+        if self.map is None:
+            return None
+        import torch
+
+        dtype = torch.int64 if self.map.dtype == "I64" else torch.int32
+        stored = torch.frombuffer(read_bytes(self.map), dtype=dtype).long()
+        ids = stored + torch.arange(len(stored)) if self.is_offset else stored
+        if len(ids) != self.spec.body.vocab_size or not bool((ids[1:] > ids[:-1]).all()) or int(ids[0]) < 0:
+            raise CheckpointError(
+                f"{self.map.path}: {MAP} must give {self.spec.body.vocab_size} tokens of the target in ascending "
+                "order: fetch the head again"
+            )
+        return ids
+
+    def require_fit(self, target: ModelSpec, target_name: str) -> None:
+        """Refuse a target for which the head was not made.
+
+        Raises:
+            VocabularyError, CheckpointError: says what differs.
+        """
+        spec, rows = self.spec, self.tensors
+        if spec.target_hidden_size != target.hidden_size:
+            raise CheckpointError(
+                f"the head {self.name} reads features of size {spec.target_hidden_size}, but {target_name} has "
+                f"{target.hidden_size}: choose the head of this model"
+            )
+        taps = spec.taps(target.num_layers)
+        if len(taps) != spec.num_taps or not all(0 <= layer < target.num_layers for layer in taps):
+            raise CheckpointError(
+                f"the head {self.name} reads {spec.num_taps} features, after layers {list(taps)}, counted from 0, but "
+                f"{target_name} has {target.num_layers} layers: choose the head of this model"
+            )
+        is_same_size = spec.body.hidden_size == target.hidden_size
+        if not is_same_size and not {"embed_tokens.weight", "lm_head.weight"} <= rows.keys():
+            raise CheckpointError(
+                f"the head {self.name} has rows of {spec.body.hidden_size} and lacks an embedding or an output of its "
+                f"own, but those of {target_name} have {target.hidden_size}: choose the head of this model"
+            )
+        ids = self.target_ids()
+        last = spec.body.vocab_size - 1 if ids is None else int(ids[-1])
+        if ids is not None and last >= target.vocab_size:
+            raise VocabularyError(
+                f"the head {self.name} drafts token {last}, but {target_name} has only {target.vocab_size} tokens: "
+                "choose the head of this model"
+            )
+
+
+def find_head(source: CheckpointSource) -> StoredHead | None:
+    """The head in these files; None if they hold a whole model.
+
+    Raises:
+        CheckpointError: it is a head that forerun cannot run.
+    """
+    match source:
+        case HuggingFaceFolder():
+            return _folder_head(source)
+        case GgufCheckpoint() if source.file.metadata.get("general.architecture") in ARCHITECTURES:
+            spec, tensors, token_map = read_gguf_head(source.file)
+            matched = match_tensors(spec, tensors, str(source.path))
+            return StoredHead(
+                name=source.name, spec=spec, tensors=matched, map=token_map, is_offset=False, is_paired=True
+            )
+        case _:
+            return None
+
+
+def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:
+    is_named = False
+    try:
+        config = JsonFile.read(source.folder / CONFIG_NAME)
+        is_named = any(map(config.has, (SPECULATORS_KEY, "dflash_config", "draft_vocab_size")))
+        stored = {canonical(name): tensor for name, tensor in catalogue(source.folder, ALL_BYTES).items()}
+    except CheckpointError:
+        if is_named:
+            raise
+        return None  # what opens it as a whole model says what is wrong
+    if not is_named and FC not in stored:
+        return None
+    spec = head_spec_of(config, shapes_of(stored))
+    verifier = config.nested("speculators_config").nested("verifier")
+    return StoredHead(
+        name=source.name,
+        spec=spec,
+        tensors=match_tensors(spec, stored, str(source.folder)),
+        map=stored.get(MAP),
+        verifier=verifier.text("name_or_path", ""),
+    )

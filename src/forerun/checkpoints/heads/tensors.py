@@ -1,0 +1,119 @@
+"""The tensors of draft heads: their names and shapes, checked against the files."""
+
+from collections.abc import Iterator, Mapping
+
+from forerun.checkpoints.heads.config import Shapes
+from forerun.checkpoints.huggingface.names import listed
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.errors import CheckpointError
+from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.json_file import short
+from forerun.core.model_spec import ModelSpec
+
+MAP = "d2t"  # of the head's tokens to the target's
+UNUSED = ("t2d",)  # says which tokens of the target the map has
+TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+def canonical(name: str) -> str:
+    """The name that all dialects share: EAGLE calls the first layer "midlayer", some exports begin with "model."."""
+    name = name.removeprefix("model.")
+    return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
+
+
+def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str) -> dict[str, list[StoredTensor]]:
+    """The tensors of a head by their names, after checking that it has all of them and no others.
+
+    Trainers' own loaders pass over unknown names in silence, which gives a head that drafts nonsense.
+
+    Raises:
+        CheckpointError: names the tensor.
+    """
+    needed, allowed = dict(needed_shapes(spec)), dict(allowed_shapes(spec, shapes_of(stored)))
+    for name, tensor in stored.items():
+        shape = needed.get(name, allowed.get(name))
+        if name == MAP or name in UNUSED:
+            continue
+        if shape is None:
+            raise CheckpointError(
+                f"{where} holds tensor {short(tensor.name)}, whose effect forerun does not know in this kind of head: "
+                "choose an EAGLE-3, DFlash or DFlash 2 head"
+            )
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{where}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but must have {list(shape)} by "
+                "the head's config: fetch both again"
+            )
+    missing = [name for name in needed if name not in stored]
+    if missing:
+        raise CheckpointError(f"{where} lacks tensor {listed(missing)}: fetch the head again")
+    return {name: [tensor] for name, tensor in stored.items() if name != MAP and name not in UNUSED}
+
+
+def shapes_of(stored: Mapping[str, StoredTensor]) -> Shapes:
+    """The shape of every tensor."""
+    return {name: tensor.shape for name, tensor in stored.items()}
+
+
+def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor that a head must have."""
+    body = spec.body
+    hidden, num_in = body.hidden_size, spec.num_taps * spec.target_hidden_size
+    yield "fc.weight", (hidden, num_in)
+    yield "norm.weight", (hidden,)
+    match spec:
+        case EagleSpec():
+            yield "layers.0.hidden_norm.weight", (hidden,)
+            yield from _layer_shapes(body, "layers.0.", 2 * hidden)
+            for idx in range(1, body.num_layers):
+                yield from _layer_shapes(body, f"layers.{idx}.", hidden)
+            if spec.norms_each:
+                yield from ((f"fc_norm.{idx}.weight", (spec.target_hidden_size,)) for idx in range(spec.num_taps))
+            if spec.norms_all:
+                yield "input_norm.weight", (num_in,)
+        case BlockSpec():
+            yield "hidden_norm.weight", (hidden,)
+            for idx in range(body.num_layers):
+                yield from _layer_shapes(body, f"layers.{idx}.", hidden)
+                if spec.conv_kernel:
+                    yield from _conv_shapes(spec, f"layers.{idx}.")
+            if spec.pair_rank:
+                yield "candidate_selector.hidden_projection.weight", (spec.pair_rank, hidden)
+
+
+def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Tensors that a head may have: biases, and an embedding and output of its own."""
+    body = spec.body
+    for idx in range(body.num_layers):
+        sizes = {"q": body.q_size, "k": body.kv_size, "v": body.kv_size, "o": body.hidden_size}
+        yield from ((f"layers.{idx}.self_attn.{name}_proj.bias", (size,)) for name, size in sizes.items())
+    yield "fc.bias", (body.hidden_size,)
+    yield HEAD, (body.vocab_size, body.hidden_size)
+    yield TABLE, (*shapes.get(TABLE, (0,))[:1], body.hidden_size)
+    if isinstance(spec, BlockSpec) and spec.pair_rank:
+        for name in ("predecessor", "successor"):
+            full = f"candidate_selector.{name}_codebook"
+            yield full, (*shapes.get(full, (0,))[:1], spec.pair_rank)
+
+
+def _layer_shapes(body: ModelSpec, part: str, num_in: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, inner = body.hidden_size, body.intermediate_size
+    yield part + "input_layernorm.weight", (hidden,)
+    yield part + "post_attention_layernorm.weight", (hidden,)
+    yield part + "self_attn.q_proj.weight", (body.q_size, num_in)
+    yield part + "self_attn.k_proj.weight", (body.kv_size, num_in)
+    yield part + "self_attn.v_proj.weight", (body.kv_size, num_in)
+    yield part + "self_attn.o_proj.weight", (hidden, body.q_size)
+    yield part + "mlp.gate_proj.weight", (inner, hidden)
+    yield part + "mlp.up_proj.weight", (inner, hidden)
+    yield part + "mlp.down_proj.weight", (hidden, inner)
+    if body.qk_norm:
+        yield part + "self_attn.q_norm.weight", (body.head_dim,)
+        yield part + "self_attn.k_norm.weight", (body.head_dim,)
+
+
+def _conv_shapes(spec: BlockSpec, part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden = spec.body.hidden_size
+    for name in ("attention_conv", "mlp_conv"):
+        yield f"{part}{name}.base_kernel", (2, spec.conv_kernel, hidden)
+        yield f"{part}{name}.kernel_projection.weight", (2 * spec.conv_kernel * hidden // spec.conv_group, hidden)

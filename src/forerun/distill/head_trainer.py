@@ -1,0 +1,140 @@
+"""Training a draft head on its target's features and next-token probabilities.
+
+Legend: B texts at once, T tokens of the longest, R rows of a step, N rows to learn from, A anchors of a text, K rows of
+a block, F features of a token, H hidden size, W the head's tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.distill.network import HeadNetwork, Network, fastest_dtype
+from forerun.distill.trainer import Lesson, Trainer
+from forerun.distill.writer import WrittenText
+from forerun.drafting.heads.block import BlockHead
+from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.layer import HeadWeights, Linear, attend, plain_linear
+from forerun.model.rope import rope_table
+from forerun.model.vocabulary_map import VocabularyMap
+
+NUM_STEPS: Final = 3  # tokens in a row that an EAGLE-3 head learns to draft from its own states
+MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers: their logits take most of the memory and time
+
+
+class HeadTrainer(Trainer):
+    """A head, its optimizers, and the state of its training; the target gives the features of every batch anew.
+
+    An EAGLE-3 head drafts NUM_STEPS tokens behind every token of a text, from its own states as when it drafts (the
+    training-time test of arXiv 2503.01840). A DFlash head drafts blocks behind some tokens.
+    """
+
+    def __init__(self, network: HeadNetwork, vocabulary: VocabularyMap, target: Network, *, device: str) -> None:
+        super().__init__(network, vocabulary, device=device)
+        self._head, self._target, spec = network, target.to(device), network.spec
+        self._taps = spec.taps(target.spec.num_layers)
+        body = spec.body
+        self._cos_sin = rope_table(
+            body.rope, body.head_dim, body.max_positions + max(NUM_STEPS, 128), dtype=torch.float32, device=device
+        )
+        self._random = torch.Generator().manual_seed(1)
+
+    def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
+        """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
+        dtype, kind = fastest_dtype(self._device), torch.device(self._device).type
+        ids_BT, is_learnt_BT = self._target_ids(texts)
+        with torch.no_grad():
+            features = self._target.features(ids_BT, self._taps).float()
+        with torch.autocast(kind, torch.bfloat16, enabled=dtype is torch.bfloat16):
+            spec = self._head.spec
+            rows = self._drafted if isinstance(spec, EagleSpec) else self._blocks
+            logits, places_N2 = rows(ids_BT, is_learnt_BT, features)
+        first = torch.tensor([0, *[len(text.token_ids) for text in texts]]).cumsum(0)
+        flat_N = (first[places_N2[:, 0].cpu()] + places_N2[:, 1].cpu()).long()
+        top_ids = torch.cat([text.top_ids for text in texts])[flat_N]
+        top = torch.cat([text.top_log_probs for text in texts])[flat_N]
+        lesson = Lesson.of(top_ids.to(self._device), top.to(self._device), self.vocabulary)
+        return logits.float().log_softmax(-1), lesson
+
+    def _target_ids(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
+        """The padded tokens [B, T], and bool [B, T]: after which of them the next one is learnt."""
+        longest = max(len(text.token_ids) for text in texts)
+        ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
+        is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
+        for number, text in enumerate(texts):
+            ids_BT[number, : len(text.token_ids)] = text.token_ids.long()
+            is_learnt_BT[number, text.first_row : len(text.token_ids)] = True
+        return ids_BT.to(self._device), is_learnt_BT.to(self._device)
+
+    def _drafted(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""
+        spec = self._head.spec
+        assert isinstance(spec, EagleSpec)
+        head = EagleHead(spec, *self._parts())
+        states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
+        own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
+        sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
+        logits, places = [], []
+        for step in range(NUM_STEPS):
+            ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
+
+            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor, sees: Tensor = sees) -> Tensor:
+                known[layer].append((k, v))
+                keys, values = (torch.cat(each, 1) for each in zip(*known[layer], strict=True))
+                return attend(q, keys, values, sees.expand(len(q), -1, -1))
+
+            cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
+            outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
+            chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), MOST_ROWS // NUM_STEPS)
+            logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
+            places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
+            states, sees = head.next_states(outputs_BRH), torch.cat((sees, own), 1)
+        return torch.cat(logits), torch.cat(places)
+
+    def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, W] of blocks behind some tokens, and the text and place of the token that each row follows."""
+        spec = self._head.spec
+        assert isinstance(spec, BlockSpec)
+        head, size = BlockHead(spec, *self._parts()), spec.block_size
+        num_rows, device = ids_BT.shape[1], ids_BT.device
+        num_anchors = max(1, min(num_rows // size, MOST_ROWS // (size - 1) // len(ids_BT)))
+        anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(
+            device
+        )
+        places_BAK = anchors_BA[..., None] + torch.arange(size, device=device)
+        ids_BAK = torch.full_like(places_BAK, spec.mask_token_id)
+        ids_BAK[..., 0] = ids_BT.gather(1, anchors_BA)
+        text = head.text_kv(head.states(features), self._cos_sin[:num_rows])
+        before = torch.arange(num_rows, device=device) < anchors_BA[..., None]  # [B, A, T]
+        same_block = torch.eye(num_anchors, dtype=torch.bool, device=device).repeat_interleave(size, 1)
+        sees = torch.cat((before, same_block.expand(len(ids_BT), -1, -1)), -1).repeat_interleave(size, 1)
+
+        def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = (
+                torch.cat((old, new.flatten(1, 2)), 1) for old, new in zip(text[layer], (k, v), strict=True)
+            )
+            return attend(q.flatten(1, 2), keys, values, sees).view(*q.shape[:3], -1)
+
+        outputs = head.block(ids_BAK, self._cos_sin[places_BAK], mix)
+        follows_BAK = places_BAK - 1
+        is_in = (follows_BAK < num_rows) & (torch.arange(size, device=device) > 0)
+        learnt = is_learnt_BT.gather(1, follows_BAK.flatten(1).clamp(max=num_rows - 1)).view_as(is_in) & is_in
+        chosen = learnt.nonzero()
+        rows = chosen.unbind(1)
+        return head.logits(outputs[rows]), torch.stack((chosen[:, 0], follows_BAK[rows]), 1)
+
+    def _parts(self) -> tuple[HeadWeights, Tensor, Linear]:
+        """Weights, embedding and output, of which the last two may be the target's, which do not change."""
+        weights = HeadWeights(self._head.live())
+        own = [name in weights for name in ("embed_tokens.weight", "lm_head.weight")]
+        table = weights["embed_tokens.weight"] if own[0] else self._target.table
+        return weights, table, weights.linear("lm_head") if own[1] else plain_linear(self._target.output)
+
+    def _some(self, is_learnt_BR: Tensor, most: int) -> Tensor:
+        """[N, 2], at most so many of these rows, at random."""
+        rows = is_learnt_BR.nonzero()
+        order = torch.randperm(len(rows), generator=self._random)[:most]
+        return rows[order.to(rows.device)]

@@ -1,0 +1,162 @@
+"""A DFlash head: one pass over a block of masked rows predicts the next tokens at once. DFlash 2 adds convolutions
+around the sublayers, and scores of pairs of consecutive tokens.
+
+Legend: T rows, B rows of the block, S slots, H hidden size of the head, F features of a token, G size of a feature,
+O taps of a convolution, C groups of channels, W rows of the output, P tokens that are paired, R size of their codes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.core.head_spec import BlockSpec
+from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
+from forerun.model.executor import Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.model.tree_cache import TreeCache
+
+Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
+
+
+class BlockHead:
+    """The formulas of a head; where keys and values are kept is the caller's business.
+
+    The row of the block at place p predicts the token at p. The first row holds the last committed token, and predicts
+    nothing.
+
+    Args:
+        weights, table, head: see `EagleHead`.
+    """
+
+    def __init__(self, spec: BlockSpec, weights: HeadWeights, table: Tensor, head: Linear) -> None:
+        self.spec, self._weights, self._table, self._head = spec, weights, table, head
+        self._fc = weights.linear("fc")
+        if spec.conv_kernel:
+            self._dynamic = {
+                f"layers.{idx}.{name}": weights.linear(f"layers.{idx}.{name}.kernel_projection")
+                for idx in range(spec.body.num_layers)
+                for name in ("attention_conv", "mlp_conv")
+            }
+        self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
+
+    def states(self, features: Tensor) -> Tensor:
+        """[..., T, H], what the head reads of the target's features [..., T, F, G]."""
+        return self._norm("hidden_norm.weight", self._fc(features.flatten(-2)))
+
+    def text_kv(self, states: Tensor, cos_sin: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Every layer's keys and values of committed tokens, which are made from the states as they are."""
+        return [layer.qkv(states, cos_sin)[1:] for layer in self._layers]
+
+    def block(self, ids: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
+        """The normalised outputs [..., B, H] of a block of tokens.
+
+        Args:
+            mix: attention of the block to the text and to itself, given the index of a layer.
+        """
+        stream = functional.embedding(ids, self._table) * self.spec.embedding_scale
+        for idx, layer in enumerate(self._layers):
+            x = layer.norm("input_layernorm", stream)
+            entering, leaving = self._convolutions(f"layers.{idx}.attention_conv", x)
+            stream = stream + leaving(layer.attended(mix(idx, *layer.qkv(entering(x), cos_sin))))
+            x = layer.norm("post_attention_layernorm", stream)
+            entering, leaving = self._convolutions(f"layers.{idx}.mlp_conv", x)
+            stream = stream + leaving(layer.mlp(entering(x)))
+        return self._norm("norm.weight", stream)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[..., T, W] of normalised outputs."""
+        logits, cap = self._head(outputs) * self.spec.logit_scale, self.spec.logit_cap
+        return cap * (logits / cap).tanh() if cap else logits
+
+    def paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+        """Logits [T, W] given each row's parent token: those of the best tokens with the score of the pair, no others.
+
+        The score is computed in float32 at least.
+        """
+        weights, part = self._weights, "candidate_selector."
+        best_TP, ids_TP = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)).topk(
+            min(self.spec.num_pairs, logits_TW.shape[1])
+        )
+        asked_TR = functional.linear(outputs_TH, weights[part + "hidden_projection.weight"])
+        asked_TR = asked_TR * weights[part + "predecessor_codebook"][list(parents)]
+        pairs_TP = (weights[part + "successor_codebook"][ids_TP] @ asked_TR[..., None]).squeeze(-1)
+        return torch.full_like(logits_TW, -math.inf, dtype=best_TP.dtype).scatter(1, ids_TP, best_TP + pairs_TP)
+
+    def _convolutions(self, name: str, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """The convolutions before and after a sublayer, whose weights depend on its input x [..., B, H]."""
+        spec = self.spec
+        if not spec.conv_kernel:
+            return same, same
+        base_2OH = self._weights[f"{name}.base_kernel"]
+        flat = self._dynamic[name](x)
+        dynamic = flat.view(*flat.shape[:-1], 2, spec.conv_kernel, -1)  # [..., B, 2, O, C]
+
+        def convolved(side: int, rows: Tensor) -> Tensor:
+            weights = base_2OH[side] + dynamic[..., side, :, :].repeat_interleave(spec.conv_group, -1)  # [..., B, O, H]
+            shifted = [
+                functional.pad(rows, (0, 0, tap, 0))[..., : rows.shape[-2], :] for tap in range(spec.conv_kernel)
+            ]
+            return (torch.stack(shifted, -2) * weights).sum(-2)
+
+        return lambda rows: convolved(0, rows), lambda rows: convolved(1, rows)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return rms(x, self._weights[name], self.spec.body.norm_eps)
+
+
+def same(rows: Tensor) -> Tensor:
+    """The rows as they are."""
+    return rows
+
+
+class BlockExecutor(HeadExecutor):
+    """A DFlash head with its cache, which holds keys and values of committed tokens alone."""
+
+    def __init__(self, head: BlockHead, cache: TreeCache) -> None:
+        super().__init__(head.spec.body, cache)
+        self.head = head
+
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """One pass of a block behind the text, of which the cache keeps nothing.
+
+        Returns:
+            logits [B - 1, W] for the tokens at the places of all rows but the first, and as `features` their outputs.
+        """
+        positions, end = inputs.positions, inputs.prefix_len
+
+        def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys_SKD = torch.cat((self.cache.keys_LSKD[layer, :end], k))
+            values_SKD = torch.cat((self.cache.values_LSKD[layer, :end], v))
+            return attend(q, keys_SKD, values_SKD, self._visible(layer, positions, end))
+
+        outputs_BH = self.head.block(self.ids(inputs.token_ids), self.cos_sin(positions), mix)[1:]
+        return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
+
+    def states(self, features: Tensor) -> Tensor:
+        return self.head.states(features)
+
+    def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
+        """Write the keys and values of committed tokens."""
+        slots = slice(inputs.first_slot, inputs.num_slots)
+        for layer, (k, v) in enumerate(self.head.text_kv(states_TH, self.cos_sin(inputs.positions))):
+            self.cache.keys_LSKD[layer, slots], self.cache.values_LSKD[layer, slots] = k, v
+        return ForwardOutput(logits=states_TH.new_zeros(0, 0))
+
+    def _visible(self, layer: int, positions: Sequence[int], end: int) -> Tensor:
+        """bool [B, S + B]: what the rows of a block see of the text's slots, which are its places, and of the block."""
+        spec = self.head.spec
+        own_B1 = self.ids(positions)[:, None]
+        places = torch.cat((torch.arange(end, device=self.device), own_B1[:, 0]))
+        sees = functional.pad(self.is_known_S[:end], (0, len(positions)), value=True).expand(len(positions), -1)
+        window = spec.windows[layer]
+        if spec.is_causal[layer]:
+            sees = sees & (places <= own_B1)
+        if window is not None:
+            sees = sees & ((places - own_B1).abs() < window)
+        return sees

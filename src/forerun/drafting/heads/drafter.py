@@ -1,0 +1,149 @@
+"""Drafters that grow their tree with a draft head on the target's features."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
+from forerun.core.pace import Pace
+from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
+from forerun.drafting.draft_rows import DraftRows
+from forerun.drafting.drafter import DraftReport, Measure, RoundPlan
+from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.features import TextFeatures
+from forerun.drafting.heads.rows import BlockRows, EagleRows
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.model.measure import widths_up_to
+from forerun.model.runner import PREFILL_ROWS, Runner
+from forerun.model.vocabulary_map import VocabularyMap
+from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.walk import Acceptance
+
+EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
+MakeRows: TypeAlias = Callable[[Runner, TextFeatures, int], DraftRows]
+
+
+class HeadVocabulary(VocabularyMap):
+    """The map of a head's output, which has a part of the target's tokens; its input is every token of the target."""
+
+    def read(self, token_ids: Sequence[int]) -> list[int]:
+        num_ids = len(self.draft_ids)
+        return [token_id if token_id < num_ids else 0 for token_id in token_ids]
+
+
+def head_vocabulary(target_ids: Tensor, num_target: int) -> HeadVocabulary:
+    """The map of a head whose outputs stand for these tokens, ascending, of a target with `num_target`."""
+    draft_ids = torch.zeros(num_target, dtype=torch.int32)
+    draft_ids[target_ids.long()] = torch.arange(len(target_ids), dtype=torch.int32)
+    return HeadVocabulary(target_ids=target_ids.int(), draft_ids=draft_ids)
+
+
+class HeadDrafter(DraftModelDrafter):
+    """A tree like a draft model's, grown by a head on the target's features.
+
+    Args:
+        runner: holds the head's cache; its executor is the head.
+        taps: the target's layers whose outputs the head reads, in its own order.
+    """
+
+    def __init__(
+        self, runner: Runner, config: DraftHead, policy: TreePolicy, *, make_rows: MakeRows, max_rows: int,
+        target_vocab_size: int, taps: Sequence[int], vocabulary: VocabularyMap | None,
+    ) -> None:  # fmt: skip
+        self.taps = tuple(sorted(set(taps)))
+        columns = [self.taps.index(layer) for layer in taps]
+        self._features = TextFeatures(columns, runner.cache.keys_LSKD.dtype)
+        rows = make_rows(runner, self._features, max_rows)
+        super().__init__(
+            runner, config.shape, policy, target_vocab_size=target_vocab_size, vocabulary=vocabulary, rows=rows
+        )
+
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        return None
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        self._features.read(place, features)
+        self._read_if_many()
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        self._features.observe(place, features)
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        self._features.accept(acceptance.path)
+        return super().accept(acceptance)
+
+    def note(self, acceptance: Acceptance) -> None:
+        self._features.accept(acceptance.path)
+        super().note(acceptance)
+        self._read_if_many()
+
+    def _read_if_many(self) -> None:
+        """Read text even if this drafter is not to draft it, so that its features are not kept."""
+        if len(self._features) > PREFILL_ROWS:
+            self._draft.tell()
+            while self.prefill():
+                pass
+
+
+class EagleDrafter(HeadDrafter):
+    """Grows its tree with an EAGLE-3 head, one pass for each batch of nodes.
+
+    Looked-up text is not hung into the tree: a chain is expanded in one pass, but each of its rows would have to start
+    from the state of the row before it.
+    """
+
+    def __init__(
+        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
+        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
+    ) -> None:  # fmt: skip
+        executor = runner.executor
+        assert isinstance(executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(executor)}"
+        super().__init__(
+            runner, config, replace(policy, looks_up=False), target_vocab_size=target_vocab_size, taps=taps,
+            make_rows=lambda runner, features, most: EagleRows(runner, executor, features, most),
+            max_rows=serial_rows(config.shape), vocabulary=vocabulary,
+        )  # fmt: skip
+
+
+class BlockDrafter(HeadDrafter):
+    """Grows its tree in the distributions of a DFlash head, which one pass gives for all places of a block.
+
+    As the growth is best-first and expands without cost, the tree holds the nodes of the largest joint probabilities,
+    at temperature > 0 with the target's noise. Source: DDTree, arXiv 2604.12989, which does not know the noise.
+    """
+
+    def __init__(
+        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
+        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
+    ) -> None:  # fmt: skip
+        executor = runner.executor
+        assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
+        num_children = max(1, min(config.verify_width - 1, MOST_CHILDREN))
+
+        def make_rows(runner: Runner, features: TextFeatures, most: int) -> BlockRows:
+            self._block = BlockRows(runner, executor, features, most)
+            return self._block
+
+        super().__init__(
+            runner, config, replace(policy, min_mass=0.0, num_children=num_children), make_rows=make_rows,
+            max_rows=0, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary,
+        )  # fmt: skip
+
+    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
+        if self._config.adaptive:
+            self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
+
+    def _grow(self) -> None:
+        began, rule = perf_counter(), self._guessed.rule
+        self._block.draft(self._draft.token_ids)
+        if rule is not None:
+            rule.spend(perf_counter() - began)
+        while self._draft.expand():
+            pass

@@ -1,0 +1,86 @@
+"""A draft head's cache and the passes that fill it.
+
+Legend: T rows, S slots, L layers, K key/value heads, D head size, H hidden size of the head.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from forerun.core.model_spec import ModelSpec
+from forerun.model.executor import Executor, Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.model.rope import rope_table
+from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
+
+
+class HeadExecutor(ABC):
+    """An `Executor` of a head, and a cache in which some slots may hold no row.
+
+    Attributes:
+        is_known_S: bool, the slots that hold a row; nothing attends to the others.
+    """
+
+    def __init__(self, body: ModelSpec, cache: TreeCache) -> None:
+        self.body, self.cache = body, cache
+        keys_LSKD = cache.keys_LSKD
+        self.device = keys_LSKD.device
+        self._cos_sin_P2D = rope_table(
+            body.rope, body.head_dim, cache.capacity, dtype=keys_LSKD.dtype, device=str(self.device)
+        )
+        self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
+
+    @abstractmethod
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """One pass of rows without features."""
+
+    @abstractmethod
+    def states(self, features: Tensor) -> Tensor:
+        """[T, H], what the head reads of the target's features."""
+
+    @abstractmethod
+    def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
+        """One pass of rows that start from these states."""
+
+    def starting_from(self, states_TH: Tensor) -> Executor:
+        """An executor of one pass whose rows start from these states."""
+        return StatesPass(self, states_TH)
+
+    def clear(self, slots: Sequence[int]) -> None:
+        """Mark slots as holding no row: the target's features of their tokens are not known.
+
+        Their keys are zeros, so that a copy of them among saved texts can be told, too.
+        """
+        with inference():
+            self.cache.storage_2LSKD[:, :, list(slots)] = 0.0
+            self.is_known_S[list(slots)] = False
+
+    def recognise(self, num_slots: int) -> None:
+        """Find which of the first slots hold a row, after the cache was filled from saved texts."""
+        with inference():
+            self.is_known_S[:num_slots] = (self.cache.keys_LSKD[0, :num_slots] != 0).flatten(1).any(1)
+
+    def cos_sin(self, positions: Sequence[int]) -> Tensor:
+        """[T, 2, D] of these places."""
+        return self._cos_sin_P2D[torch.tensor(positions, device=self.device)]
+
+    def ids(self, token_ids: Sequence[int]) -> Tensor:
+        """The tokens on the head's device."""
+        return torch.tensor(token_ids, device=self.device)
+
+
+class StatesPass:
+    """An executor whose rows start from given states, for one pass."""
+
+    def __init__(self, executor: HeadExecutor, states_TH: Tensor) -> None:
+        self._executor, self._states_TH = executor, states_TH
+
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """Run the pass."""
+        with inference():
+            self._executor.is_known_S[inputs.first_slot : inputs.num_slots] = True
+            return self._executor.compute(inputs, self._states_TH)

@@ -1,0 +1,87 @@
+"""The target's features: a drafter that asks for them gets those of every committed token, and no text changes."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.backend import Backend
+from forerun.core.config import SamplingParams
+from forerun.drafting.drafter import Drafter, DraftReport
+from forerun.drafting.none import NoneDrafter
+from forerun.drafting.predicted import PredictedDrafter
+from forerun.model.runner import PREFILL_ROWS, Runner
+from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
+from tests.model.kernel_sets import EXACT_SETS
+from tests.tiny import decode_ids, plain_spec, random_weights, tiny_runner
+
+SPEC = plain_spec(num_layers=3, max_positions=512)
+TAPS = (0, 2)
+
+
+class Listener(Drafter):
+    """Guesses at random, and keeps the features of committed tokens by their places."""
+
+    verify_width, taps = 6, TAPS
+
+    def __init__(self, seed: int) -> None:
+        self._rng, self.features = random.Random(seed), dict[int, Tensor]()
+
+    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+        self._root, self.features = prompt_ids[-1], {}
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        self.features |= zip(range(place, place + len(features)), features.clone(), strict=True)
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        self.read_features(place, features[:1])
+        self._seen = place, features.clone()
+
+    def propose(self) -> TokenTree:
+        tree = TokenTree(self._root)
+        for token in self._rng.sample(range(SPEC.vocab_size), 5):
+            tree.add(self._rng.randrange(len(tree)), token, -1.0)
+        return tree
+
+    def accept(self, acceptance: Acceptance) -> DraftReport:
+        self.note(acceptance)
+        return DraftReport()
+
+    def note(self, acceptance: Acceptance) -> None:
+        self._root = acceptance.bonus_token
+        place, features = self._seen
+        for number, node in enumerate(acceptance.path, 1):
+            self.features[place + number] = features[node]
+
+
+def runner_of(kernels: Backend) -> Runner:
+    weights = random_weights(SPEC, torch.Generator().manual_seed(1), dtype=torch.float32)
+    return tiny_runner(SPEC, weights, backend=kernels, capacity=512)
+
+
+@pytest.mark.parametrize("kernels", EXACT_SETS)
+@pytest.mark.parametrize("is_predicted", [False, True])
+@pytest.mark.parametrize("num_prompt", [1, 9, PREFILL_ROWS + 40])
+def test_features_of_all_committed_tokens_arrive_and_no_text_changes(
+    kernels: Backend, is_predicted: bool, num_prompt: int
+) -> None:
+    rng = random.Random(num_prompt)
+    prompt = [rng.randrange(SPEC.vocab_size) for _ in range(num_prompt)]
+    params = SamplingParams(temperature=0.7)
+    expected = decode_ids(runner_of(kernels), NoneDrafter(), prompt, params, seed=3, num_tokens=40)
+    listener = Listener(num_prompt)
+    drafter: Drafter = listener
+    if is_predicted:
+        drafter = PredictedDrafter(listener)
+        drafter.expect(expected[:10])
+    target = runner_of(kernels)
+    assert decode_ids(target, drafter, prompt, params, seed=3, num_tokens=40) == expected
+    text = target.cached_ids
+    assert sorted(listener.features) == list(range(len(text)))
+    alone = runner_of(kernels).append(list(text), num_logit_rows=0, taps=TAPS).features
+    assert alone is not None
+    assert all(torch.equal(listener.features[place], alone[place]) for place in range(len(text)))

@@ -1,0 +1,145 @@
+"""Heads that a target gets: they learn what they will draft, and a whole short run leaves one that drafts."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.checkpoints.heads.stored import find_head
+from forerun.checkpoints.open import open_source
+from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.distill import head_trainer
+from forerun.distill.config import DistillConfig, HeadKind
+from forerun.distill.head_shape import choose_head, initial_head, spread
+from forerun.distill.head_trainer import HeadTrainer
+from forerun.distill.network import HeadNetwork, Network, read_network
+from forerun.distill.run import Distillation
+from forerun.distill.writer import WrittenText
+from forerun.model.vocabulary_map import VocabularyMap
+from tests.drafting.heads.block_reference import block_outputs, logits_after
+from tests.drafting.heads.eagle_reference import Floats, eagle_logits
+from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_eagle
+from tests.tiny import plain_spec, random_weights
+
+TARGET = plain_spec(num_layers=5, vocab_size=23, rope=RopeSpec(theta=100.0), qkv_bias=False, qk_norm=False,
+                    out_bias=False, mlp_bias=False)  # fmt: skip
+CLOSE = 1e-3  # of logits in float32
+
+
+def target_network(spec: ModelSpec = TARGET) -> Network:
+    weights = random_weights(spec, torch.Generator().manual_seed(1), dtype=torch.float32)
+    return read_network(spec, LoadedWeights(weights)).requires_grad_(False)
+
+
+def random_text(rng: random.Random, length: int) -> WrittenText:
+    return WrittenText(
+        token_ids=torch.tensor([rng.randrange(TARGET.vocab_size) for _ in range(length)], dtype=torch.int32),
+        num_given=2,
+        top_ids=torch.tensor([rng.sample(range(TARGET.vocab_size), 4) for _ in range(length)], dtype=torch.int32),
+        top_log_probs=torch.full((length, 4), 0.25).log().half(),
+    )
+
+
+class Rows:
+    """What a trainer computes for two texts of different lengths, before the loss."""
+
+    def __init__(self, spec: HeadSpec, weights: dict[str, Tensor]) -> None:
+        target, rng = target_network(), random.Random(3)
+        self.texts = [random_text(rng, 14), random_text(rng, 9)]
+        num_columns = spec.body.vocab_size
+        vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=num_columns)
+        head = HeadNetwork(spec, {name: value.float() for name, value in weights.items()})
+        trainer = HeadTrainer(head, vocabulary, target, device="cpu")
+        ids, is_learnt = trainer._target_ids(self.texts)
+        self.features = target.features(ids, spec.taps(TARGET.num_layers))
+        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._blocks
+        with torch.no_grad():
+            logits, places = rows(ids, is_learnt, self.features)
+        self.logits, self.places = logits.numpy(), places.tolist()
+        self.arrays: dict[str, Floats] = {name: value.double().numpy() for name, value in weights.items()}
+        self.arrays |= {"embed_tokens.weight": self.arrays.get("embed_tokens.weight", target.table.double().numpy())}
+        self.arrays |= {"lm_head.weight": self.arrays.get("lm_head.weight", target.output.double().numpy())}
+
+    def features_of(self, text: int, stop: int) -> dict[int, Floats]:
+        return {place: self.features[text, place].double().numpy() for place in range(stop)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
+    spec = random_eagle(random.Random(seed), TARGET)
+    found = Rows(spec, eagle_tensors(spec, TARGET, seed))
+    steps = {0: 0, 1: 0, 2: 0}
+    for row, (number, place) in zip(found.logits, found.places, strict=True):
+        ids = found.texts[number].token_ids.tolist()
+        assert found.texts[number].first_row <= place < len(ids)
+        distances = []
+        for step in steps:
+            text, drafted = ids[: place + 1 - step], ids[place + 1 - step : place + 1]
+            if len(text) > 1:
+                features = found.features_of(number, len(text) - 1)
+                expected = eagle_logits(spec, found.arrays, text, features, drafted)
+                distances.append(np.abs(row - expected).max() / max(1.0, np.abs(expected).max()))
+        assert min(distances) < CLOSE
+        steps[int(np.argmin(distances))] += 1
+    assert min(steps.values()) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
+    spec = random_block(random.Random(seed), TARGET, pair_rank=0, num_pairs=0, block_size=4)
+    spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
+    found = Rows(spec, block_tensors(spec, TARGET, seed))
+    assert len(found.logits) > 0
+    for row, (number, place) in zip(found.logits, found.places, strict=True):
+        ids = found.texts[number].token_ids.tolist()
+        distances = []
+        for depth in range(spec.block_size - 1):
+            if (root := place - depth) >= 1:
+                outputs = block_outputs(spec, found.arrays, ids[root], root, found.features_of(number, root))
+                expected = logits_after(spec, found.arrays, outputs, depth, ids[place])
+                distances.append(np.abs(row - expected).max() / max(1.0, np.abs(expected).max()))
+        assert min(distances) < CLOSE
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
+    vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=TARGET.vocab_size)
+    spec = choose_head(TARGET, kind, vocabulary, torch.arange(TARGET.vocab_size) + 1.0, None)
+    assert isinstance(spec, EagleSpec if kind == "eagle3" else BlockSpec)
+    weights = initial_head(spec, target_network().weights, TARGET.num_layers, vocabulary, 0)
+    trainer = HeadTrainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
+    texts = [random_text(random.Random(1), 20)]
+    first = trainer.step(texts, 0.1)
+    for _ in range(20):
+        last = trainer.step(texts, 0.1)
+    assert last < first
+
+
+def test_features_come_from_three_layers_of_any_target() -> None:
+    assert spread(32) == (2, 16, 29)
+    assert spread(5) == (2, 3, 4)
+    shallow = replace(TARGET, num_layers=3)
+    vocabulary = VocabularyMap.of_equal_ids(num_target=23, num_draft=23)
+    with pytest.raises(ConfigError, match="has 3"):
+        choose_head(shallow, "eagle3", vocabulary, torch.ones(23), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_short_run_leaves_a_head_that_drafts(kind: HeadKind, tmp_path: Path) -> None:
+    engine = EngineConfig(target="builtin", num_threads=1, max_length=256)
+    report = Distillation(DistillConfig(engine=engine, out=tmp_path / "head", time=40.0, kind=kind)).run(lambda _: None)
+    stored = find_head(open_source(str(tmp_path / "head")))
+    assert stored is not None
+    assert all(worth.num_identical == worth.num_texts for worth in report.worth)
+    assert report.worth[0].tokens_per_round > 1.2

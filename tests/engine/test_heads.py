@@ -1,0 +1,89 @@
+"""Engines with draft heads: found by their files under any name for a draft, and refused where they cannot draft."""
+
+import random
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from forerun import (
+    CheckpointError,
+    ConfigError,
+    DraftHead,
+    DraftModel,
+    Engine,
+    EngineConfig,
+    NoDrafter,
+    Parallel,
+    SamplingParams,
+)
+from forerun.backends.choose import choose_backend
+from forerun.core.drafter_config import DrafterConfig
+from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.model.weights import DenseWeight
+from tests.drafting.heads.published import builtin_head, write_eagle
+from tests.drafting.heads.random_heads import random_eagle
+from tests.tiny import plain_spec
+
+MOST_DEVIATION = 0.03  # of 8-bit products, relative to the largest
+
+
+def engine_of(drafter: DrafterConfig) -> Engine:
+    return Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=128))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
+def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Literal["eagle3", "dflash2"]) -> None:
+    expected = EagleDrafter if kind == "eagle3" else BlockDrafter
+    with engine_of(DraftModel(model=builtin_head(kind))) as engine:
+        drafter = engine._drafter
+        assert isinstance(drafter, AutomaticDrafter)
+        assert [type(one) for one in drafter.drafters.values()] == [expected]
+        assert drafter.round_plan is None
+
+
+def test_tokens_that_a_head_cannot_draft_are_counted() -> None:
+    with engine_of(DraftHead(model=builtin_head("eagle3"), adaptive=False)) as engine:
+        done = engine.generate("Once", SamplingParams(max_new_tokens=32, ignore_eos=True))
+        assert done.stats.num_drafted > 0
+        assert done.stats.num_outside == sum(token % 2 for token in done.token_ids)  # it has every other token
+
+
+def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a whole model"):
+        engine_of(DraftHead(model="builtin-draft"))
+    target = plain_spec(num_layers=6, vocab_size=60)
+    folder = write_eagle(tmp_path / "head", random_eagle(random.Random(1), target), target)
+    with pytest.raises(CheckpointError, match="features of size 20, but builtin has 256"):
+        engine_of(DraftHead(model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dflash"]) -> None:
+    params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []
+    for drafter in (NoDrafter(), DraftHead(model=builtin_head(kind), adaptive=False)):
+        config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
+        with Engine(config) as engine:
+            done = engine.generate("Once upon a time", params)
+            texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    assert done.stats.num_drafted > 0
+
+
+def test_a_head_does_not_draft_in_another_process() -> None:
+    with pytest.raises(ConfigError, match="leave out --drafter parallel"):
+        engine_of(Parallel(draft=DraftModel(model=builtin_head("eagle3"))))
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 40])
+def test_a_drafts_linear_layer_is_close_to_the_plain_one(num_rows: int) -> None:
+    seeded = torch.Generator().manual_seed(num_rows)
+    weight, bias = torch.randn(50, 37, generator=seeded), torch.randn(50, generator=seeded)
+    x = torch.randn(2, num_rows, 37, generator=seeded)
+    backend = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=64).backend
+    found = backend.draft_linear(DenseWeight(values_OI=weight), bias)(x)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= MOST_DEVIATION * expected.abs().max()
