@@ -62,7 +62,9 @@ def offer(found: OfferedTools, place: int, tool: Body, *, namespace: str | None)
     kind, name = tool.get("type", "function"), tool.get("name")
     if kind == "namespace" and namespace is None:
         inner_tools = tool.get("tools")
-        if not (is_name(name) and isinstance(inner_tools, list) and all(isinstance(item, dict) for item in inner_tools)):
+        if not (
+            is_name(name) and isinstance(inner_tools, list) and all(isinstance(item, dict) for item in inner_tools)
+        ):
             raise invalid(f"tools.{place}: a namespace needs a name and a list of tools.", param=f"tools.{place}")
         for inner in inner_tools:
             offer(found, place, inner, namespace=name)
