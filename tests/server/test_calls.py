@@ -157,6 +157,25 @@ def test_calls_or_an_answer_of_a_given_form(client: httpx.Client) -> None:
     assert found == {(1, ""), (0, "<yes")}
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "arguments", "ends"),
+    [
+        ("why", '{"', ("stop", "stop_sequence")),
+        ("</tool_call>", '{"why": "lost"}', ("tool_calls", "tool_use")),
+    ],
+)
+def test_a_call_that_a_stop_text_cuts_is_not_to_be_made(
+    client: httpx.Client, stop: str, arguments: str, ends: tuple[str, str], streams: bool
+) -> None:
+    for name, field, end in (("chat", "stop", ends[0]), ("messages", "stop_sequences", ends[1])):
+        more = {field: [stop], "temperature": 0}
+        read = ask(client, WAYS[name], ["end-it"], "required", streams=streams, **more)
+        ((_, _, found),) = read.calls
+        assert read.end == end
+        assert found == arguments or (name, streams, stop) == ("messages", False, "why")  # which has an object
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(10))
 def test_a_thousand_calls_with_all_drafters(chunk: int) -> None:

@@ -51,6 +51,13 @@ def test_keyword_and_path_are_named(client: httpx.Client, path: str, place: str,
     assert f"{place}.properties.a.items.not " in message
 
 
+@pytest.mark.parametrize(("path", "place", "body"), shaped(False))
+def test_a_schema_that_nothing_fits_is_refused(
+    client: httpx.Client, path: str, place: str, body: dict[str, Any]
+) -> None:
+    assert "a JSON schema is an object or true" in message_of(client.post(path, json=body))
+
+
 def tools(schema: Any) -> list[tuple[str, dict[str, Any]]]:
     function = {"name": "f", "parameters": schema}
     return [

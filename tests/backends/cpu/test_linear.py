@@ -120,6 +120,14 @@ def test_products_are_those_of_float64(name: str) -> None:
             assert close(linear(x_TI), *products(name, x_TI, weight_OI, sizes_OI, linear)), (num_out, num_in, num_rows)
 
 
+def test_the_largest_scale_of_mxfp4_is_a_power_of_two_as_in_ggml() -> None:
+    """The standard's NaN is 2^127 there, so that zeros stay zeros."""
+    blocks_OB = torch.zeros(5, 4 * BLOCKS["MXFP4"].num_bytes, dtype=torch.uint8)
+    blocks_OB[:, :: BLOCKS["MXFP4"].num_bytes] = 255
+    linear = packed("MXFP4", BlockWeight(blocks_OB=blocks_OB, block_type="MXFP4"))
+    assert not linear(random_tensor(3, 128, seed=1)).any()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_is_the_same_bits_in_any_company(name: str) -> None:
     for num_out, num_in in ((3, 5), (50, 1152)):

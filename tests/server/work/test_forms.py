@@ -7,7 +7,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.asked import ToolUse
-from forerun.server.work.forms import answer_grammar
+from forerun.server.work.forms import answer_grammar, closed_tools
 from forerun.text.grammar import source_of
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
@@ -76,3 +76,20 @@ def test_without_a_demand_there_is_no_grammar() -> None:
     lazy = answer_grammar(THINKS, ToolUse(shown=[TOOL]), None, prompt="<think>", added={})
     assert lazy is not None
     assert (lazy.after, lazy.trigger) == ("", "<tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_closed"),
+    [
+        ({"properties": {"a": {}}, "required": ["a"]}, True),
+        ({"properties": {}}, True),
+        ({"properties": {}, "required": ["a"]}, False),
+        ({"properties": None, "required": None}, False),
+        ({"properties": {"a": {}}, "required": None}, True),
+        ({"properties": {}, "anyOf": [{"required": ["a"]}]}, False),
+    ],
+)
+def test_only_schemas_that_name_all_arguments_allow_no_others(more: dict[str, Any], is_closed: bool) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **more}}}
+    (found,) = closed_tools(ToolUse(shown=[tool]))
+    assert ("additionalProperties" in found["function"]["parameters"]) == is_closed

@@ -47,10 +47,11 @@ struct Block {
     }
 
     void take_group(const char* record, int group) {
-        if constexpr (LAYOUT.scales == Scales::powers) {  // 2^(e - 127), or 2^-127 for e = 0, halved
+        if constexpr (LAYOUT.scales == Scales::powers) {  // 2^(e - 127), or 2^-127 for e = 0, halved; 2^127 for e = 255
             const uint8_t* exponents = reinterpret_cast<const uint8_t*>(record) + group * PANEL;
             const simd::F doubled = simd::from_bits(simd::shift_left<23>(simd::load_u8_int(exponents)));
-            scale = simd::mul(simd::max(doubled, simd::set1(0x1p-127f)), simd::set1(0.5f));
+            const simd::F halved = simd::mul(simd::max(doubled, simd::set1(0x1p-127f)), simd::set1(0.5f));
+            scale = simd::min(halved, simd::set1(0x1p127f));
         } else if constexpr (LAYOUT.is_nested()) {
             const char* factors = record + PANEL * 2 * (HAS_MINIMA ? 2 : 1) + group * PANEL;
             if constexpr (LAYOUT.scales == Scales::nibbles) {
