@@ -4,18 +4,19 @@ Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 """
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.gguf.config import DIVISORS_NAMES, EMBEDDING_NAME, HEAD_NAME
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface import names as huggingface_names
-from forerun.checkpoints.huggingface.load import stored_order
 from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
 from forerun.checkpoints.huggingface.plain_names import split
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.stored_weights import Traits
 from forerun.core.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from forerun.checkpoints.stored_weights import Traits
 
 OUTER: Final = {
     huggingface_names.EMBEDDING_NAME: EMBEDDING_NAME,
@@ -66,7 +67,10 @@ def is_ignorable(name: str) -> bool:
     return name in DIVISORS_NAMES or name.endswith(LEFTOVER)
 
 
-def traits_of(spec: ModelSpec) -> Traits:
+def traits_of(spec: ModelSpec) -> "Traits":
     """How a file's tensors differ from the model's weights."""
+    from forerun.checkpoints.huggingface.load import stored_order  # imports torch, as does this
+    from forerun.checkpoints.stored_weights import Traits
+
     order = stored_order(spec, is_interleaved=BY_NAME[spec.family].gguf_rotates_pairs)
     return Traits(is_wide=spec.wide_norms, head_order=order, head_dim=spec.head_dim)

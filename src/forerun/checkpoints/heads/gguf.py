@@ -23,6 +23,7 @@ OUTER: Final = {
     "d2t": "d2t",
     "d2t.weight": "d2t",
 }
+NORMS: Final = {"input_layernorm.": "attn_norm.", "post_attention_layernorm.": "ffn_norm."}
 
 
 def read_gguf_head(file: GgufFile) -> tuple[EagleSpec, dict[str, StoredTensor], StoredTensor | None]:
@@ -71,6 +72,6 @@ def _folder_name(name: str) -> str:
     if name in OUTER:
         return OUTER[name]
     name = name.replace(".attn_norm_2.", ".hidden_norm.")
-    for folder, gguf in IN_LAYERS.items():
+    for folder, gguf in (IN_LAYERS | NORMS).items():
         name = name.replace(gguf, folder)
     return name.removeprefix("model.")
