@@ -118,7 +118,7 @@ def add_random(writer: Any, name: str, shape: tuple[int, ...], type_name: str, *
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     if name.endswith("norm.weight") or name == "rope_freqs.weight":
         values = values.abs() + 0.5
-    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[type_name]
+    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32}[type_name]
     raw = values.to(dtype)
     if dtype is torch.bfloat16:
         writer.add_tensor(name, raw.view(torch.uint8).numpy(), raw_dtype=kind)

@@ -53,6 +53,12 @@ def test_weights_are_those_that_the_package_dequantises(architecture: str, type_
         assert torch.equal(weights.vector(name), values[f"{stored}.weight"])
 
 
+def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "x.gguf", types={"blk.0.ffn_up": "I32"}, default_type="F32")
+    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_up\.weight' is stored as I32, whole numbers"):
+        weights_of(path)
+
+
 def test_codes_stay_packed_and_unequal_formats_are_stacked(tmp_path: Path) -> None:
     weights = weights_of(write_model(tmp_path / "x.gguf", types=MIXED, default_type="Q4_K"), dtype=torch.bfloat16)
     qkv, gate_up = weights.linear("layers.0.qkv")[0], weights.linear("layers.0.gate_up")[0]

@@ -1,5 +1,7 @@
 """The tensors of a GGUF file as the weights of its model."""
 
+from typing import Final
+
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import gguf_plan, is_ignorable, model_tensors
 from forerun.checkpoints.huggingface.names import TensorPlace, by_weight, listed
@@ -9,6 +11,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 
+WHOLE: Final = ("I32", "I64")  # the map of a head's tokens may be stored so, a weight may not
 
 def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
     """The tensors of each weight of the model in the order of their rows, after checking that the file has all of them.
@@ -36,6 +39,11 @@ def _check(tensor: StoredTensor, place: TensorPlace) -> None:
         raise CheckpointError(
             f"{tensor.path}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but must have "
             f"{list(place.shape)} by the file's own metadata: fetch the file again"
+        )
+    if tensor.dtype in WHOLE:
+        raise CheckpointError(
+            f"{tensor.path}: tensor {short(tensor.name)} is stored as {tensor.dtype}, whole numbers, but must hold "
+            "weights: choose another file of the model"
         )
     if len(tensor.shape) == 1 and kind_of(tensor) != DENSE:
         raise CheckpointError(
