@@ -138,7 +138,7 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
             case.drafter.policies.tree,
             target_vocab_size=case.spec.vocab_size,
         ),
-        **(heads_of(case) if case.number % 3 == 0 else {}),
+        **(heads_of(case) if case.number % 5 == 0 else {}),
     }
 
 
