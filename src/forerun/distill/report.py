@@ -40,6 +40,7 @@ class DistillReport:
     num_tokens: int
     num_learnt_tokens: int
     spec: ModelSpec
+    num_parameters: int
     target_vocab_size: int
     score: Score
     worth: Sequence[DraftWorth]
@@ -69,7 +70,7 @@ target's licence holds for it too.
 | | |
 |---|---|
 | layers, width, MLP | {spec.num_layers}, {spec.hidden_size}, {spec.intermediate_size} |
-| parameters | {spec.num_parameters:,} |
+| parameters | {self.num_parameters:,} |
 | tokens | {spec.vocab_size:,} of the target's {self.target_vocab_size:,} |
 | texts | {self.num_texts:,} with {self.num_tokens:,} tokens, in {self.writing_s / 60:.1f} minutes |
 | training | {self.num_learnt_tokens:,} tokens, in {self.training_s / 60:.1f} minutes |

@@ -53,7 +53,9 @@ def load_head(
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
     source = checkpoint.source.weights(dtype=dtype, device=device)
-    table_VH = tensors["embed_tokens.weight"] if "embed_tokens.weight" in tensors else as_plain(source.table())
+    table_VH = tensors.get("embed_tokens.weight")
+    if table_VH is None:  # in the target's dtype, as only a few rows are read in every pass
+        table_VH = as_plain(checkpoint.source.weights(dtype=checkpoint.dtype, device=device).table())
     own = tensors.pop("lm_head.weight", None)
     output = DenseWeight(values_OI=own) if own is not None else source.linear("head")[0]
     spec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=output.shape[0]))

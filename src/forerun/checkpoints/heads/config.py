@@ -74,7 +74,7 @@ def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
     sizes = config.nested(NESTED_KEY) if is_nested else config
 
     def part(key: str) -> JsonFile:
-        return nested if nested.has(key) else config
+        return next((place for place in (nested, config) if place.has(key)), sizes)
 
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
@@ -86,7 +86,10 @@ def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
     num_taps = _num_taps(config, shapes, target_hidden_size)
     if ids is None or len(ids) != num_taps:
         raise nested.wrong("target_layer_ids", f"a list of {num_taps} layers of the target, as {FC} joins so many")
-    windows, is_causal = _layer_kinds(sizes, body.num_layers)
+    causal = part("is_causal")
+    windows, is_causal = _layer_kinds(
+        sizes, body.num_layers, causal.flag("is_causal") if causal.has("is_causal") else None
+    )
     has_pairs = "candidate_selector.hidden_projection.weight" in shapes
     has_conv = "layers.0.attention_conv.base_kernel" in shapes
     return BlockSpec(
@@ -157,7 +160,9 @@ def _layer_ids(config: JsonFile, key: str, *, first: int) -> tuple[int, ...] | N
     return tuple(ids)
 
 
-def _layer_kinds(sizes: JsonFile, num_layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
+def _layer_kinds(
+    sizes: JsonFile, num_layers: int, is_causal: bool | None
+) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
     """For each layer its window, and whether it is causal: sliding layers are, unless `is_causal` says otherwise."""
     kinds = sizes.values.get("layer_types") or ["full_attention"] * num_layers
     known = ("full_attention", "sliding_attention")
@@ -165,7 +170,6 @@ def _layer_kinds(sizes: JsonFile, num_layers: int) -> tuple[tuple[int | None, ..
         raise sizes.wrong("layer_types", f"a list of {num_layers} times {' or '.join(map(repr, known))}")
     slides = [kind == "sliding_attention" for kind in kinds]
     window = sizes.integer("sliding_window") if any(slides) else None
-    is_causal = sizes.flag("is_causal") if sizes.has("is_causal") else None
     return (
         tuple(window if sliding else None for sliding in slides),
         tuple(sliding if is_causal is None else is_causal for sliding in slides),
