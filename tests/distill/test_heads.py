@@ -132,6 +132,8 @@ def test_features_come_from_three_layers_of_any_target() -> None:
     vocabulary = VocabularyMap.of_equal_ids(num_target=23, num_draft=23)
     with pytest.raises(ConfigError, match="has 3"):
         choose_head(shallow, "eagle3", vocabulary, torch.ones(23), None)
+    with pytest.raises(ConfigError, match="this target has a tanh-GELU gate"):
+        choose_head(replace(TARGET, gate="gelu_tanh"), "eagle3", vocabulary, torch.ones(23), None)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from torch import Tensor
 from forerun.checkpoints.heads.tensors import needed_shapes
 from forerun.core.errors import ConfigError
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill.config import HeadKind
 from forerun.model.vocabulary_map import VocabularyMap
@@ -29,16 +30,23 @@ def choose_head(
         counts_V: how often the target writes each token; the mask of a block is a token that it hardly ever writes.
 
     Raises:
-        ConfigError: the target has too few layers.
+        ConfigError: the target has too few layers, or layers that a head's are no copies of.
     """
     if target.num_layers < LEAST_LAYERS:
         raise ConfigError(
             f"a head reads three of its target's layers, and this target has {target.num_layers}: choose a target with "
             f"{LEAST_LAYERS} or more, or --kind model"
         )
+    others = mechanisms_of(target, target.max_positions) - {WINDOW}
+    if others:
+        raise ConfigError(
+            f"heads begin as a copy of plain layers, and this target has {', '.join(sorted(others))}: choose another "
+            "target, or --kind model"
+        )
     body = replace(
         target, family="llama", num_layers=1, vocab_size=len(vocabulary.target_ids), qkv_bias=False, out_bias=False,
         mlp_bias=False, qk_norm=False, tied_embeddings=False, rope=RopeSpec(theta=target.rope.theta), window=None,
+        sliding_layers=(),
     )  # fmt: skip
     entered = spread(target.num_layers)
     if kind == "eagle3":

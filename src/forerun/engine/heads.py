@@ -37,7 +37,7 @@ def load_head(
     """The drafter of a head.
 
     It computes in this process, in float32 on a CPU, else in the target's dtype; the CPU's kernels multiply its weights
-    in 8 bits. Where it has no embedding or output of its own, the target's are read a second time.
+    in 8 bits. An embedding or output that it lacks is the target's, read a second time.
 
     Args:
         checkpoint: the target.
@@ -72,15 +72,11 @@ def load_head(
         cache_bytes=cache_bytes,
         make_executor=lambda _spec, _weights, cache, _unused: executor_of(head, cache),
     )
-    target_ids = stored.target_ids()
+    ids = stored.target_ids()
     return build_drafter(
-        drafter,
-        policies,
-        target=target,
-        draft_runner=runner,
-        vocabulary=None if target_ids is None else head_vocabulary(target_ids, target.vocab_size),
-        taps=spec.taps(target.num_layers),
-    )
+        drafter, policies, target=target, draft_runner=runner, taps=spec.taps(target.num_layers),
+        vocabulary=None if ids is None else head_vocabulary(ids, target.vocab_size),
+    )  # fmt: skip
 
 
 def head_of(spec: HeadSpec, weights: HeadWeights, table_VH: Tensor, output: Linear) -> EagleHead | BlockHead:

@@ -13,6 +13,7 @@ from forerun.core.model_spec import ModelSpec
 
 WHOLE: Final = ("I32", "I64")  # the map of a head's tokens may be stored so, a weight may not
 
+
 def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTensor]]:
     """The tensors of each weight of the model in the order of their rows, after checking that the file has all of them.
 
