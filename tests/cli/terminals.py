@@ -33,19 +33,23 @@ def running(*arguments: str, num_columns: int = 0) -> Iterator[OnTerminal]:
     with subprocess.Popen(command(*arguments), env=environment(TERM="xterm"), **pipes) as process:  # type: ignore[call-overload]
         os.close(theirs)
         try:
-            yield process, lambda typed: os.write(ours, typed) and None, lambda wanted: read_until(ours, wanted)
+            unread = bytearray()
+            yield process, lambda typed: os.write(ours, typed) and None, lambda wanted: read_until(ours, unread, wanted)
         finally:
             process.kill()
     os.close(ours)
 
 
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    found = b""
-    while wanted not in found:
-        assert select.select([terminal], [], [], PATIENCE_S)[0], f"{wanted!r} does not come after {found!r}"
+def read_until(terminal: int, unread: bytearray, wanted: bytes) -> bytes:
+    """What comes up to and with this text; what came behind it stays in `unread`."""
+    while wanted not in unread:
+        assert select.select([terminal], [], [], PATIENCE_S)[0], f"{wanted!r} does not come after {bytes(unread)!r}"
         piece = os.read(terminal, 4096)
-        assert piece, f"the process ended after {found!r}"
-        found += piece
+        assert piece, f"the process ended after {bytes(unread)!r}"
+        unread += piece
+    end = unread.index(wanted) + len(wanted)
+    found = bytes(unread[:end])
+    del unread[:end]
     return found
 
 

@@ -20,7 +20,14 @@ from forerun import (
 )
 from forerun.bench.run import drafters
 from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
-from forerun.core.drafter_config import DRAFTERS, DrafterConfig, DrafterName, TokenRecycling, paper_layer_skip
+from forerun.core.drafter_config import (
+    DRAFTERS,
+    DrafterConfig,
+    DrafterName,
+    NamedConfig,
+    TokenRecycling,
+    paper_layer_skip,
+)
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -98,7 +105,7 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
 
 
 def test_every_config_of_a_drafter_has_one_name() -> None:
-    assert sorted(map(id, DRAFTERS.values())) == sorted(map(id, get_args(DrafterConfig)))
+    assert sorted(map(id, DRAFTERS.values())) == sorted(map(id, get_args(NamedConfig)))
     assert DRAFTERS.keys() == set(get_args(DrafterName))
 
 
