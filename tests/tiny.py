@@ -16,9 +16,11 @@ from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
+from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.tree import ancestry_matrix
 
 CAPACITY = 128
 LOGIT_SPREAD = 2.0  # the logits' standard deviation: a few units, so that temperatures 0, 0.7 and 1 all matter
@@ -131,6 +133,21 @@ def tiny_runner(
         device=device,
         cache_bytes=cache_bytes,
     )
+
+
+def tree_logits(runner: Runner, token_ids: list[int], parents: Sequence[int]) -> Tensor:
+    """Of every node of a tree behind the text."""
+    ancestry, length = ancestry_matrix(parents), runner.cache.committed_len
+    return runner.forward(
+        ForwardInput(
+            token_ids=token_ids,
+            positions=[length + int(row.sum()) - 1 for row in ancestry],
+            first_slot=runner.cache.reserve(len(token_ids)),
+            prefix_len=length,
+            ancestry=ancestry,
+            num_logit_rows=len(token_ids),
+        )
+    ).logits
 
 
 def decode_rounds(

@@ -44,6 +44,18 @@ def write_gguf(folder: Path, path: Path, *, eos_id: int | None = None) -> Path:
 
 
 def add_metadata(writer: Any, spec: ModelSpec) -> None:
+    add_sizes(writer, spec)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(spec.rope.theta)
+    if spec.rope.kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(spec.rope.kind))
+        writer.add_rope_scaling_factor(spec.rope.factor)
+        writer.add_rope_scaling_orig_ctx_len(spec.rope.original_max_positions)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+
+
+def add_sizes(writer: Any, spec: ModelSpec) -> None:
+    """Sizes, and a vocabulary without texts."""
     writer.add_context_length(spec.max_positions)
     writer.add_embedding_length(spec.hidden_size)
     writer.add_block_count(spec.num_layers)
@@ -52,15 +64,8 @@ def add_metadata(writer: Any, spec: ModelSpec) -> None:
     writer.add_head_count_kv(spec.num_kv_heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_dimension_count(spec.head_dim)
-    writer.add_rope_freq_base(spec.rope.theta)
-    if spec.rope.kind in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(spec.rope.kind))
-        writer.add_rope_scaling_factor(spec.rope.factor)
-        writer.add_rope_scaling_orig_ctx_len(spec.rope.original_max_positions)
+    writer.add_rope_dimension_count(spec.rope.rotated_dims or spec.head_dim)
     writer.add_vocab_size(spec.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     # The only kind of vocabulary that needs no begin and end tokens and no merges, and that llama.cpp can print.
     writer.add_tokenizer_model("rwkv")
     writer.add_token_list([f"<{token_id}>" for token_id in range(spec.vocab_size)])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from tests.golden.gguf_writer import permute
+from tests.golden.gguf_writer import add_sizes, permute
 
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
@@ -53,22 +53,6 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 yield name.replace("shared_mlp.input_linear", "mlp.up_proj"), up
             else:
                 yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
-
-
-def add_sizes(writer: Any, spec: ModelSpec) -> None:
-    writer.add_context_length(spec.max_positions)
-    writer.add_embedding_length(spec.hidden_size)
-    writer.add_block_count(spec.num_layers)
-    writer.add_feed_forward_length(spec.intermediate_size)
-    writer.add_head_count(spec.num_heads)
-    writer.add_head_count_kv(spec.num_kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_rope_dimension_count(spec.rope.rotated_dims or spec.head_dim)
-    writer.add_vocab_size(spec.vocab_size)
-    writer.add_tokenizer_model("rwkv")
-    writer.add_token_list([f"<{token_id}>" for token_id in range(spec.vocab_size)])
-    writer.add_token_types([gguf.TokenType.NORMAL] * spec.vocab_size)
 
 
 def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
@@ -16,11 +15,11 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.open import open_source
 from forerun.core.mechanisms import mechanisms_of
 from forerun.model.backend import ModelBackend
-from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.marks import rest_slow
+from tests.tiny import tree_logits
 
 pytest.importorskip("transformers")
 from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
@@ -40,20 +39,6 @@ def runner_of(folder: Path, kernels: ModelBackend, dtype: torch.dtype) -> Runner
     )  # fmt: skip
 
 
-def tree_logits(runner: Runner, parents: Sequence[int], token_ids: list[int]) -> Tensor:
-    ancestry, length = ancestry_matrix(parents), runner.cache.committed_len
-    return runner.forward(
-        ForwardInput(
-            token_ids=token_ids,
-            positions=[length + int(row.sum()) - 1 for row in ancestry],
-            first_slot=runner.cache.reserve(len(parents)),
-            prefix_len=length,
-            ancestry=ancestry,
-            num_logit_rows=len(parents),
-        )
-    ).logits
-
-
 def largest_difference(model: Any, runner: Runner, seed: int) -> float:
     """Of logits, over a prompt, decoded tokens, and a tree, whose every node is compared with its own path; in float32
     relative to the largest logit."""
@@ -66,7 +51,7 @@ def largest_difference(model: Any, runner: Runner, seed: int) -> float:
     difference = float((torch.cat(parts) - expected).abs().max())
     parents = random_parents(rng, LENGTH - len(text))
     token_ids = [rng.randrange(vocab_size) for _ in parents]
-    logits = tree_logits(runner, parents, token_ids)
+    logits = tree_logits(runner, token_ids, parents)
     for node, row in enumerate(ancestry_matrix(parents)):
         path = [token_ids[place] for place in row.nonzero()[0]]
         of_path = golden_logits(model, padded(text + path))[len(text) + len(path) - 1]

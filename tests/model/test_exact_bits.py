@@ -15,13 +15,11 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.backends.torch.ops import TreeMask
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
-from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
-from forerun.speculation.tree import ancestry_matrix
 from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
-from tests.tiny import random_weights, tiny_runner, tiny_spec
+from tests.tiny import random_weights, tiny_runner, tiny_spec, tree_logits
 
 KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -76,24 +74,10 @@ def in_trees(runner: Runner, rng: random.Random, prompt: list[int], path: list[i
             token_ids.append(token)
             parents.append(on_path[-1])
             on_path.append(len(parents) - 1)
-        rows.append(verify(runner, token_ids, parents)[on_path])
+        rows.append(tree_logits(runner, token_ids, parents)[on_path])
         runner.commit(on_path, path[:num_nodes])
         path = path[num_nodes:]
     return torch.cat(rows)
-
-
-def verify(runner: Runner, token_ids: list[int], parents: list[int]) -> Tensor:
-    ancestry, start = ancestry_matrix(parents), runner.cache.committed_len
-    return runner.forward(
-        ForwardInput(
-            token_ids=token_ids,
-            positions=[start + int(row.sum()) - 1 for row in ancestry],
-            first_slot=runner.cache.reserve(len(token_ids)),
-            prefix_len=start,
-            ancestry=ancestry,
-            num_logit_rows=len(token_ids),
-        )
-    ).logits
 
 
 def num_different_rows(runner: Runner, seed: int) -> int:

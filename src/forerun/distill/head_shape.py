@@ -16,7 +16,6 @@ from forerun.distill.config import HeadKind
 from forerun.model.vocabulary_map import VocabularyMap
 
 BLOCK_SIZE: Final = 8  # rows of a DFlash block: a small head rarely guesses seven tokens right
-NUM_FEATURES: Final = 3
 BLOCK_LAYERS: Final = 2
 LEAST_LAYERS: Final = 4  # of a target: three features from different layers, before the last
 

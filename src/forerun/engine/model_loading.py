@@ -264,11 +264,9 @@ def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
     Raises:
         ConfigError: the configured length is more than the model's positions.
     """
-    if config.max_length is None:
-        return min(spec.max_positions, DEFAULT_MAX_LENGTH)
-    if config.max_length > spec.max_positions:
+    if config.max_length is not None and config.max_length > spec.max_positions:
         raise ConfigError(
             f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
             f"set at most {spec.max_positions}"
         )
-    return config.max_length
+    return longest_text(config, spec)

@@ -46,8 +46,10 @@ class Op:
     @property
     def layer(self) -> int:
         """The op's layer, or -1 if it belongs to none."""
-        if self.tapped is not None or self.behind is not None:
-            return self.tapped if self.behind is None else self.behind  # type: ignore[return-value]
+        if self.tapped is not None:
+            return self.tapped
+        if self.behind is not None:
+            return self.behind
         return -1 if self.sublayer is None else self.sublayer[0]
 
 

@@ -24,6 +24,20 @@ FIRST_FUEL, STEP_FUEL = 200_000, 50_000  # some 15 ms: a pattern may take expone
 LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # what models write between their thoughts and the answer
 
 
+def has_llguidance() -> bool:
+    """Whether grammars can be compiled."""
+    return find_spec("llguidance") is not None
+
+
+def require_llguidance() -> None:
+    """Refuse a grammar where none can be compiled.
+
+    Raises:
+        ConfigError: llguidance is not installed.
+    """
+    require(has_llguidance(), "a grammar needs the package llguidance: pip install 'forerun[structured]'")
+
+
 class GrammarCompiler:
     """Compiles grammars for one model. Its tokens are read when the first grammar is: 1 s for 150,000 tokens.
 
@@ -45,10 +59,7 @@ class GrammarCompiler:
         Raises:
             ConfigError: llguidance is not installed, or the grammar is invalid, too large, or allows no text.
         """
-        require(
-            find_spec("llguidance") is not None,
-            "a grammar needs the package llguidance: pip install 'forerun[structured]'",
-        )
+        require_llguidance()
         with self._lock:
             if self._tokens is None:
                 self._tokens = self._read_tokens()

@@ -1,14 +1,20 @@
 """Whether a stranger's grammar can be compiled, found out in a process that it may crash or keep busy."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from threading import Lock
 from typing import Any, Final
 
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.text.bounded_child import BoundedChild, LimitError, Limits
-from forerun.text.grammar import FIRST_FUEL, MAX_CHARACTERS, STEP_FUEL, source_of
+from forerun.text.grammar import (
+    FIRST_FUEL,
+    MAX_CHARACTERS,
+    STEP_FUEL,
+    has_llguidance,
+    require_llguidance,
+    source_of,
+)
 
 LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)
 ANY_TEXT: Final = Grammar.regex("a")
@@ -45,7 +51,7 @@ class GrammarCheck:
         Args:
             schemas: the JSON schemas in it, by the path at which each stands in the request, in which to seek a fault.
         """
-        require(find_spec("llguidance") is not None, "a grammar needs the package llguidance: pip install llguidance")
+        require_llguidance()
         with self._lock:
             if grammar not in self._good:
                 self._compile(grammar, schemas)
@@ -55,7 +61,7 @@ class GrammarCheck:
 
     def begin(self) -> None:
         """Have the process import what it needs, which takes a moment."""
-        if not self._is_warm and find_spec("llguidance") is not None:
+        if not self._is_warm and has_llguidance():
             self._ask(ANY_TEXT, {})
             self._is_warm = True
 

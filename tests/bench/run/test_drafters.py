@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from forerun import (
-    Automatic,
     ConfigError,
     DraftModel,
     EngineConfig,
     LayerSkip,
     NoDrafter,
     Parallel,
-    PromptLookup,
     SamplingParams,
 )
 from forerun.bench.run import drafters
@@ -25,7 +23,6 @@ from forerun.core.drafter_config import (
     DrafterConfig,
     DrafterName,
     NamedConfig,
-    TokenRecycling,
     paper_layer_skip,
 )
 
@@ -91,16 +88,7 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
     config = drafter_config(name, None, settings)
     default = drafter_config(name, None, {})
     assert (config == default) == (not settings), "a setting that is the default would be tried twice"
-    kinds = {
-        "none": NoDrafter,
-        "auto": Automatic,
-        "draft_model": DraftModel,
-        "prompt_lookup": PromptLookup,
-        "recycling": TokenRecycling,
-        "parallel": Parallel,
-        "layer_skip": LayerSkip,
-        "layer_skip_paper": LayerSkip,
-    }
+    kinds = {**DRAFTERS, "layer_skip_paper": LayerSkip}
     assert type(config) is kinds[name]
 
 

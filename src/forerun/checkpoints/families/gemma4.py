@@ -1,11 +1,10 @@
 """Gemma 4, dense (E2B, E4B, 12B, 31B): larger heads in full layers, embeddings for each layer, borrowed keys."""
 
 from dataclasses import replace
-from math import sqrt
 from typing import Final
 
 from forerun.checkpoints.families.family import Family, typed_or_all_but_every
-from forerun.checkpoints.families.gemma3 import GEMMA3, PERIOD
+from forerun.checkpoints.families.gemma3 import GEMMA3, PERIOD, common
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -36,12 +35,7 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     if config.values.get("use_bidirectional_attention") == "all":
         raise config.wrong("use_bidirectional_attention", "absent or 'vision': a text model's attention is causal")
     return replace(
-        spec,
-        norms="around",
-        wide_norms=True,
-        gate="gelu_tanh",
-        embedding_scale=sqrt(spec.hidden_size),
-        rounds_embedding_scale=True,
+        common(spec),
         attention_scale=1.0,
         value_norm=True,
         layer_scale=True,
