@@ -97,10 +97,10 @@ class Outcome:
 
 SECTIONS = (
     Section(name="machine", share_s=20, case_limit_s=60),
-    Section(name="suite", share_s=110, case_limit_s=200),
+    Section(name="suite", share_s=80, case_limit_s=200),
     Section(name="kernels", share_s=85, case_limit_s=60, num_warmers=10),
     Section(name="passes", share_s=75, case_limit_s=90, num_warmers=5),
-    Section(name="rounds", share_s=90, case_limit_s=90, num_warmers=3),
+    Section(name="rounds", share_s=140, case_limit_s=90, num_warmers=3),
     Section(name="peers", share_s=90, case_limit_s=120),
     Section(name="ranks", share_s=30, case_limit_s=120),
     Section(name="faults", share_s=30, case_limit_s=120),

@@ -12,6 +12,7 @@ from benchmarks.gpu.cases import ROOT, Case, Row, Setting
 
 WORKERS = 14
 TAIL_LINES = 60
+ENDED = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED) ")  # of a test, one line each
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|deselected|warnings?)\b")
 
 
@@ -21,7 +22,7 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 def run_tests(setting: Setting) -> Iterator[Row]:
     """One row of counts; the tail of the failures with it. In a rehearsal tests are collected, one row a file."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
     command += ["--continue-on-collection-errors", "-p", "no:benchmark"]  # which warns beside xdist
     if setting.is_rehearsal:
         command += ["--collect-only", "tests"]
@@ -38,6 +39,9 @@ def run_tests(setting: Setting) -> Iterator[Row]:
         output, status = str((late.stdout or b"").decode(errors="replace")) + "\nended: no time left", -1
     lines = output.splitlines()
     counts = {kind.rstrip("s"): int(number) for number, kind in COUNTS.findall("\n".join(lines[-3:]))}
+    if status == -1:  # no summary was written
+        words = Counter(word.lower() for word in ENDED.findall(output))
+        counts, lines = dict(words), [line for line in lines if " FAILED " in line or " ERROR " in line]
     row: Row = {"status": status, **{kind: counts.get(kind, 0) for kind in ("passed", "failed", "error", "skipped")}}
     if status not in (0, 5):  # pytest's word for no tests is 5
         row["tail"] = "\n".join(lines[-TAIL_LINES:])

@@ -97,22 +97,28 @@ class DeviceExecutor:
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
 
-        `observe` is called with the last op of every kernel and the buffer that it wrote.
+        `observe` is called with the last op of every kernel and the rows that it wrote, spare ones left out.
         """
         if self._group is not None:
             self._group.require_all()
         with inference():
             shape = self.aim(inputs)
+            num_rows = len(inputs.token_ids)
+            end = num_rows - (shape.num_rows - shape.num_logit_rows)  # Spare rows come last.
+            logit_rows = slice(end - inputs.num_logit_rows, end)
             if observe is not None or not can_record(shape):
                 logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.head.num_out)
+
+                def show(op: Op, buffer: Tensor) -> None:
+                    if observe is not None:
+                        observe(op, buffer[logit_rows if buffer is logits_RV else slice(num_rows)])
+
                 with on_device(logits_RV.device):
-                    self.launch(shape, logits_RV, observe)
+                    self.launch(shape, logits_RV, show)
             else:
                 self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
                 logits_RV = self.logits_RV
-            num_rows, num_logits = len(inputs.token_ids), inputs.num_logit_rows
-            end = num_rows - (shape.num_rows - shape.num_logit_rows)  # Spare rows come last.
-            logits_RV = logits_RV[end - num_logits : end].clone() if num_logits else logits_RV[:0]
+            logits_RV = logits_RV[logit_rows].clone()
             features = self.buffers.features(len(shape.taps))[:num_rows].clone() if shape.taps else None
             return ForwardOutput(logits=logits_RV, features=features)
 
