@@ -77,7 +77,7 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     spec = random_eagle(random.Random(seed), TARGET)
     found = Rows(spec, eagle_tensors(spec, TARGET, seed))
-    steps = {0: 0, 1: 0, 2: 0}
+    steps = dict.fromkeys(range(head_trainer.NUM_STEPS), 0)
     for row, (number, place) in zip(found.logits, found.places, strict=True):
         ids = found.texts[number].token_ids.tolist()
         assert found.texts[number].first_row <= place < len(ids)

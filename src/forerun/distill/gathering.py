@@ -19,6 +19,7 @@ from forerun.distill.writer import TextWriter, UnfinishedText, WrittenText
 
 READING_SHARE: Final = 0.5  # most of the time that may go to given texts: reading one costs a third of writing one
 TEXTS_AT_ONCE: Final = 96  # a pass of 96 rows costs two cores as much per row as one of 200
+MOST_TEXTS: Final = 2048  # on a GPU: more take the host longer than the device
 READ_AT_ONCE: Final = 16
 FEWEST_TEXTS: Final = 2  # one to learn from, one held out
 
@@ -84,7 +85,7 @@ class Gathering:
             self._target,
             self._openings.draw(order),
             stop_ids=self._stop_ids,
-            num_texts=TEXTS_AT_ONCE,
+            num_texts=texts_at_once(self._target, self._openings.longest),
             num_slots=self._openings.longest,
             seed=order.getrandbits(32),
             prefix=self._openings.prefix,
@@ -104,6 +105,16 @@ class Gathering:
 
     def _unfinished(self) -> Sequence[UnfinishedText]:
         return self._left if self._writer is None else self._writer.unfinished()
+
+
+def texts_at_once(target: Network, num_slots: int) -> int:
+    """As many texts as a GPU has work for and memory free; on a CPU, what it computes without slowing down."""
+    like, spec = target.output, target.spec
+    if like.device.type != "cuda":
+        return TEXTS_AT_ONCE
+    bytes_per_text = 2 * spec.num_layers * spec.kv_size * like.element_size() * num_slots
+    free_bytes, _ = torch.cuda.mem_get_info(like.device)
+    return max(1, min(MOST_TEXTS, free_bytes // 2 // bytes_per_text))
 
 
 END_S: Final = 10.0  # time to end before a process is killed

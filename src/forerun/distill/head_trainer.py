@@ -21,8 +21,9 @@ from forerun.drafting.heads.layer import HeadWeights, Linear, attend, plain_line
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
 
-NUM_STEPS: Final = 3  # tokens in a row that an EAGLE-3 head learns to draft from its own states
-MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers: their logits take most of the memory and time
+NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
+STEP_SHARE: Final = 0.8  # rows learnt from at a step over those of the step before, as fewer drafts get there
+MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers on a CPU: their logits take most of the time
 
 
 class HeadTrainer(Trainer):
@@ -88,7 +89,8 @@ class HeadTrainer(Trainer):
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
-            chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), MOST_ROWS // NUM_STEPS)
+            most = int(self._scale * MOST_ROWS * STEP_SHARE**step * (1 - STEP_SHARE) / (1 - STEP_SHARE**NUM_STEPS))
+            chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), most)
             logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
             places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
             states, sees = head.next_states(outputs_BRH), torch.cat((sees, own), 1)
@@ -100,7 +102,7 @@ class HeadTrainer(Trainer):
         assert isinstance(spec, BlockSpec)
         head, size = BlockHead(spec, *self._parts()), spec.block_size
         num_rows, device = ids_BT.shape[1], ids_BT.device
-        num_anchors = max(1, min(num_rows // size, MOST_ROWS // (size - 1) // len(ids_BT)))
+        num_anchors = max(1, min(num_rows // size, self._scale * MOST_ROWS // (size - 1) // len(ids_BT)))
         anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(
             device
         )

@@ -67,6 +67,7 @@ def objective(surprise_N: Tensor, overlap_N: Tensor, progress: float) -> Tensor:
 
 
 TOKENS_PER_STEP: Final = 4096
+STEPS_ON_A_GPU: Final = 4  # times as many rows and tokens there, where a small step is all launches
 MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
 WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise during WARM_UP, and fall to 0 during DECAY
 NUM_GUESSES: Final = 4
@@ -93,11 +94,14 @@ class Trainer:
 
     Attributes:
         num_tokens: tokens trained on, repetitions counted.
+        tokens_per_step: most tokens of the texts of a step.
     """
 
     def __init__(self, network: Network | HeadNetwork, vocabulary: VocabularyMap, *, device: str) -> None:
         self.network, self.vocabulary, self._device = network.to(device), vocabulary, device
         self.num_tokens = 0
+        self._scale = 1 if torch.device(device).type == "cpu" else STEPS_ON_A_GPU
+        self.tokens_per_step = self._scale * TOKENS_PER_STEP
         named = list(network.named_parameters())
         inner = [value for name, value in named if value.ndim == 2 and "layers" in name]
         others = [value for name, value in named if value.ndim != 2 or "layers" not in name]
@@ -127,7 +131,7 @@ class Trainer:
     def score(self, texts: Sequence[WrittenText]) -> Score:
         """Measure the draft on texts."""
         sums, num_rows = torch.zeros(4, dtype=torch.float64), 0
-        for batch in batches(texts, random.Random(0)):
+        for batch in batches(texts, random.Random(0), self.tokens_per_step):
             log_probs, lesson = self._recall(batch)
             values = (
                 cross_entropy(log_probs, lesson),
@@ -188,12 +192,12 @@ def rate(progress: float) -> float:
     return max(1e-3, min(1.0, progress / WARM_UP, (1.0 - progress) / DECAY))
 
 
-def batches(texts: Sequence[WrittenText], order: random.Random) -> Iterator[list[WrittenText]]:
-    """All texts once, in batches of `TOKENS_PER_STEP` tokens and similar lengths, the batches in random order."""
+def batches(texts: Sequence[WrittenText], order: random.Random, most_tokens: int) -> Iterator[list[WrittenText]]:
+    """All texts once, in batches of at most so many tokens and of similar lengths, the batches in random order."""
     ranked = sorted(texts, key=lambda text: len(text.token_ids) + order.uniform(0, 40))
     found: list[list[WrittenText]] = [[]]
     for text in ranked:
-        if (len(found[-1]) + 1) * len(text.token_ids) > TOKENS_PER_STEP and found[-1]:
+        if (len(found[-1]) + 1) * len(text.token_ids) > most_tokens and found[-1]:
             found.append([])
         found[-1].append(text)
     order.shuffle(found)

@@ -82,7 +82,7 @@ class Training:
         try:
             while self.seconds < total_s:
                 self._texts.find_new()
-                for batch in batches(self._texts.learnt, order):
+                for batch in batches(self._texts.learnt, order, self.trainer.tokens_per_step):
                     loss = self.trainer.step(batch, self.seconds / total_s)
                     self._note("step", num_tokens=self.trainer.num_tokens, loss=loss)
                     on_progress(self.seconds, loss, self.score)
