@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import GrammarError
 from forerun.core.grammar import Grammar
 from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.host_loop import decode
