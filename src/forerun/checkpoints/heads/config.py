@@ -76,6 +76,8 @@ def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
     def part(key: str) -> JsonFile:
         return next((place for place in (nested, config) if place.has(key)), sizes)
 
+    if part("sample_from_anchor").flag("sample_from_anchor", False):
+        raise config.wrong("sample_from_anchor", "false: heads whose first row predicts too are not supported")
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     if part("target_layer_ids").has("target_layer_ids"):

@@ -19,7 +19,7 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import HeadSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -107,6 +107,12 @@ class StoredHead:
                 f"the head {self.name} has rows of {spec.body.hidden_size} and lacks an embedding or an output of its "
                 f"own, but those of {target_name} have {target.hidden_size}: choose the head of this model"
             )
+        table = rows["embed_tokens.weight"][0].shape[0] if "embed_tokens.weight" in rows else target.vocab_size
+        if isinstance(spec, BlockSpec) and spec.mask_token_id >= table:
+            raise VocabularyError(
+                f"the head {self.name} masks with token {spec.mask_token_id}, but the embedding has only {table} "
+                f"tokens: choose the head of {target_name}"
+            )
         ids = self.target_ids()
         last = spec.body.vocab_size - 1 if ids is None else int(ids[-1])
         if ids is not None and last >= target.vocab_size:
@@ -126,10 +132,14 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
         case HuggingFaceFolder():
             return _folder_head(source)
         case GgufCheckpoint() if source.file.metadata.get("general.architecture") in ARCHITECTURES:
-            spec, tensors, token_map = read_gguf_head(source.file)
-            matched = match_tensors(spec, tensors, str(source.path))
+            spec, tensors = read_gguf_head(source.file)
             return StoredHead(
-                name=source.name, spec=spec, tensors=matched, map=token_map, is_offset=False, is_paired=True
+                name=source.name,
+                spec=spec,
+                tensors=match_tensors(spec, tensors, str(source.path)),
+                map=tensors.get(MAP),
+                is_offset=False,
+                is_paired=isinstance(spec, EagleSpec),
             )
         case _:
             return None
