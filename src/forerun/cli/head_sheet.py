@@ -6,7 +6,7 @@ from typing import Any
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.cli.sheet import count, size
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
 
 
@@ -14,6 +14,8 @@ def kind_of(spec: HeadSpec) -> str:
     """The name of a head's kind."""
     if isinstance(spec, EagleSpec):
         return "EAGLE-3"
+    if isinstance(spec, AssistantSpec):
+        return "Gemma 4 assistant"
     return "DFlash 2" if spec.pair_rank else "DFlash"
 
 
@@ -22,6 +24,8 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
     spec = head.spec
     is_usual = isinstance(spec, EagleSpec) and spec.layer_ids is None
     ids = "1, L // 2 - 1 and L - 4 of L layers" if is_usual else f"{list(spec.taps(0))}"
+    if isinstance(spec, AssistantSpec):
+        ids = "last one, and its keys and values"
     body, has_own = spec.body, {"embed_tokens.weight": "embedding", "lm_head.weight": "output"}
     own = [word for name, word in has_own.items() if name in head.tensors]
     rows = [
