@@ -42,7 +42,7 @@ def save_assistant(seed: int, target: Any, folder: Path, *, has_centroids: bool)
     rng = random.Random(seed)
     drawn = {**sizes(rng), **gemma4(rng)}
     shared = ("head_dim", "global_head_dim", "num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v")
-    vocab_size = drawn["vocab_size"]
+    vocab_size = target.config.vocab_size
     text = transformers.Gemma4TextConfig(
         vocab_size=vocab_size, vocab_size_per_layer_input=0, hidden_size_per_layer_input=0, num_hidden_layers=4,
         hidden_size=rng.choice([8, 16]), intermediate_size=24, num_attention_heads=rng.choice([2, 4]),

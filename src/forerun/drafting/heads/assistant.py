@@ -69,7 +69,7 @@ class AssistantHead:
 
     def states(self, features: Tensor) -> Tensor:
         """[..., G], the target's last hidden states, of its residual stream [..., 1, G] after the last layer."""
-        return rms(features[..., 0, :], self._final_norm, self._eps)
+        return rms(features[..., 0, :], self._final_norm, self._eps).to(features.dtype)
 
     def step(self, ids: Tensor, states: Tensor, place: int, keys: TargetKeys) -> tuple[Tensor, Tensor]:
         """Logits [T, V] of the tokens after `ids`, and the states [T, G] with which those are read.
