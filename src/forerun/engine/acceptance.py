@@ -23,8 +23,10 @@ LEAST_ROUNDS: Final = 20  # with a proposal; a drafter with fewer rests because 
 class Usual:
     """How often the target takes at least one drafted token of a round, in percent.
 
-    The share does not depend on the tree's size, which follows what passes cost. Random heads reach 17 to 28 at
-    temperature 1 with 16 rows, a DFlash head with the mask in the place of the root 35.
+    The share hardly depends on the tree's size, which follows what passes cost. On the built-in target, with 16 rows at
+    temperature 1, random heads had 12 to 28 and the built-in draft 78 to 96; in greedy text that repeats itself a
+    random DFlash head had 45 to 64, which is not noticed. What is usual for heads is estimated from published mean
+    lengths of 3 to 7 tokens a round (a length of n is a share of about 1 - 1 / n), not measured here.
 
     Args:
         kind: the draft in words.
