@@ -19,7 +19,10 @@ from forerun import (
     SamplingParams,
 )
 from forerun.backends.choose import choose_backend
+from forerun.checkpoints.heads.stored import find_head
+from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import DrafterConfig
+from forerun.core.head_spec import BlockSpec
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
 from forerun.model.weights import DenseWeight
@@ -49,6 +52,31 @@ def test_tokens_that_a_head_cannot_draft_are_counted() -> None:
         done = engine.generate("Once", SamplingParams(max_new_tokens=32, ignore_eos=True))
         assert done.stats.num_drafted > 0
         assert done.stats.num_outside == sum(token % 2 for token in done.token_ids)  # it has every other token
+
+
+def test_a_dflash_2_head_in_a_gguf_file_writes_the_plain_text(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    from tests.checkpoints.heads.test_gguf import gguf_name, write
+
+    stored = find_head(open_source(builtin_head("dflash2")))
+    assert stored is not None
+    spec = stored.spec
+    assert isinstance(spec, BlockSpec)
+    tensors = {gguf_name(name): each for name, each in stored.weights(dtype=torch.float32, device="cpu").items()}
+    keys = {
+        "block_size": spec.block_size, "target_layers": [layer + 1 for layer in spec.layer_ids],
+        "tokenizer.ggml.mask_token_id": spec.mask_token_id, "conv_kernel_size": spec.conv_kernel,
+        "conv_group_size": spec.conv_group, "selector_rank": spec.pair_rank, "selector_top_k": spec.num_pairs,
+    }  # fmt: skip
+    path, texts = write(tmp_path / "head.gguf", "dflash", spec.body, keys, tensors), []
+    params = SamplingParams(max_new_tokens=96, temperature=1.0, seed=1, ignore_eos=True)
+    for name in (str(path), builtin_head("dflash2"), None):
+        with engine_of(NoDrafter() if name is None else DraftHead(model=name, adaptive=False)) as engine:
+            done = engine.generate("Once upon a time", params)
+            texts.append((done.token_ids, done.stats.num_accepted))
+    assert texts[0] == texts[1]  # the same weights, so the same guesses
+    assert texts[0][0] == texts[2][0]
+    assert texts[0][1] > 0
 
 
 def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> None:

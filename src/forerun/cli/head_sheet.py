@@ -6,7 +6,7 @@ from typing import Any
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.cli.sheet import count, size
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
 
 
@@ -14,6 +14,8 @@ def kind_of(spec: HeadSpec) -> str:
     """The name of a head's kind."""
     if isinstance(spec, EagleSpec):
         return "EAGLE-3"
+    if isinstance(spec, AssistantSpec):
+        return "Gemma 4 assistant"
     return "DFlash 2" if spec.pair_rank else "DFlash"
 
 
@@ -22,6 +24,9 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
     spec = head.spec
     is_usual = isinstance(spec, EagleSpec) and spec.layer_ids is None
     ids = "1, L // 2 - 1 and L - 4 of L layers" if is_usual else f"{list(spec.taps(0))}"
+    reads = f"{spec.num_taps} features a token, after the target's layers {ids}, counted from 0"
+    if isinstance(spec, AssistantSpec):
+        reads = "the target's keys and values, and its last hidden state"
     body, has_own = spec.body, {"embed_tokens.weight": "embedding", "lm_head.weight": "output"}
     own = [word for name, word in has_own.items() if name in head.tensors]
     rows = [
@@ -29,7 +34,7 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
         ("made for", head.verifier or f"a target of hidden size {spec.target_hidden_size}"),
         ("parameters", f"{count(head.num_parameters)}, own: {' and '.join(own) or 'neither embedding nor output'}"),
         ("layers", f"{body.num_layers} of hidden size {body.hidden_size}, {body.intermediate_size} in the MLP"),
-        ("reads", f"{spec.num_taps} features a token, after the target's layers {ids}, counted from 0"),
+        ("reads", reads),
         ("tokens drafted", str(body.vocab_size)),
     ]
     if isinstance(spec, BlockSpec):

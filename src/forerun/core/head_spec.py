@@ -1,4 +1,5 @@
-"""Sizes and options of draft heads: small networks that read the target's own features (EAGLE-3, DFlash, DFlash 2)."""
+"""Sizes and options of draft heads: small networks that read the target's own features (EAGLE-3, DFlash, DFlash 2,
+assistants of Gemma 4)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -88,4 +89,34 @@ class BlockSpec:
         return self.layer_ids
 
 
-HeadSpec: TypeAlias = EagleSpec | BlockSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantSpec:
+    """An assistant of Gemma 4: queries alone, on the target's own keys and values, and a recurrent state, which begins
+    with the target's last hidden state after its final norm.
+
+    Args:
+        body: sizes of its layers, of which none has keys or values.
+        target_hidden_size: size of that state, and of the target's embedding.
+        num_centroids, num_active: groups of tokens of equal size, each with a centroid, and how many groups, the
+            nearest to a row, have logits; 0: all tokens have.
+    """
+
+    body: ModelSpec
+    target_hidden_size: int
+    num_centroids: int = 0
+    num_active: int = 0
+    num_taps: int = 1
+
+    def layer_of(self, target: ModelSpec, layer: int) -> int:
+        """The target's layer whose keys and values a layer attends to: the last of its kind that has its own; -1 if
+        there is none."""
+        slides, owners = layer in self.body.sliding_layers, range(target.num_layers - target.num_borrowing_layers)
+        return max((owner for owner in owners if (owner in target.sliding_layers) == slides), default=-1)
+
+    def taps(self, num_layers: int) -> tuple[int, ...]:
+        """The target's last layer, behind which the head applies the target's final norm itself."""
+        return (num_layers - 1,)
+
+
+MadeSpec: TypeAlias = EagleSpec | BlockSpec  # of heads that can be made here, see `distill`
+HeadSpec: TypeAlias = MadeSpec | AssistantSpec

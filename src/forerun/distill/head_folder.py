@@ -8,13 +8,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.folder import llama_config, to_text
 from forerun.model.vocabulary_map import VocabularyMap
 
 
-def write_head(folder: Path, spec: HeadSpec, weights: Mapping[str, Tensor], vocabulary: VocabularyMap) -> None:
+def write_head(folder: Path, spec: MadeSpec, weights: Mapping[str, Tensor], vocabulary: VocabularyMap) -> None:
     """Write the folder; without its config, which comes last, it is no head."""
     tensors = {name: value.to("cpu", torch.bfloat16).contiguous() for name, value in weights.items()}
     if isinstance(spec, EagleSpec):
@@ -32,7 +32,7 @@ def published(name: str) -> str:
     return f"midlayer.{name.removeprefix('layers.0.')}" if name.startswith("layers.0.") else name
 
 
-def head_config(spec: HeadSpec, num_target_ids: int) -> dict[str, object]:
+def head_config(spec: MadeSpec, num_target_ids: int) -> dict[str, object]:
     """config.json of a head for a target with so many tokens."""
     common = {**llama_config(spec.body), "vocab_size": num_target_ids, "target_hidden_size": spec.target_hidden_size}
     match spec:

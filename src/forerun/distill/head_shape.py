@@ -9,7 +9,7 @@ from torch import Tensor
 
 from forerun.checkpoints.heads.tensors import needed_shapes
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill.config import HeadKind
@@ -22,7 +22,7 @@ LEAST_LAYERS: Final = 4  # of a target: three features from different layers, be
 
 def choose_head(
     target: ModelSpec, kind: HeadKind, vocabulary: VocabularyMap, counts_V: Tensor, num_layers: int | None
-) -> HeadSpec:
+) -> MadeSpec:
     """A head with layers of the target's shape.
 
     Args:
@@ -68,7 +68,7 @@ def spread(num_layers: int) -> tuple[int, ...]:
     return usual if usual == tuple(sorted(set(usual))) else tuple(range(num_layers - 3, num_layers))
 
 
-def initial_head(spec: HeadSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
+def initial_head(spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
 ) -> dict[str, Tensor]:  # fmt: skip
     """float32 weights: the target's last layers on its last feature, so that the head begins as their continuation.
 

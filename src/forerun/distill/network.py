@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from forerun.core.head_spec import HeadSpec
+from forerun.core.head_spec import MadeSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
@@ -151,7 +151,7 @@ class Network(nn.Module):
 class HeadNetwork(nn.Module):
     """The weights of a head by their published names."""
 
-    def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: MadeSpec, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.spec = spec
         self._weights = nn.ParameterDict({in_dict(name): nn.Parameter(value) for name, value in weights.items()})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from forerun.core.disk_room import free_bytes
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.core.output_file import remove, write_whole
@@ -187,7 +187,7 @@ class SavedDraft:
     def exists(self) -> bool:
         return self._path.exists()
 
-    def create(self, spec: ModelSpec | HeadSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
+    def create(self, spec: ModelSpec | MadeSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
         """Write a draft that is not yet trained."""
         self._write(spec, vocabulary, weights, {}, {"trained_s": 0.0, "num_tokens": 0})
 
@@ -225,7 +225,7 @@ class SavedDraft:
         return Trainer(Network(read_spec(spec), weights), vocabulary, device=device)
 
     def _write(
-        self, spec: ModelSpec | HeadSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor],
+        self, spec: ModelSpec | MadeSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor],
         state: Mapping[str, Tensor], notes: dict[str, Any],
     ) -> None:  # fmt: skip
         """Replace the file as a whole."""

@@ -17,6 +17,7 @@ from forerun.core.drafter_config import (
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -91,5 +92,7 @@ def head_drafter(
 ) -> Drafter:  # fmt: skip
     """The drafter of a head, by the kind of head that the runner holds."""
     assert runner is not None, "a head needs its runner"
+    if isinstance(runner.executor, AssistantExecutor):
+        return AssistantDrafter(runner, config, tree, target_vocab_size=target_vocab_size, taps=taps)
     kind = BlockDrafter if isinstance(runner.executor, BlockExecutor) else EagleDrafter
     return kind(runner, config, tree, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary)

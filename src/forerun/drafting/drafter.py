@@ -15,6 +15,7 @@ from forerun.core.timing import Span
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
@@ -125,6 +126,10 @@ class Drafter(Protocol):
         Args:
             costs: the costs of the target's rounds, if several drafters share them.
         """
+        return
+
+    def read_cache(self, cache: TreeCache) -> None:
+        """Use the target's keys and values from now on, which it alone writes. Called once, before everything else."""
         return
 
     def change_owner(self, owner: str) -> None:

@@ -83,9 +83,11 @@ class DrafterLoader:
                 built = self._load_several(on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
+        single, target = built, load_target(rows_behind(built.verify_width))
         if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
-        return built, load_target(rows_behind(built.verify_width))
+        single.read_cache(target.cache)
+        return built, target
 
     def _load_model_or_head(self, drafter: DraftModel | DraftHead, on_progress: Progress | None) -> Drafter:
         stored = find_head(open_source(drafter.model))

@@ -13,6 +13,7 @@ from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
+from forerun.engine.acceptance import AcceptanceWatch
 from forerun.engine.device import settle_device
 from forerun.engine.does_not_fit import naming_what_does_not_fit
 from forerun.engine.exclusive import ExclusiveUse
@@ -65,6 +66,7 @@ class Engine:
         self._target, self._drafter = parts.target, parts.drafter
         self._decoders, self._named = parts.decoders, parts.named
         self._baseline, self._learnt = parts.baseline, parts.learnt
+        self._acceptance = AcceptanceWatch(config, parts.drafter)
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
         self._grammars = GrammarCompiler(self.tokenizer, self.spec.vocab_size, self._eos_ids)
@@ -149,6 +151,7 @@ class Engine:
             play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
             seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,
             compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
+            see=None if request.constraint else self._acceptance.see,
         )  # fmt: skip
         with self._exclusive:
             self._end_running()
@@ -263,6 +266,7 @@ class Engine:
         """End the running request and drop cached rows after its text; a drafter may have run ahead of its end."""
         if self._running is not None:
             self._running.discard()
+            self._acceptance.begin()
             if num_tokens := self._running.num_tokens:
                 self._target.sync(self._target.cached_ids[: num_tokens - 1])
             self._running = None

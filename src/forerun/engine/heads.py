@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, MadeSpec
 from forerun.core.pace import read_device
 from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
@@ -22,6 +22,7 @@ from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.drafting.policies import Policies
+from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.backend import Linear
 from forerun.model.quantise import as_plain
@@ -49,6 +50,8 @@ def load_head(
     """
     target = checkpoint.spec
     stored.require_fit(target, config.target)
+    if isinstance(stored.spec, AssistantSpec):
+        return load_assistant(stored, stored.spec, drafter, policies, checkpoint, config, capacity=capacity)
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
@@ -58,7 +61,7 @@ def load_head(
         table_VH = as_plain(checkpoint.source.weights(dtype=checkpoint.dtype, device=device).table())
     own = tensors.pop("lm_head.weight", None)
     output = DenseWeight(values_OI=own) if own is not None else source.linear("head")[0]
-    spec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=output.shape[0]))
+    spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=output.shape[0]))
     weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
     head = head_of(spec, weights, table_VH, backend.draft_linear(output))
     runner = Runner(
@@ -79,7 +82,7 @@ def load_head(
     )  # fmt: skip
 
 
-def head_of(spec: HeadSpec, weights: HeadWeights, table_VH: Tensor, output: Linear) -> EagleHead | BlockHead:
+def head_of(spec: MadeSpec, weights: HeadWeights, table_VH: Tensor, output: Linear) -> EagleHead | BlockHead:
     """The head that a spec describes."""
     match spec:
         case EagleSpec():

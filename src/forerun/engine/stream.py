@@ -40,6 +40,7 @@ class GenerationStream:
     Args:
         request: the passes that read the prompt, then the rounds.
         num_outside: counts the tokens that no draft could propose.
+        see: told of every round and of the number of its tokens in the text.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class GenerationStream:
         num_prompt: int,
         num_outside: Callable[[Sequence[int]], int],
         compare: Compare | None = None,
+        see: Callable[[StepStats, int], None] | None = None,
     ) -> None:
         self._request, self._assembly, self._exclusive, self._cores = request, assembly, exclusive, cores
         self._seed, self._num_prompt = seed, num_prompt
@@ -63,7 +65,7 @@ class GenerationStream:
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted, so its effect is unknown and no step can follow
         self._error: BaseException | None = None
-        self._compare, self._num_outside = compare, num_outside
+        self._compare, self._num_outside, self._see = compare, num_outside, see
         self._speedup: Speedup | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
@@ -135,6 +137,8 @@ class GenerationStream:
         if played.stats.drafted_by == PREDICTION:
             self._num_predicted += played.stats.num_drafted
             self._num_foretold += num_accepted
+        if self._see is not None:
+            self._see(played.stats, len(token_ids))
         if self._assembly.finish is not None:
             self._request.close()
         return DecodeStep(

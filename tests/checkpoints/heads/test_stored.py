@@ -164,54 +164,13 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
             opened(folder).require_fit(TARGET, "other")
 
 
-def paired(weight: Tensor, head_dim: int) -> Tensor:
-    """Rows in llama.cpp's order of rotated dimensions."""
-    halves = weight.view(-1, 2, head_dim // 2, weight.shape[1])
-    return halves.transpose(1, 2).reshape(weight.shape)
-
-
-def test_a_gguf_file_of_llama_cpp_is_read(tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
-    rng = random.Random(5)
-    body = random_case(5)[0].body
-    body = replace(body, num_layers=1, vocab_size=20, qkv_bias=False, qk_norm=False)
-    spec = random_eagle(rng, TARGET, body=body, layer_ids=(2, 3, 4), num_taps=3, norms_each=False, norms_all=True,
-                        norms_logits=True, norms_state=False)  # fmt: skip
-    weights, ids = eagle_tensors(spec, TARGET, 5), torch.arange(20) * 3
-    path = tmp_path / "head.gguf"
-    writer = gguf.GGUFWriter(path, "eagle3")
-    writer.add_block_count(1)
-    writer.add_context_length(body.max_positions)
-    writer.add_embedding_length(body.hidden_size)
-    writer.add_feed_forward_length(body.intermediate_size)
-    writer.add_head_count(body.num_heads)
-    writer.add_head_count_kv(body.num_kv_heads)
-    writer.add_key_length(body.head_dim)
-    writer.add_rope_freq_base(body.rope.theta)
-    writer.add_layer_norm_rms_eps(body.norm_eps)
-    writer.add_array("eagle3.target_layers", list(spec.layer_ids or ()))
-    writer.add_uint32("eagle3.target_hidden_size", spec.target_hidden_size)
-    writer.add_bool("eagle3.norm_before_residual", spec.norms_residual)
-    names = {
-        "fc.weight": "fc.weight", "input_norm.weight": "enc.output_norm.weight", "norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight", "embed_tokens.weight": "token_embd.weight",
-        "layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
-        "layers.0.hidden_norm.weight": "blk.0.attn_norm_2.weight",
-        "layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
-        **{f"layers.0.self_attn.{name}_proj.weight": f"blk.0.attn_{name}.weight" for name in "qkv"},
-        "layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
-        **{f"layers.0.mlp.{name}_proj.weight": f"blk.0.ffn_{name}.weight" for name in ("gate", "up", "down")},
-    }  # fmt: skip
-    for name, tensor in weights.items():
-        is_rotated = "q_proj" in name or "k_proj" in name
-        written = paired(tensor, body.head_dim) if is_rotated else tensor
-        writer.add_tensor(names[name], written.float().numpy())
-    writer.add_tensor("d2t", ids.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    stored = opened(path)
-    assert isinstance(stored.spec, EagleSpec)
-    assert stored.spec == replace(spec, body=replace(spec.body, norm_eps=stored.spec.body.norm_eps))
-    require_equal(stored, {name: tensor.float().double() for name, tensor in weights.items()}, ids)
+def test_a_block_head_whose_mask_or_first_row_is_another_is_refused(tmp_path: Path) -> None:
+    spec = random_block(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0)
+    folder = write_block(tmp_path / "head", spec, TARGET)
+    opened(folder).require_fit(TARGET, "the target")
+    edited(folder, lambda config, _: config["dflash_config"].update(mask_token_id=60))
+    with pytest.raises(VocabularyError, match="masks with token 60"):
+        opened(folder).require_fit(TARGET, "the target")
+    edited(folder, lambda config, _: config.update(sample_from_anchor=True))
+    with pytest.raises(CheckpointError, match="sample_from_anchor"):
+        opened(folder)

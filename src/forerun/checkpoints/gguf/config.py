@@ -84,7 +84,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
-        rope=_read_rope(file, keys, max_positions, head_dim),
+        rope=read_rope(file, keys, max_positions, head_dim),
         window=window if window < max_positions and sliding_layers else None,
         sliding_layers=sliding_layers,
     )
@@ -160,7 +160,8 @@ def _read_divisors(file: GgufFile, name: str, num_pairs: int) -> tuple[float, ..
     return divisors
 
 
-def _read_rope(file: GgufFile, keys: JsonFile, max_positions: int, head_dim: int) -> RopeSpec:
+def read_rope(file: GgufFile, keys: JsonFile, max_positions: int, head_dim: int) -> RopeSpec:
+    """The rotation that a file's keys and divisors describe."""
     rotated = keys.integer(ROTATED_KEY, head_dim)
     if rotated > head_dim or rotated % 2:
         raise keys.wrong(ROTATED_KEY, f"an even number of the {head_dim} dimensions of a head")

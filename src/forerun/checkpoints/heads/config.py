@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from forerun.checkpoints.families.known import BY_NAME
+from forerun.checkpoints.heads.assistant import assistant_spec, is_assistant
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
@@ -33,10 +34,12 @@ def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
     Raises:
         CheckpointError: a key is missing or out of range, or the head is of a kind that forerun does not run.
     """
+    if is_assistant(config):
+        return assistant_spec(config)
     if FC not in shapes or len(shapes[FC]) != 2:
         raise CheckpointError(
             f"{config.path.parent} holds no matrix {FC}, which joins the target's features: forerun runs EAGLE-3, "
-            "DFlash and DFlash 2 heads only"
+            "DFlash and DFlash 2 heads and assistants of Gemma 4 only"
         )
     kind = config.text(SPECULATORS_KEY, "dflash" if "hidden_norm.weight" in shapes else "eagle3")
     match kind:
@@ -76,6 +79,8 @@ def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
     def part(key: str) -> JsonFile:
         return next((place for place in (nested, config) if place.has(key)), sizes)
 
+    if part("sample_from_anchor").flag("sample_from_anchor", False):
+        raise config.wrong("sample_from_anchor", "false: heads whose first row predicts too are not supported")
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     if part("target_layer_ids").has("target_layer_ids"):

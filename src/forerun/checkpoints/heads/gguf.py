@@ -1,77 +1,158 @@
-"""An EAGLE-3 head in a GGUF file.
+"""Draft heads in GGUF files.
 
-Sources: llama.cpp's src/models/eagle3.cpp and conversion/llama.py (#18039): keys of `eagle3.`, absolute ids in `d2t`,
-queries and keys in the order in which llama.cpp rotates pairs.
+Sources: llama.cpp's src/models/eagle3.cpp and conversion/llama.py (#18039), src/models/dflash.cpp and
+conversion/qwen.py (#22105, #27342): absolute ids in `d2t`, layers counted by what they read, and queries and keys of
+EAGLE-3 heads in the order in which llama.cpp rotates pairs.
 """
 
 from typing import Final
 
+from forerun.checkpoints.gguf.config import DIVISORS_NAMES, TOKENS_KEY, read_rope
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import IN_LAYERS
-from forerun.checkpoints.heads.config import MAX_TARGET_LAYERS
+from forerun.checkpoints.heads.config import MAX_BLOCK, MAX_TARGET_LAYERS
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.core.head_spec import EagleSpec
-from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
 
-ARCHITECTURES: Final = ("eagle3",)
+ARCHITECTURES: Final = ("eagle3", "dflash")
 OUTER: Final = {
     "fc.weight": "fc.weight",
-    "enc.output_norm.weight": "input_norm.weight",
     "output_norm.weight": "norm.weight",
     "output.weight": "lm_head.weight",
     "token_embd.weight": "embed_tokens.weight",
     "d2t": "d2t",
     "d2t.weight": "d2t",
+    "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
+    "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
+    "selector_successor.weight": "candidate_selector.successor_codebook",
 }
-NORMS: Final = {"input_layernorm.": "attn_norm.", "post_attention_layernorm.": "ffn_norm."}
+AFTER_FC: Final = {"eagle3": "input_norm.weight", "dflash": "hidden_norm.weight"}  # of enc.output_norm
+LAYERS: Final = {
+    **IN_LAYERS,
+    "input_layernorm.": "attn_norm.",
+    "post_attention_layernorm.": "ffn_norm.",
+    "attention_conv.base_kernel": "attn_conv_base",
+    "attention_conv.kernel_projection.": "attn_conv_proj.",
+    "mlp_conv.base_kernel": "ffn_conv_base",
+    "mlp_conv.kernel_projection.": "ffn_conv_proj.",
+}
 
 
-def read_gguf_head(file: GgufFile) -> tuple[EagleSpec, dict[str, StoredTensor], StoredTensor | None]:
-    """What the head is, its tensors by the names of published folders, and its map of tokens.
+def read_gguf_head(file: GgufFile) -> tuple[HeadSpec, dict[str, StoredTensor]]:
+    """What the head is, and its tensors, with its map of tokens, by the names of published folders.
 
     Raises:
         CheckpointError: a key is missing or out of range.
     """
-    tensors = {_folder_name(name): tensor for name, tensor in file.tensors.items()}
-    keys = file.section("eagle3.")
-    num_heads, hidden_size = keys.integer("attention.head_count"), keys.integer("embedding_length")
-    head = tensors.get("lm_head.weight", tensors.get("d2t"))
-    target_hidden_size = keys.integer("target_hidden_size", hidden_size)
-    ids = keys.values.get("target_layers", keys.values.get("extract_layers"))
-    if not isinstance(ids, tuple) or not all(
-        isinstance(layer, int) and 1 <= layer < MAX_TARGET_LAYERS for layer in ids
-    ):
-        raise keys.wrong("target_layers", "a list of layers of the target, each 1 or more")
-    body = ModelSpec(
-        family="llama",
-        num_layers=keys.integer("block_count", most=1),
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        num_kv_heads=keys.integer("attention.head_count_kv", num_heads),
-        head_dim=keys.integer("attention.key_length", max(1, hidden_size // num_heads)),
-        intermediate_size=keys.integer("feed_forward_length"),
-        vocab_size=keys.integer("vocab_size", 1) if head is None else head.shape[0],
-        max_positions=keys.integer("context_length", 2048),
-        norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
-        rope=RopeSpec(theta=keys.number("rope.freq_base", 10_000.0)),
-    )
-    spec = EagleSpec(
+    architecture = str(file.metadata["general.architecture"])
+    tensors = {
+        _folder_name(name, architecture): tensor for name, tensor in file.tensors.items() if name not in DIVISORS_NAMES
+    }
+    keys = file.section(f"{architecture}.")
+    if architecture == "eagle3":
+        return _eagle_spec(file, keys, tensors), tensors
+    return _block_spec(file, keys, tensors), tensors
+
+
+def _eagle_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> EagleSpec:
+    body = _read_body(file, keys, tensors)
+    ids = _entered_layers(keys, "target_layers" if keys.has("target_layers") else "extract_layers")
+    keys.integer("block_count", most=1)
+    return EagleSpec(
         body=body,
-        target_hidden_size=target_hidden_size,
-        layer_ids=tuple(int(layer) for layer in ids),
+        target_hidden_size=keys.integer("target_hidden_size", body.hidden_size),
+        layer_ids=ids,
         num_taps=len(ids),
         norms_all="input_norm.weight" in tensors,
         norms_residual=keys.flag("norm_before_residual", False),
     )
-    return spec, tensors, tensors.get("d2t")
 
 
-def _folder_name(name: str) -> str:
+def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> BlockSpec:
+    body, ids = _read_body(file, keys, tensors), _entered_layers(keys, "target_layers")
+    if keys.flag("sample_from_anchor", False):
+        raise keys.wrong("sample_from_anchor", "false: heads whose first row predicts too are not supported")
+    is_causal = keys.flag("attention.causal", False)
+    has_pairs = "candidate_selector.hidden_projection.weight" in tensors
+    has_conv = "layers.0.attention_conv.base_kernel" in tensors
+    return BlockSpec(
+        body=body,
+        target_hidden_size=max(1, tensors["fc.weight"].shape[-1] // len(ids)) if "fc.weight" in tensors else 1,
+        layer_ids=tuple(layer - 1 for layer in ids),
+        block_size=keys.integer("block_size", 16, least=2, most=MAX_BLOCK),
+        mask_token_id=file.section("tokenizer.ggml.").integer("mask_token_id", least=0),
+        windows=_windows(keys, body.num_layers),
+        is_causal=(is_causal,) * body.num_layers,
+        embedding_scale=keys.number("embedding_scale", 1.0),
+        logit_scale=keys.number("logit_scale", 1.0),
+        logit_cap=keys.number("final_logit_softcapping", 0.0, least=0.0),
+        conv_kernel=keys.integer("conv_kernel_size") if has_conv else 0,
+        conv_group=keys.integer("conv_group_size") if has_conv else 0,
+        pair_rank=keys.integer("selector_rank") if has_pairs else 0,
+        num_pairs=keys.integer("selector_top_k") if has_pairs else 0,
+    )
+
+
+def _read_body(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> ModelSpec:
+    num_heads, hidden_size = keys.integer("attention.head_count"), keys.integer("embedding_length")
+    num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        raise keys.wrong("attention.head_count_kv", f"a divisor of attention.head_count ({num_heads})")
+    head_dim = keys.integer("attention.key_length", max(1, hidden_size // num_heads))
+    if head_dim % 2:
+        raise keys.wrong("attention.key_length", "an even number: heads are rotated")
+    head, max_positions = tensors.get("lm_head.weight", tensors.get("d2t")), keys.integer("context_length", 2048)
+    tokens = file.metadata.get(TOKENS_KEY)
+    num_tokens = len(tokens) if isinstance(tokens, tuple) else 1  # the target's rows are known only with the target
+    return ModelSpec(
+        family="llama",
+        num_layers=keys.integer("block_count", most=MAX_TARGET_LAYERS),
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=keys.integer("feed_forward_length"),
+        vocab_size=keys.integer("vocab_size", num_tokens) if head is None else head.shape[0],
+        max_positions=max_positions,
+        norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
+        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
+        rope=read_rope(file, keys, max_positions, head_dim),
+    )
+
+
+def _entered_layers(keys: JsonFile, key: str) -> tuple[int, ...]:
+    """The target's layers whose inputs the head reads."""
+    ids = keys.values.get(key)
+    if (
+        not isinstance(ids, tuple)
+        or not ids
+        or not all(isinstance(layer, int) and 1 <= layer < MAX_TARGET_LAYERS for layer in ids)
+    ):
+        raise keys.wrong(key, "a list of layers of the target, each 1 or more")
+    return tuple(int(layer) for layer in ids)
+
+
+def _windows(keys: JsonFile, num_layers: int) -> tuple[int | None, ...]:
+    """For each layer its window; the pattern says which layers slide."""
+    if not keys.has("attention.sliding_window"):
+        return (None,) * num_layers
+    window, key = keys.integer("attention.sliding_window"), "attention.sliding_window_pattern"
+    slides = keys.values.get(key)
+    if not isinstance(slides, tuple) or len(slides) != num_layers or not all(isinstance(one, bool) for one in slides):
+        raise keys.wrong(key, f"a list of {num_layers} flags")
+    return tuple(window if is_sliding else None for is_sliding in slides)
+
+
+def _folder_name(name: str, architecture: str) -> str:
     """The name in published folders of a tensor of a GGUF file."""
+    if name == "enc.output_norm.weight":
+        return AFTER_FC[architecture]
     if name in OUTER:
         return OUTER[name]
     name = name.replace(".attn_norm_2.", ".hidden_norm.")
-    for folder, gguf in (IN_LAYERS | NORMS).items():
+    for folder, gguf in LAYERS.items():
         name = name.replace(gguf, folder)
     return name.removeprefix("model.")

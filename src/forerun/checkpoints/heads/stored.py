@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
+from forerun.checkpoints.heads.assistant import ORDER, is_assistant
 from forerun.checkpoints.heads.config import FC, SPECULATORS_KEY, head_spec_of
 from forerun.checkpoints.heads.gguf import ARCHITECTURES, read_gguf_head
 from forerun.checkpoints.heads.tensors import MAP, canonical, match_tensors, shapes_of
@@ -19,7 +20,7 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import HeadSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -40,6 +41,7 @@ class StoredHead:
         map: the stored map of its tokens, if it has one.
         is_offset: the map holds differences: the target's id of the head's token j is j + map[j]; else ids.
         is_paired: llama.cpp's order of rotated dimensions.
+        order: the tokens of an assistant's centroids, if it has centroids.
         verifier: the target that it was trained for, if the files name it.
     """
 
@@ -49,6 +51,7 @@ class StoredHead:
     map: StoredTensor | None = None
     is_offset: bool = True
     is_paired: bool = False
+    order: StoredTensor | None = None
     verifier: str = ""
 
     @property
@@ -73,14 +76,26 @@ class StoredHead:
             return None
         import torch
 
-        dtype = torch.int64 if self.map.dtype == "I64" else torch.int32
-        stored = torch.frombuffer(read_bytes(self.map), dtype=dtype).long()
+        stored = read_ids(self.map)
         ids = stored + torch.arange(len(stored)) if self.is_offset else stored
         if len(ids) != self.spec.body.vocab_size or not bool((ids[1:] > ids[:-1]).all()) or int(ids[0]) < 0:
             raise CheckpointError(
                 f"{self.map.path}: {MAP} must give {self.spec.body.vocab_size} tokens of the target in ascending "
                 "order: fetch the head again"
             )
+        return ids
+
+    def token_order(self) -> "Tensor | None":
+        """int64 [V], the tokens of an assistant's centroids, those of the first one first; None if it has none.
+
+        Raises:
+            CheckpointError: a token is missing.
+        """
+        if self.order is None:
+            return None
+        ids = read_ids(self.order)
+        if sorted(ids.tolist()) != list(range(self.spec.body.vocab_size)):
+            raise CheckpointError(f"{self.order.path}: {ORDER} must name every token once: fetch the head again")
         return ids
 
     def require_fit(self, target: ModelSpec, target_name: str) -> None:
@@ -101,11 +116,20 @@ class StoredHead:
                 f"the head {self.name} reads {spec.num_taps} features, after layers {list(taps)}, counted from 0, but "
                 f"{target_name} has {target.num_layers} layers: choose the head of this model"
             )
+        if isinstance(spec, AssistantSpec):
+            self._require_keys(spec, target, target_name)
+            return
         is_same_size = spec.body.hidden_size == target.hidden_size
         if not is_same_size and not {"embed_tokens.weight", "lm_head.weight"} <= rows.keys():
             raise CheckpointError(
                 f"the head {self.name} has rows of {spec.body.hidden_size} and lacks an embedding or an output of its "
                 f"own, but those of {target_name} have {target.hidden_size}: choose the head of this model"
+            )
+        table = rows["embed_tokens.weight"][0].shape[0] if "embed_tokens.weight" in rows else target.vocab_size
+        if isinstance(spec, BlockSpec) and spec.mask_token_id >= table:
+            raise VocabularyError(
+                f"the head {self.name} masks with token {spec.mask_token_id}, but the embedding has only {table} "
+                f"tokens: choose the head of {target_name}"
             )
         ids = self.target_ids()
         last = spec.body.vocab_size - 1 if ids is None else int(ids[-1])
@@ -114,6 +138,29 @@ class StoredHead:
                 f"the head {self.name} drafts token {last}, but {target_name} has only {target.vocab_size} tokens: "
                 "choose the head of this model"
             )
+
+    def _require_keys(self, spec: AssistantSpec, target: ModelSpec, target_name: str) -> None:
+        """Refuse a target whose keys and values an assistant cannot read, or whose tokens it lacks."""
+        for layer in range(spec.body.num_layers):
+            one, owner = spec.body.of_layer(layer), spec.layer_of(target, layer)
+            found = None if owner < 0 else target.of_layer(owner)
+            if found is None or (found.num_kv_heads, found.head_dim) != (one.num_kv_heads, one.head_dim):
+                raise CheckpointError(
+                    f"layer {layer} of the head {self.name} reads {one.num_kv_heads} heads of size {one.head_dim} of "
+                    f"the target's keys, which {target_name} does not have: choose the head of this model"
+                )
+        if spec.body.vocab_size > target.vocab_size:
+            raise VocabularyError(
+                f"the head {self.name} drafts {spec.body.vocab_size} tokens, but {target_name} has only "
+                f"{target.vocab_size}: choose the head of this model"
+            )
+
+
+def read_ids(tensor: StoredTensor) -> "Tensor":
+    """Stored whole numbers, as int64."""
+    import torch
+
+    return torch.frombuffer(read_bytes(tensor), dtype=torch.int64 if tensor.dtype == "I64" else torch.int32).long()
 
 
 def find_head(source: CheckpointSource) -> StoredHead | None:
@@ -126,10 +173,14 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
         case HuggingFaceFolder():
             return _folder_head(source)
         case GgufCheckpoint() if source.file.metadata.get("general.architecture") in ARCHITECTURES:
-            spec, tensors, token_map = read_gguf_head(source.file)
-            matched = match_tensors(spec, tensors, str(source.path))
+            spec, tensors = read_gguf_head(source.file)
             return StoredHead(
-                name=source.name, spec=spec, tensors=matched, map=token_map, is_offset=False, is_paired=True
+                name=source.name,
+                spec=spec,
+                tensors=match_tensors(spec, tensors, str(source.path)),
+                map=tensors.get(MAP),
+                is_offset=False,
+                is_paired=isinstance(spec, EagleSpec),
             )
         case _:
             return None
@@ -139,7 +190,7 @@ def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:
     is_named = False
     try:
         config = JsonFile.read(source.folder / CONFIG_NAME)
-        is_named = any(map(config.has, (SPECULATORS_KEY, "dflash_config", "draft_vocab_size")))
+        is_named = any(map(config.has, (SPECULATORS_KEY, "dflash_config", "draft_vocab_size"))) or is_assistant(config)
         stored = {canonical(name): tensor for name, tensor in catalogue(source.folder, ALL_BYTES).items()}
     except CheckpointError:
         if is_named:
@@ -154,5 +205,6 @@ def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:
         spec=spec,
         tensors=match_tensors(spec, stored, str(source.folder)),
         map=stored.get(MAP),
+        order=stored.get(ORDER),
         verifier=verifier.text("name_or_path", ""),
     )

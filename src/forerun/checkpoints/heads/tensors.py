@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
+from forerun.checkpoints.heads.assistant import ORDER, assistant_shapes
 from forerun.checkpoints.heads.config import Shapes
 from forerun.checkpoints.huggingface.names import listed
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 
@@ -37,7 +38,7 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
         if shape is None:
             raise CheckpointError(
                 f"{where} holds tensor {short(tensor.name)}, whose effect forerun does not know in this kind of head: "
-                "choose an EAGLE-3, DFlash or DFlash 2 head"
+                "choose an EAGLE-3, DFlash or DFlash 2 head, or an assistant of Gemma 4"
             )
         if tensor.shape != shape:
             raise CheckpointError(
@@ -47,7 +48,7 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
     missing = [name for name in needed if name not in stored]
     if missing:
         raise CheckpointError(f"{where} lacks tensor {listed(missing)}: fetch the head again")
-    return {name: [tensor] for name, tensor in stored.items() if name != MAP and name not in UNUSED}
+    return {name: [tensor] for name, tensor in stored.items() if name not in (MAP, ORDER, *UNUSED)}
 
 
 def shapes_of(stored: Mapping[str, StoredTensor]) -> Shapes:
@@ -58,6 +59,9 @@ def shapes_of(stored: Mapping[str, StoredTensor]) -> Shapes:
 def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor that a head must have."""
     body = spec.body
+    if isinstance(spec, AssistantSpec):
+        yield from assistant_shapes(spec)
+        return
     hidden, num_in = body.hidden_size, spec.num_taps * spec.target_hidden_size
     yield "fc.weight", (hidden, num_in)
     yield "norm.weight", (hidden,)
@@ -84,11 +88,13 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
 def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tensors that a head may have: biases, and an embedding and output of its own."""
     body = spec.body
+    yield HEAD, (body.vocab_size, body.hidden_size)
+    if isinstance(spec, AssistantSpec):
+        return
     for idx in range(body.num_layers):
         sizes = {"q": body.q_size, "k": body.kv_size, "v": body.kv_size, "o": body.hidden_size}
         yield from ((f"layers.{idx}.self_attn.{name}_proj.bias", (size,)) for name, size in sizes.items())
     yield "fc.bias", (body.hidden_size,)
-    yield HEAD, (body.vocab_size, body.hidden_size)
     yield TABLE, (*shapes.get(TABLE, (0,))[:1], body.hidden_size)
     if isinstance(spec, BlockSpec) and spec.pair_rank:
         for name in ("predecessor", "successor"):

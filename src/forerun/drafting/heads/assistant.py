@@ -1,0 +1,230 @@
+"""An assistant of Gemma 4: a few layers of queries alone, which attend to the target's own keys and values.
+
+It keeps nothing but the states of a tree's nodes. Source: transformers' gemma4_assistant and its
+SinglePositionMultiTokenCandidateGenerator.
+
+Legend: T rows, S slots, H hidden size of the assistant, G of the target, Q query heads, K key/value heads, D head size,
+V vocabulary, C centroids, P active ones.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.core.drafter_config import DraftHead
+from forerun.core.head_spec import AssistantSpec
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.draft_rows import DraftRows
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.features import TextFeatures
+from forerun.drafting.heads.layer import HeadWeights, Linear, attend, rms, rotate
+from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.model.executor import Executor, Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.model.rope import rope_table
+from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
+from forerun.speculation.tree import TokenTree
+
+TargetKeys: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]  # a layer to the keys and values [S, K, D] it reads
+
+
+class AssistantHead:
+    """The formulas.
+
+    Args:
+        table: [V, G], the target's embedding, and `scale` its factor.
+        final_norm: [G], the weight of the target's last norm, and `eps` its epsilon.
+        order: [V], the tokens of each centroid in turn; None without centroids.
+        capacity: places of the longest text.
+    """
+
+    def __init__(
+        self, spec: AssistantSpec, weights: HeadWeights, *, table: Tensor, scale: float, final_norm: Tensor, eps: float,
+        order: Tensor | None, capacity: int,
+    ) -> None:  # fmt: skip
+        self.spec, self._weights = spec, weights
+        self._table, self._scale, self._final_norm, self._eps = table, scale, final_norm, eps
+        self._embedding_VH = weights["embed_tokens.weight"]
+        self._enter, self._leave = weights.linear("pre_projection"), weights.linear("post_projection")
+        body, dtype, device = spec.body, table.dtype, str(table.device)
+        self._layers = [_Layer(weights, spec, idx) for idx in range(body.num_layers)]
+        self._cos_sin = {
+            (rope, head_dim): rope_table(rope, head_dim, capacity, dtype=dtype, device=device)
+            for rope, head_dim in {(body.rope_of(idx), body.of_layer(idx).head_dim) for idx in range(body.num_layers)}
+        }
+        if spec.num_centroids:
+            assert order is not None, "the tokens of the centroids"
+            self._centroids, self._order_CV = (
+                weights.linear("masked_embedding.centroids"),
+                order.view(spec.num_centroids, -1),
+            )
+
+    def states(self, features: Tensor) -> Tensor:
+        """[..., G], the target's last hidden states, of its residual stream [..., 1, G] after the last layer."""
+        return rms(features[..., 0, :], self._final_norm, self._eps).to(features.dtype)
+
+    def step(self, ids: Tensor, states: Tensor, place: int, keys: TargetKeys) -> tuple[Tensor, Tensor]:
+        """Logits [T, V] of the tokens after `ids`, and the states [T, G] with which those are read.
+
+        Args:
+            place: of the root, at which all rows stand.
+        """
+        embedded = functional.embedding(ids, self._table) * self._scale
+        stream = self._enter(torch.cat((embedded, states), -1))
+        for idx, layer in enumerate(self._layers):
+            body = self.spec.body
+            cos_sin = self._cos_sin[body.rope_of(idx), body.of_layer(idx).head_dim][place]
+            stream = layer.run(stream, cos_sin, *keys(idx))
+        outputs = rms(stream, self._weights["norm.weight"], self.spec.body.norm_eps)
+        return self.logits(outputs), self._leave(outputs)
+
+    def logits(self, outputs_TH: Tensor) -> Tensor:
+        """[T, V]; tokens whose centroid is not among the nearest have minus infinity."""
+        if not self.spec.num_centroids:
+            return outputs_TH @ self._embedding_VH.T
+        active_TP = self._centroids(outputs_TH).topk(self.spec.num_active, -1).indices
+        ids = self._order_CV[active_TP].flatten(1)
+        found = (self._embedding_VH[ids] @ outputs_TH[..., None]).squeeze(-1)
+        full = found.new_full((len(found), self.spec.body.vocab_size), -math.inf)
+        return full.scatter(1, ids, found)
+
+
+class _Layer:
+    """A layer of Gemma 4 without keys and values of its own."""
+
+    def __init__(self, weights: HeadWeights, spec: AssistantSpec, idx: int) -> None:
+        self._part, self._eps = f"layers.{idx}.", spec.body.norm_eps
+        self._head_dim, self._window = spec.body.of_layer(idx).head_dim, spec.body.window_of(idx)
+        self._weights = weights
+        self._q, self._o = (self._linear(f"self_attn.{name}_proj") for name in "qo")
+        self._gate, self._up, self._down = (self._linear(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
+
+    def run(self, stream: Tensor, cos_sin: Tensor, keys_SKD: Tensor, values_SKD: Tensor) -> Tensor:
+        """[T, H] after the layer."""
+        q = self._q(self._norm("input_layernorm.weight", stream)).view(len(stream), -1, self._head_dim)
+        q = rotate(self._norm("self_attn.q_norm.weight", q), cos_sin) * math.sqrt(self._head_dim)  # the scale is 1
+        if self._window is not None:  # the row itself has no key
+            keys_SKD, values_SKD = keys_SKD[-self._window - 1 :], values_SKD[-self._window - 1 :]
+        sees = torch.ones(len(stream), len(keys_SKD), dtype=torch.bool, device=stream.device)
+        mixed = self._o(attend(q, keys_SKD, values_SKD, sees))
+        stream = stream + self._norm("post_attention_layernorm.weight", mixed)
+        x = self._norm("pre_feedforward_layernorm.weight", stream)
+        x = self._down(functional.gelu(self._gate(x), approximate="tanh") * self._up(x))
+        stream = stream + self._norm("post_feedforward_layernorm.weight", x)
+        return stream * self._weights[self._part + "layer_scalar"]
+
+    def _linear(self, name: str) -> Linear:
+        return self._weights.linear(self._part + name)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return rms(x, self._weights[self._part + name], self._eps)
+
+
+class AssistantExecutor(Executor):
+    """An assistant beside the target's cache, which `lend` gives it once the target is loaded.
+
+    Args:
+        layers: for each layer of the assistant that of the target whose keys and values it reads.
+    """
+
+    def __init__(self, head: AssistantHead, layers: Sequence[int]) -> None:
+        self.head, self._layers = head, layers
+        self._cache: TreeCache | None = None
+
+    def lend(self, cache: TreeCache) -> None:
+        """Read this cache of the target from now on."""
+        self._cache = cache
+
+    def step(self, token_ids: Sequence[int], states: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """See `AssistantHead.step`; the rows see all tokens before `place`."""
+        assert self._cache is not None, "the target's cache is lent before anything is drafted"
+        cache = self._cache
+
+        def keys(idx: int) -> tuple[Tensor, Tensor]:
+            keys_SKD, values_SKD = cache.layer(self._layers[idx])
+            return keys_SKD[:place], values_SKD[:place]
+
+        with inference():
+            return self.head.step(torch.tensor(token_ids, device=states.device), states, place, keys)
+
+    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        """One pass from states of zeros, for measuring."""
+        assert self._cache is not None, "the target's cache is lent before anything is measured"
+        size = (len(inputs.token_ids), self.head.spec.target_hidden_size)
+        logits, _ = self.step(inputs.token_ids, self._cache.keys_LSKD.new_zeros(size), max(1, inputs.first_slot))
+        return ForwardOutput(logits=logits)
+
+
+class AssistantRows(DraftRows):
+    """The states of a tree's nodes. The target's cache ends before the root, whose token only the assistant reads."""
+
+    def __init__(self, runner: Runner, executor: AssistantExecutor, features: TextFeatures) -> None:
+        super().__init__(runner, 0)
+        self._executor, self._features, self._root = executor, features, 0
+
+    @property
+    def is_rooted(self) -> bool:
+        return bool(self._states)
+
+    def has_room(self, num_nodes: int) -> bool:
+        return self.is_rooted or self._root - 1 in self._features
+
+    def begin(self, text: list[int], owner: str) -> None:
+        self._forget_nodes()
+        self._features.clear()
+        self._root = len(text) - 1
+
+    def expand(
+        self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
+    ) -> Tensor:
+        before = [self._states[tree.parents[node]] if node else self._state_of_text() for node in batch]
+        logits, after = self._executor.step(token_ids, torch.stack(before), self._root)
+        self._states |= zip(batch, after, strict=True)
+        return logits
+
+    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+        super().follow(tree, path, places, text)
+        self._root = len(text) - 1
+        self._features.drop_before(self._root - 1)
+
+    def _state_of_text(self) -> Tensor:
+        """[G], with which the root is read."""
+        return self._executor.head.states(self._features.rows([self._root - 1]))[0]
+
+    def _forget_nodes(self) -> None:
+        super()._forget_nodes()
+        self._states: dict[int, Tensor] = {}  # of expanded nodes, with which their children are read
+
+
+class AssistantDrafter(HeadDrafter):
+    """Grows its tree with an assistant, one pass for each batch of nodes. Looked-up text is not hung into it."""
+
+    def __init__(
+        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
+        taps: Sequence[int],
+    ) -> None:  # fmt: skip
+        executor = runner.executor
+        assert isinstance(executor, AssistantExecutor), f"the executor of an assistant, not {type(executor)}"
+        self._executor = executor
+        super().__init__(
+            runner, config, replace(policy, looks_up=False), target_vocab_size=target_vocab_size, taps=taps, max_rows=0,
+            make_rows=lambda runner, features, _: AssistantRows(runner, executor, features), vocabulary=None,
+        )  # fmt: skip
+
+    @property
+    def reading_s(self) -> float:
+        return 0.0
+
+    def read_cache(self, cache: TreeCache) -> None:
+        self._executor.lend(cache)
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        super().read_features(place + len(features) - 1, features[-1:])  # no row reads those before

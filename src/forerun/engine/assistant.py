@@ -1,0 +1,52 @@
+"""Load an assistant of Gemma 4."""
+
+from forerun.backends.bind import embedding_scale
+from forerun.checkpoints.heads.stored import StoredHead
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import DraftHead
+from forerun.core.head_spec import AssistantSpec
+from forerun.core.pace import read_device
+from forerun.drafting.build import build_drafter
+from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.assistant import AssistantExecutor, AssistantHead
+from forerun.drafting.heads.layer import HeadWeights
+from forerun.drafting.policies import Policies
+from forerun.engine.model_loading import Checkpoint
+from forerun.model.quantise import as_plain
+from forerun.model.runner import Runner
+
+
+def load_assistant(
+    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policies: Policies, checkpoint: Checkpoint,
+    config: EngineConfig, *, capacity: int,
+) -> Drafter:  # fmt: skip
+    """The drafter of an assistant, in the target's dtype. The target's embedding and last norm are read a second time.
+
+    Args:
+        capacity: places of the longest text.
+    """
+    target, device, dtype = checkpoint.spec, read_device(config.device).torch_device, checkpoint.dtype
+    source, order = checkpoint.source.weights(dtype=dtype, device=device), stored.token_order()
+    head = AssistantHead(
+        spec,
+        HeadWeights(stored.weights(dtype=dtype, device=device)),
+        table=as_plain(source.table()),
+        scale=embedding_scale(target, dtype),
+        final_norm=source.vector("final_norm"),
+        eps=target.norm_eps,
+        order=None if order is None else order.to(device),
+        capacity=capacity,
+    )
+    executor = AssistantExecutor(head, [spec.layer_of(target, layer) for layer in range(spec.body.num_layers)])
+    runner = Runner(
+        spec.body,
+        source,
+        backend=checkpoint.choose_backend(config, "fast").backend,
+        capacity=serial_rows(drafter.shape),  # of measuring alone
+        dtype=dtype,
+        device=device,
+        pace=read_device(config.device).draft,
+        make_executor=lambda _spec, _weights, _cache, _unused: executor,
+    )
+    return build_drafter(drafter, policies, target=target, draft_runner=runner, taps=spec.taps(target.num_layers))
