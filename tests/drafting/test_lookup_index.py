@@ -8,9 +8,9 @@ import pytest
 from forerun.drafting.lookup_chain import LookupRecord, PromptIndex
 
 
-def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | None:
+def scan(text: list[int], lengths: list[int]) -> tuple[int, int] | None:
     """Length of the longest suffix that occurred before, and the place after its latest earlier occurrence."""
-    for length in range(max_match, min_match - 1, -1):
+    for length in lengths:
         suffix = text[-length:]
         for start in range(len(text) - length - 1, -1, -1):
             if len(suffix) == length and text[start : start + length] == suffix:
@@ -21,9 +21,8 @@ def scan(text: list[int], min_match: int, max_match: int) -> tuple[int, int] | N
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_finds_what_a_scan_finds(seed: int) -> None:
     rng = random.Random(seed)
-    min_match = rng.randint(1, 3)
-    max_match = min_match + rng.randint(0, 3)
-    index = PromptIndex(min_match=min_match, max_match=max_match)
+    lengths = sorted(rng.sample(range(1, 7), rng.randint(1, 4)), reverse=True)
+    index = PromptIndex(lengths)
     text: list[int] = []
     num_found = 0
     for _ in range(40):
@@ -31,7 +30,7 @@ def test_the_index_finds_what_a_scan_finds(seed: int) -> None:
         index.extend(piece)
         text += piece
         limit = rng.randint(0, 6)
-        found, expected = index.continuation(limit), scan(text, min_match, max_match)
+        found, expected = index.continuation(limit), scan(text, lengths)
         if expected is None:
             assert (found.token_ids, found.match_length) == ([], 0)
             continue
@@ -45,7 +44,7 @@ def test_the_index_finds_what_a_scan_finds(seed: int) -> None:
 
 
 def test_the_latest_occurrence_and_the_longest_match_win() -> None:
-    index = PromptIndex(min_match=1, max_match=2)
+    index = PromptIndex((2, 1))
     index.extend([1, 2, 7, 1, 2, 8, 5, 2, 9, 1, 2])
     assert index.continuation(2).token_ids == [8, 5]
 

@@ -14,7 +14,7 @@ PROMPT = "the cat sat on the mat and the cat sat on the "
 PARAMS = SamplingParams(temperature=0.8, top_k=40, repetition_penalty=1.1, seed=3, max_new_tokens=24, ignore_eos=True)
 ASKED = replace(PARAMS, logprobs=3)
 DRAFTERS = {
-    "prompt_lookup": prompt_lookup(adaptive=False, min_match=1),
+    "prompt_lookup": prompt_lookup(adaptive=False, lengths=(4, 3, 2, 1)),
     "draft_model": draft_model(adaptive=False),
     "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),
     "layer_skip": layer_skip(adaptive=False, search="off", depth=4),

@@ -106,7 +106,7 @@ def random_case(number: int, family: str | None = None) -> Case:
         padded = dict.fromkeys(range(num_shared, spec.vocab_size), FORBIDDEN)
         params = replace(params, logit_bias={**params.logit_bias, **padded})
     params = replace(params, logprobs=(None, None, 0, 3)[number % 4])
-    min_match = rng.randint(1, 3)
+    lengths = sorted(rng.sample(range(1, 8), rng.randint(1, 4)), reverse=True)
     return Case(
         number=number,
         spec=spec,
@@ -123,9 +123,7 @@ def random_case(number: int, family: str | None = None) -> Case:
             knows_noise=rng.random() < 0.5,
             looks_up=rng.random() < 0.5,
         ),
-        lookup=prompt_lookup(
-            verify_width=rng.randint(1, 12), min_match=min_match, max_match=min_match + rng.randint(0, 2)
-        ),
+        lookup=prompt_lookup(verify_width=rng.randint(1, 12), lengths=tuple(lengths)),
         prompt_ids=[rng.randrange(num_shared) for _ in range(rng.randint(1, 20))],
         params=params,
         seed=rng.choice([0, 1, rng.randrange(2**63), 2**63 - 1]),

@@ -132,7 +132,7 @@ class Model:
     def drafter(self, name: str, target: Runner) -> Drafter:
         match name:
             case "prompt_lookup":
-                return PromptLookupDrafter(prompt_lookup(min_match=1, adaptive=False).config)
+                return PromptLookupDrafter(prompt_lookup(lengths=(4, 3, 2, 1), adaptive=False).config)
             case "recycling":
                 return TokenRecyclingDrafter(recycling(adaptive=False).config, target_vocab_size=self.vocab_size)
             case "draft_model":

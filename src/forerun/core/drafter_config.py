@@ -109,7 +109,7 @@ class PromptLookup:
             worth their rows' cost, by how often such continuations were accepted so far.
     """
 
-    verify_width: int = setting(8, "--verify-width", help="Rows the target verifies per round.")
+    verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
     adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
 
     def __post_init__(self) -> None:

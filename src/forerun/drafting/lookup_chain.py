@@ -11,6 +11,8 @@ from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 
 PRIOR_RATE: Final = 0.5  # assumed acceptance rate of looked-up tokens until it is measured
+LONG_MATCHES: Final = ((10, 0.85), (6, 0.7))  # the rates assumed behind matches of so many tokens
+MATCHES: Final = tuple(range(MAX_MATCH, MIN_MATCH - 1, -1))  # of chains in trees
 
 
 class LookupChain:
@@ -23,15 +25,13 @@ class LookupChain:
         prior_rate: assumed acceptance rate of looked-up tokens until it is measured.
     """
 
-    def __init__(
-        self, *, num_tokens: int, min_match: int = MIN_MATCH, max_match: int = MAX_MATCH, prior_rate: float = PRIOR_RATE
-    ) -> None:
-        self._num_tokens, self._min_match, self._max_match = num_tokens, min_match, max_match
+    def __init__(self, *, num_tokens: int, lengths: Sequence[int] = MATCHES, prior_rate: float = PRIOR_RATE) -> None:
+        self._num_tokens, self._lengths = num_tokens, lengths
         self._record = LookupRecord(prior_rate)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         """Start a request; continuations are looked up in its own text."""
-        index = PromptIndex(min_match=self._min_match, max_match=self._max_match)
+        index = PromptIndex(self._lengths)
         index.extend(prompt_ids)
         self.look_up_in(index)
 
@@ -47,8 +47,7 @@ class LookupChain:
 
     def log_probs(self) -> list[list[float]]:
         """Log-probabilities of a chain's tokens, for each match length, shortest first."""
-        lengths = range(self._min_match, self._max_match + 1)
-        return [self._record.log_probs(length, self._num_tokens) for length in lengths]
+        return [self._record.log_probs(length, self._num_tokens) for length in reversed(self._lengths)]
 
     def hang_into(self, tree: TokenTree | BestFirstGrowth) -> None:
         """Add the current continuation below the root."""
@@ -94,14 +93,14 @@ class LookedUp(Protocol):
 
 
 class PromptIndex:
-    """An index of every n-gram of a growing text, min_match to max_match tokens long.
+    """An index of every n-gram of a growing text that has one of some lengths, the longest first.
 
     Source: prompt lookup decoding (A. Saxena, 2023); transformers' prompt_lookup_num_tokens. Ours is an incremental
     index rather than a scan of the whole text each round.
     """
 
-    def __init__(self, *, min_match: int, max_match: int) -> None:
-        self._lengths = range(max_match, min_match - 1, -1)
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
         self._token_ids: list[int] = []
         self._next_place: dict[
             tuple[int, ...], int
@@ -165,7 +164,8 @@ class LookupRecord:
         self._tried[cell] = keep * (tried + 1.0)
 
     def _log_prob(self, cell: tuple[int, int]) -> float:
-        accepted = self._accepted.get(cell, 0.0) + self._prior_rate * self.PRIOR_TRIALS
+        rate = next((rate for length, rate in LONG_MATCHES if cell[0] >= length), self._prior_rate)
+        accepted = self._accepted.get(cell, 0.0) + rate * self.PRIOR_TRIALS
         return math.log(accepted / (self._tried.get(cell, 0.0) + self.PRIOR_TRIALS))
 
 

@@ -20,9 +20,7 @@ class PromptLookupDrafter(Drafter):
 
     def __init__(self, config: PromptLookup, policy: LookupPolicy = BEST_LOOKUP) -> None:
         self.verify_width, self._is_adaptive = config.verify_width, config.adaptive and config.verify_width > 1
-        self._chain = LookupChain(
-            num_tokens=config.verify_width - 1, min_match=policy.min_match, max_match=policy.max_match
-        )
+        self._chain = LookupChain(num_tokens=config.verify_width - 1, lengths=policy.lengths)
         self._rule: WidthRule | None = None  # None: always the whole chain
 
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:

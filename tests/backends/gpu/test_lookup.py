@@ -9,7 +9,7 @@ from forerun.backends.gpu.tree import prompt_lookup
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.drafting.lookup_chain import Continuation, LookupChain, LookupRecord, PromptIndex
+from forerun.drafting.lookup_chain import MATCHES, Continuation, LookupChain, LookupRecord, PromptIndex
 from forerun.speculation.tree import TokenTree
 
 WIDTH = 9
@@ -42,7 +42,7 @@ def test_the_longest_and_latest_match_goes_on(seed: int, monkeypatch: pytest.Mon
     costs_AN = chain_costs([[-float(length)] * (WIDTH - 1) for length in range(MIN_MATCH, MAX_MATCH + 1)])
     for _ in range(12):
         text = [rng.randrange(rng.choice([1, 2, 3, 9])) for _ in range(rng.randint(1, 70))]
-        index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
+        index = PromptIndex(MATCHES)
         index.extend(text)
         assert chain_of(hang(text, costs_AN)) == index.continuation(WIDTH - 1), text
 

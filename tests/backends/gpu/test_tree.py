@@ -16,8 +16,8 @@ from forerun.backends.gpu.tree.move_slots import move_slots
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk as walk_on_device
-from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.drafting.lookup_chain import PromptIndex
+from forerun.core.drafter_config import MIN_MATCH
+from forerun.drafting.lookup_chain import MATCHES, PromptIndex
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk
@@ -126,7 +126,7 @@ class Request:
         )
         if looks_up and shape.verify_width > 1:
             add_lookup_chain(self.tree, self.text_P, chain_costs(self.log_probs))
-            index = PromptIndex(min_match=MIN_MATCH, max_match=MAX_MATCH)
+            index = PromptIndex(MATCHES)
             index.extend(self.text)
             chain = index.continuation(shape.verify_width - 1)
             log_probs = self.log_probs[chain.match_length - MIN_MATCH] if chain.token_ids else []

@@ -40,7 +40,7 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     "prompt_lookup": (
         {},
         {"verify_width": 4},
-        {"verify_width": 16},
+        {"verify_width": 8},
         {"verify_width": 3},
         {"verify_width": 6},
         {"verify_width": 12},
