@@ -22,10 +22,11 @@ from tests.backends.torch.ops import random_parents
 from tests.marks import rest_slow
 from tests.sharding.thread_group import ThreadGroup, on_ranks
 from tests.tiny import CAPACITY, random_weights, tiny_spec
-from tests.tiny_families import FAMILIES as NEW_FAMILIES
-from tests.tiny_families import family_spec
+from tests.tiny_families import FAMILIES as ALL_FAMILIES
+from tests.tiny_families import UNSHARED, family_spec
 
 MAX_ERROR: Final = 1e-10
+NEW_FAMILIES: Final = tuple(name for name in ALL_FAMILIES if name not in UNSHARED)
 FAMILIES: Final = (
     {"family": "llama", "qkv_bias": False, "qk_norm": False},
     {"family": "qwen2", "qkv_bias": True, "qk_norm": False},
