@@ -31,7 +31,7 @@ def save(seed: int, folder: Path, family: RandomFamily = WHOLE_GROUPS) -> Any:
             num_experts, num_in, num_out = weight.shape
             shape = (num_experts, num_out, num_in // 32, 16)
             codes = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-            scales = torch.randint(122, 126, shape[:3], dtype=torch.uint8, generator=generator)
+            scales = torch.randint(121, 125, shape[:3], dtype=torch.uint8, generator=generator)
             weight.data = convert_moe_packed_tensors(codes, scales, dtype=torch.float64)
             packed |= {f"{own}_blocks": codes, f"{own}_scales": scales}
     model.save_pretrained(folder)
@@ -58,7 +58,10 @@ def write_gguf(folder: Path, path: Path) -> Path:
             plain = name.removesuffix("_blocks") + ".weight"
             parts = {plain: blocks}
             if "gate_up" in name:
-                parts = {plain.replace("gate_up", "gate"): blocks[:, ::2], plain.replace("gate_up", "up"): blocks[:, 1::2]}
+                parts = {
+                    plain.replace("gate_up", "gate"): blocks[:, ::2],
+                    plain.replace("gate_up", "up"): blocks[:, 1::2],
+                }
             for part, rows in parts.items():
                 own = names.get_name(part, try_suffixes=(".weight",))
                 writer.add_tensor(own, np.ascontiguousarray(rows), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
@@ -86,5 +89,3 @@ def ggml_blocks(codes: Tensor, scales: Tensor) -> np.ndarray[Any, np.dtype[np.ui
     for place in range(16):
         blocks[..., 1 + place] = values[..., place] + 16 * values[..., place + 16]
     return blocks.reshape(*pairs.shape[:2], -1)
-
-

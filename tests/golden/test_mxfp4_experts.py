@@ -1,4 +1,4 @@
-"""gpt-oss with experts in MXFP4: folders against transformers, GGUF files against folders, kernels against each other."""
+"""gpt-oss with experts in MXFP4: folders against transformers, and GGUF files against folders."""
 
 import random
 from pathlib import Path
@@ -21,9 +21,10 @@ pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 from tests.golden import mxfp4_experts
 from tests.golden.random_families import LENGTH
-from tests.golden.test_random_families import MAX_ERROR_FLOAT32, largest_difference, runner_of
+from tests.golden.test_random_families import largest_difference, runner_of
 
 MAX_ERROR = 1e-9
+MAX_ERROR_OF_CODES = 1e-3  # relative to the largest logit: inputs of codes are rounded to 16 bits
 SEEDS = rest_slow(range(20), 1)
 
 
@@ -39,7 +40,7 @@ def test_a_folder_gives_the_logits_of_transformers(seed: int, tmp_path: Path) ->
     for kernels in (REFERENCE, FUSED):
         assert largest_difference(model, runner_of(tmp_path, kernels, torch.float64), seed) <= MAX_ERROR, kernels.name
     if fault() is None:
-        assert largest_difference(model, runner_of(tmp_path, NATIVE, torch.float32), seed) <= MAX_ERROR_FLOAT32
+        assert largest_difference(model, runner_of(tmp_path, NATIVE, torch.float32), seed) <= MAX_ERROR_OF_CODES
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -48,7 +49,9 @@ def test_a_gguf_file_has_the_folders_bits(seed: int, tmp_path: Path) -> None:
     folder = open_source(str(tmp_path))
     file = open_source(str(mxfp4_experts.write_gguf(tmp_path, tmp_path / "model.gguf")))
     for name in ("layers.1.experts.2.gate_up", "layers.0.experts.1.out"):
-        (own, own_bias), (other, other_bias) = (each.weights(dtype=torch.float32).linear(name) for each in (file, folder))
+        (own, own_bias), (other, other_bias) = (
+            each.weights(dtype=torch.float32).linear(name) for each in (file, folder)
+        )
         assert isinstance(own, BlockWeight)
         assert isinstance(other, BlockWeight)
         assert torch.equal(own.blocks_OB, other.blocks_OB)

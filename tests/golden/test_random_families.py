@@ -71,5 +71,5 @@ def test_logits_equal_those_of_transformers(case: tuple[str, int], tmp_path: Pat
     model_spec = open_source(str(tmp_path)).spec()
     for kernels, dtype in KERNELS:
         assert largest_difference(model, runner_of(tmp_path, kernels, dtype), seed) <= MAX_ERROR, kernels.name
-    if False and fault() is None and not mechanisms_of(model_spec, LENGTH) - NATIVE_MECHANISMS:
+    if fault() is None and not mechanisms_of(model_spec, LENGTH) - NATIVE_MECHANISMS:
         assert largest_difference(model, runner_of(tmp_path, NATIVE, torch.float32), seed) <= MAX_ERROR_FLOAT32

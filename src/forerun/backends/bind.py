@@ -74,7 +74,9 @@ def bind_weights(
 
     def experts_of(op: Op) -> Sequence[tuple[LinearT, LinearT]]:
         pairs = expert_weights(op, spec.num_experts)
-        return [(packed(replace(op, weights=up, writes="gate_up")), packed(replace(op, weights=out))) for up, out in pairs]
+        return [
+            (packed(replace(op, weights=up, writes="gate_up")), packed(replace(op, weights=out))) for up, out in pairs
+        ]
 
     def packed(op: Op) -> LinearT:
         return pack_linear(op, *weights.linear(op.weights))

@@ -93,7 +93,12 @@ def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
     ops = [
         Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="qkv", weights=part + "qkv"),
         Op(kind="rope_append", reads=("qkv",), writes="q", weights=part),
-        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed", weights=part + "sinks" if spec.attention_sinks else ""),
+        Op(
+            kind="tree_attention",
+            reads=("q", "mask"),
+            writes="mixed",
+            weights=part + "sinks" if spec.attention_sinks else "",
+        ),
     ]
     if spec.qk_norm_whole:
         ops.insert(1, Op(kind="norm_qk", reads=("qkv",), writes="qkv", weights=part))

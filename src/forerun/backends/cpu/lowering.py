@@ -7,9 +7,9 @@ from torch import Tensor
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
-from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.expert_arrays import GATES as EXPERT_GATES
 from forerun.backends.cpu.expert_arrays import ExpertArrays
+from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import EPILOGUES, GATES, OP_KINDS, Heads, NativeOp, Shape
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.packed_file import open_packed
@@ -95,7 +95,9 @@ class Lowering:
         previous: Op | None = None
         for op in self.ops:
             native = self._lower(op, numbers)
-            if fuse and previous is not None and previous.kind == "norm" and op.writes != "router":  # experts read it too
+            if (
+                fuse and previous is not None and previous.kind == "norm" and op.writes != "router"
+            ):  # experts read it too
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
             elif fuse and op.kind in GATES and lowered[-1].linear.paired:

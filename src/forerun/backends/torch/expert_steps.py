@@ -25,7 +25,7 @@ def bind_experts(
     def add_experts(h_TH: Tensor, scores_TE: Tensor, x_TH: Tensor) -> Tensor:
         chosen_TK, shares_TK = choose(scores_TE, num_chosen)
         products_TKH = h_TH.new_empty(len(h_TH), num_chosen, h_TH.shape[1])
-        for expert in chosen_TK.unique().tolist():
+        for expert in sorted(set(chosen_TK.flatten().tolist())):
             gate_up, out = experts[expert]
             rows_R, places_R = (chosen_TK == expert).nonzero(as_tuple=True)
             products_TKH[rows_R, places_R] = out(gate(gate_up(h_TH[rows_R])))

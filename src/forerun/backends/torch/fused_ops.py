@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.torch.ops import Linear, Norm, TreeMask
-from forerun.backends.torch.reference_ops import CLAMP, SLOPE, with_sinks
 from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
 from forerun.runtime.processor import has_fast_bfloat16
 
 MOST_SCORES = 1 << 24  # of a block of rows that attend with sinks
+SLOPE, CLAMP = 1.702, 7.0  # of gpt-oss's gate
+
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
     """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O].
@@ -148,14 +149,18 @@ def attend_with_sinks(
     """As `tree_attention`, a block of rows at a time, because torch keeps their scores."""
     num_heads, head_dim = q_TQD.shape[1:]
     num_kv_heads, num_slots = keys_1KSD.shape[1:3]
+    wide = torch.promote_types(q_TQD.dtype, torch.float32)
     group, at_once, outputs = num_heads // num_kv_heads, max(1, MOST_SCORES // (num_heads * num_slots)), []
     for first in range(0, len(q_TQD), at_once):
         q_TKGD = q_TQD[first : first + at_once].reshape(-1, num_kv_heads, group, head_dim)
         num_rows = len(q_TKGD)
         q_1KRD = q_TKGD.transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
-        sinks = sinks_Q.view(1, num_kv_heads, 1, group).expand(1, num_kv_heads, num_rows, group)
-        own_mask = None if mask is None else mask[first * group : (first + num_rows) * group]
-        mixed = with_sinks(q_1KRD, keys_1KSD, values_1KSD, sinks.reshape(1, num_kv_heads, -1, 1), own_mask)
+        sinks = sinks_Q.to(wide).view(1, num_kv_heads, 1, group).expand(1, num_kv_heads, num_rows, group)
+        scores = torch.matmul(q_1KRD, keys_1KSD.transpose(2, 3)).to(wide).mul_(head_dim**-0.5)
+        if mask is not None:
+            scores += mask[first * group : (first + num_rows) * group]
+        totals = torch.logaddexp(scores.logsumexp(-1, True), sinks.reshape(1, num_kv_heads, -1, 1))
+        mixed = torch.matmul(scores.sub_(totals).exp_().to(values_1KSD.dtype), values_1KSD)
         outputs.append(mixed.view(num_kv_heads, num_rows, -1, head_dim).transpose(0, 1).flatten(1))
     return torch.cat(outputs)
 

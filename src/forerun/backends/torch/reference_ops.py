@@ -120,17 +120,13 @@ def tree_attention(
     return torch.cat(outputs)
 
 
-def with_sinks(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor, mask: Tensor | None = None) -> Tensor:
+def with_sinks(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor) -> Tensor:
     """Attention of queries [..., R, D] over slots [..., S, D] with a sink for each query [..., R, 1].
 
-    Scores are rounded to float32 or better. Source: arXiv 2309.17453; transformers, modeling_gpt_oss.py.
-
-    Args:
-        mask: added to the scores [R, S].
+    The softmax is in float32 or better. Source: arXiv 2309.17453; transformers, modeling_gpt_oss.py.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = torch.matmul(q, keys.transpose(-1, -2)).to(wide) * q.shape[-1] ** -0.5
-    scores = scores if mask is None else scores + mask
     shares = torch.cat((scores, sinks.to(wide)), -1).softmax(-1)[..., :-1]
     return torch.matmul(shares.to(values.dtype), values)
 

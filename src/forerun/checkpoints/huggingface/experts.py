@@ -1,10 +1,10 @@
 """A folder of a model with experts, as gpt-oss stores them, as a WeightSource.
 
-One tensor holds a weight of all experts of a layer, the rows of gate and up by turns: plain as `gate_up_proj` [E, H, 2I]
-and `down_proj` [E, I, H], or in MXFP4 as `_blocks` [E, 2I, H / 32, 16] and `_scales` [E, 2I, H / 32]. MXFP4 has 32 values
-of 4 bits to a scale 2^(e - 127), as GGUF's blocks of this type; but adjacent values are in the nibbles of a byte, the
-first in the low one, while GGUF has values j and j + 16 there. Source: transformers, integrations/mxfp4; llama.cpp,
-ggml-quants.c.
+One tensor holds a weight of all experts of a layer, the rows of gate and up by turns: plain as `gate_up_proj`
+[E, H, 2I] and `down_proj` [E, I, H], or in MXFP4 as `_blocks` [E, 2I, H / 32, 16] and `_scales` [E, 2I, H / 32]. MXFP4
+has 32 values of 4 bits to a scale 2^(e - 127), as GGUF's blocks of this type; but adjacent values are in the nibbles of
+a byte, the first in the low one, while GGUF has values j and j + 16 there. Source: transformers, integrations/mxfp4;
+llama.cpp, ggml-quants.c.
 
 Legend: E experts, H hidden size, I features of an expert, O outputs of a weight, G groups of 32 inputs, B bytes.
 """
@@ -41,7 +41,7 @@ CODES: Final = ("U8",)
 
 
 class ExpertWeights:
-    """A WeightSource of such a folder. All tensors are checked before the first is read, and experts are read one by one.
+    """A WeightSource of such a folder. All tensors are checked before the first is read; experts are read one by one.
 
     Raises:
         CheckpointError: the folder does not hold exactly the tensors of `spec`; names file and tensor.
@@ -85,7 +85,9 @@ class ExpertWeights:
         scales_OG = self._read(f"{stored}_scales", expert)
         if (scales_OG == NAN).any():
             tensor = self._stored[f"{stored}_scales"]
-            raise CheckpointError(f"{tensor.path}: tensor {tensor.name!r} holds a scale that is NaN: fetch the file again")
+            raise CheckpointError(
+                f"{tensor.path}: tensor {tensor.name!r} holds a scale that is NaN: fetch the file again"
+            )
         blocks_OB = gguf_blocks(self._read(f"{stored}_blocks", expert), scales_OG)
         blocks_OB = in_order(blocks_OB, is_mixed=is_mixed).to(self._device)
         return BlockWeight(blocks_OB=blocks_OB, block_type="MXFP4", dtype=self._dtype)

@@ -16,7 +16,8 @@ MXFP4: Final = "MXFP4"
 GROUP_UNIT: Final = 32  # inputs; group sizes are multiples of the kernels' smallest group
 SUPPORTED: Final = (
     "4 bits in groups of a multiple of 32 inputs, or one group for an output: AWQ's gemm layout, GPTQ without "
-    "activation order, compressed-tensors' pack-quantized; FP8 (e4m3) with a scale for each block or tensor; MXFP4 of gpt-oss's experts. Choose "
+    "activation order, compressed-tensors' pack-quantized; FP8 (e4m3) with a scale for each block or tensor; MXFP4 of "
+    "gpt-oss's experts. Choose "
     "such a checkpoint, or the original one; --weights int4 or int8 rounds its weights on loading"
 )
 
