@@ -4,14 +4,14 @@ Legend: P positions, D head size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.model.program import Op, expert_weights
+from forerun.model.program import Op, products_of_experts
 from forerun.model.rope import query_scales, rope_table
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Table, Weight, WeightSource
@@ -72,17 +72,15 @@ def bind_weights(
         queries = norm_of(op.weights + "q_norm")
         return queries, queries if spec.borrows(op.layer) else norm_of(op.weights + "k_norm")  # a borrower has no keys
 
-    def experts_of(op: Op) -> Sequence[tuple[LinearT, LinearT]]:
-        pairs = expert_weights(op, spec.num_experts)
-        return [
-            (packed(replace(op, weights=up, writes="gate_up")), packed(replace(op, weights=out))) for up, out in pairs
-        ]
-
     def packed(op: Op) -> LinearT:
         return pack_linear(op, *weights.linear(op.weights))
 
     return BoundWeights(
-        experts={op.weights: experts_of(op) for op in program if op.kind == "experts"},
+        experts={
+            op.weights: [(packed(gate_up), packed(out)) for gate_up, out in products_of_experts(op, spec.num_experts)]
+            for op in program
+            if op.kind == "experts"
+        },
         sinks={op.weights: weights.vector(op.weights) for op in program if op.kind == "tree_attention" and op.weights},
         linears={op.weights: packed(op) for op in program if "linear" in op.kind},
         norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},

@@ -118,7 +118,7 @@ def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
 
 
 def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
-    """A mixture of experts. The last op has two weights for each, see `expert_weights`."""
+    """A mixture of experts. The last op has two weights for each, see `products_of_experts`."""
     assert spec.norms == "before", "experts with a norm on their output are those of no family yet"
     part = f"layers.{name[0]}."
     return [
@@ -128,9 +128,12 @@ def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
     ]
 
 
-def expert_weights(op: Op, num_experts: int) -> list[tuple[str, str]]:
-    """The names of each expert's gate and up, and of its last product."""
-    return [(f"{op.weights}.{expert}.gate_up", f"{op.weights}.{expert}.out") for expert in range(num_experts)]
+def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:
+    """An op of experts as each expert's product with gate and up, and its last one, with the names of their weights."""
+    parts = [f"{op.weights}.{expert}" for expert in range(num_experts)]
+    return [
+        (replace(op, writes="gate_up", weights=f"{part}.gate_up"), replace(op, weights=f"{part}.out")) for part in parts
+    ]
 
 
 def layer_input_ops(layer: int) -> list[Op]:

@@ -72,21 +72,31 @@ class Lowering:
             self.experts, self._expert_arrays, self._sinks,
             self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table, cache, group
         )  # fmt: skip
-        self.widths = {
+        self.widths = self._widths(self.linears[program[-1].weights])
+
+    def _widths(self, head: PackedLinear) -> dict[str, int]:
+        spec = self.spec
+        return {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
             "qkv": spec.q_size + 2 * spec.kv_size,
             "q": spec.q_size,
             "mixed": spec.q_size,
-            "gate_up": 2 * spec.intermediate_size,
-            "gated": spec.intermediate_size,
+            "gate_up": 0 if spec.num_experts else 2 * spec.intermediate_size,
+            "gated": 0 if spec.num_experts else spec.intermediate_size,
             "partial": spec.hidden_size,
             "branch": spec.hidden_size,
             "router": spec.num_experts,
             "expert_gated": spec.num_chosen_experts * spec.intermediate_size,
             "expert_products": spec.num_chosen_experts * spec.hidden_size,
-            "logits": sum(part.descriptor.num_out for part in self.linears[program[-1].weights].parts()),
+            "logits": sum(part.descriptor.num_out for part in head.parts()),
         }
+
+    @property
+    def work_of_experts(self) -> int:
+        """Multiplications of one row with its experts, in all layers."""
+        spec = self.spec
+        return 3 * spec.num_layers * spec.num_chosen_experts * spec.hidden_size * spec.intermediate_size
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused there is one for each of `ops`."""
@@ -95,9 +105,8 @@ class Lowering:
         previous: Op | None = None
         for op in self.ops:
             native = self._lower(op, numbers)
-            if (
-                fuse and previous is not None and previous.kind == "norm" and op.writes != "router"
-            ):  # experts read it too
+            follows_norm = previous is not None and previous.kind == "norm"
+            if fuse and follows_norm and op.writes != "router":  # experts read its norm, too
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
             elif fuse and op.kind in GATES and lowered[-1].linear.paired:

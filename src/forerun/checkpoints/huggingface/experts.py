@@ -30,6 +30,7 @@ from forerun.checkpoints.typed_weights import in_format
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
 from forerun.model.part import WHOLE, Part
+from forerun.model.slicing import take_bias, take_part
 from forerun.model.weights import BlockWeight, DenseWeight, Table, Weight
 
 EXPERT: Final = re.compile(r"layers\.(?P<layer>\d+)\.experts\.(?P<expert>\d+)\.(?P<weight>gate_up|out)")  # our names
@@ -69,11 +70,11 @@ class ExpertWeights:
         match = EXPERT.fullmatch(name)
         if match is None:
             return self._plain.linear(name, part)
-        assert part is WHOLE, "experts are not divided among ranks"
         stored = f"model.layers.{match['layer']}{EXPERTS}{STORED[match['weight']]}"
         expert, is_mixed = int(match["expert"]), match["weight"] == "gate_up"
         weight = in_format(self._weight(stored, expert, is_mixed=is_mixed), self._format)
-        return weight, in_order(self._read(f"{stored}_bias", expert), is_mixed=is_mixed).to(self._device)
+        bias_O = in_order(self._read(f"{stored}_bias", expert), is_mixed=is_mixed).to(self._device)
+        return take_part(weight, part), take_bias(bias_O, part)
 
     def vector(self, name: str) -> Tensor:
         return self._plain.vector(name)
