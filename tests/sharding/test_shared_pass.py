@@ -10,6 +10,7 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
@@ -100,6 +101,12 @@ def check(seed: int, family: str | None = None) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_ranks_give_the_logits_of_the_whole_model(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("family", UNSHARED)
+def test_experts_are_not_divided(family: str) -> None:
+    with pytest.raises(ConfigError, match=f"a {family} model, which has experts, cannot be shared by several ranks"):
+        plan_shards(family_spec(random.Random(1), family), 2)
 
 
 @pytest.mark.parametrize("family", NEW_FAMILIES)
