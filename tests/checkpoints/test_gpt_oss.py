@@ -123,14 +123,14 @@ def test_what_a_folder_lacks_or_holds_besides_is_named(tmp_path: Path) -> None:
     spec = read_model_spec(tmp_path)
     scales = f"{EXPERTS}down_proj_scales"
     save_file({name: tensor for name, tensor in tensors.items() if name != scales}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="lack tensor 'model.layers.0.mlp.experts.down_proj_scales'"):
+    with pytest.raises(CheckpointError, match=r"lack tensor 'model.layers\.0\.mlp\.experts\.down_proj_scales'"):
         ExpertWeights(tmp_path, spec, dtype=torch.float32)
     save_file({**tensors, scales: tensors[scales][:, :4].contiguous()}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"has shape \[2, 4, 1\]"):
         ExpertWeights(tmp_path, spec, dtype=torch.float32)
     save_file({**tensors, scales: torch.full_like(tensors[scales], 255)}, tmp_path / "model.safetensors")
     with pytest.raises(
-        CheckpointError, match="'model.layers.0.mlp.experts.down_proj_scales' holds a scale that is NaN"
+        CheckpointError, match=r"'model\.layers\.0\.mlp\.experts\.down_proj_scales' holds a scale that is NaN"
     ):
         ExpertWeights(tmp_path, spec, dtype=torch.float32).linear("layers.0.experts.0.out")
 

@@ -44,7 +44,7 @@ def test_a_target_that_computes_more_than_a_llama_is_refused(tmp_path: Path) -> 
     config = json.loads((target / "config.json").read_text())
     config |= {"model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": None}
     (target / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="do not compute a clamped gate or .* experts"):
+    with pytest.raises(ConfigError, match=r"do not compute a clamped gate or .* experts"):
         distillation(target, tmp_path / "out")
 
 
