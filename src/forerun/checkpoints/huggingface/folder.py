@@ -101,13 +101,11 @@ class HuggingFaceFolder(ModelFolder):
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
 
         packing, spec = self._packing(), self.spec()
-        if spec.num_experts and packing in (None, MXFP4):
-            return ExpertWeights(self.folder, spec, **reading)
-        if packing is None or packing == MXFP4:  # of a model without experts, whose tensors are then refused
-            return open_weights(self.folder, spec, **reading)
+        if isinstance(packing, Packing):
+            return PackedWeights(self.folder, spec, packing, **reading)
         if isinstance(packing, Fp8Scaling):
             return open_fp8(self.folder, spec, packing, **reading)
-        return PackedWeights(self.folder, spec, packing, **reading)
+        return (ExpertWeights if spec.num_experts else open_weights)(self.folder, spec, **reading)
 
     def _packing(self) -> Quantisation | None:
         return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_SIZE, JsonFile
+from forerun.core.model_spec import ModelSpec
 
 KEY: Final = "quantization_config"
 Method = Literal["awq", "gptq", "compressed-tensors"]
@@ -78,6 +79,12 @@ def read_packing(config: JsonFile) -> Quantisation | None:
             return MXFP4
         case _:
             raise _unsupported(quantised, "quant_method")
+
+
+def require_experts(config: JsonFile, spec: ModelSpec) -> None:
+    """Refuse MXFP4 in a model without experts, of which no layout is known."""
+    if read_packing(config) == MXFP4 and not spec.num_experts:
+        raise _unsupported(config.nested(KEY), "quant_method")
 
 
 def _read_awq(quantised: JsonFile) -> Packing:
