@@ -14,7 +14,9 @@ from forerun.checkpoints.huggingface.experts import ExpertWeights
 from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.checkpoints.open import open_source
-from forerun.core.errors import CheckpointError
+from forerun.cli.prepare_ranks import prepare_ranks
+from forerun.core.config import EngineConfig
+from forerun.core.errors import CheckpointError, ConfigError
 from tests.checkpoints.folders import write_json
 
 # config.json of openai/gpt-oss-20b.
@@ -142,3 +144,11 @@ def test_mxfp4_of_a_model_without_experts_is_refused(tmp_path: Path) -> None:
     source = open_source(str(tmp_path))
     with pytest.raises(CheckpointError, match=r"quantization_config\.quant_method is 'mxfp4'"):
         source.weights(dtype=torch.float32)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_experts_are_not_prepared_for_ranks(num_ranks: int, tmp_path: Path) -> None:
+    write_tiny(tmp_path)
+    config = EngineConfig(target=str(tmp_path), target_ranks=num_ranks)
+    with pytest.raises(ConfigError, match="has experts, which are not divided among ranks"):
+        prepare_ranks(config, tmp_path / "prepared", is_packed=False, calib=None)
