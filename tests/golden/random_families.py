@@ -212,7 +212,7 @@ def qwen2(rng: random.Random) -> Config:
 
 
 def gpt_oss(rng: random.Random) -> Config:
-    num_experts = rng.choice([4, 6, 8])
+    num_experts = rng.choice([5, 6, 8])
     yarn = {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 16,

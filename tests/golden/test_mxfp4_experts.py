@@ -13,6 +13,8 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.model.backend import ModelBackend
+from forerun.model.inputs import ForwardInput
+from forerun.model.program import Op
 from forerun.model.runner import Runner
 from forerun.model.weights import BlockWeight
 from tests.marks import rest_slow
@@ -24,7 +26,8 @@ from tests.golden.random_families import LENGTH
 from tests.golden.test_random_families import largest_difference, runner_of
 
 MAX_ERROR = 1e-9
-MAX_ERROR_OF_CODES = 1e-3  # relative to the largest logit: inputs of codes are rounded to 16 bits
+MAX_ERROR_OF_CODES = 2e-3  # relative to the largest logit: inputs of codes are rounded to 16 bits
+NEAR_TIE = 2e-3  # of the last chosen expert's score and the next one's: rounding may choose the other
 SEEDS = rest_slow(range(20), 1)
 
 
@@ -39,8 +42,31 @@ def test_a_folder_gives_the_logits_of_transformers(seed: int, tmp_path: Path) ->
     model = mxfp4_experts.save(seed, tmp_path)
     for kernels in (REFERENCE, FUSED):
         assert largest_difference(model, runner_of(tmp_path, kernels, torch.float64), seed) <= MAX_ERROR, kernels.name
-    if fault() is None:
-        assert largest_difference(model, runner_of(tmp_path, NATIVE, torch.float32), seed) <= MAX_ERROR_OF_CODES
+
+
+@pytest.mark.skipif(fault() is not None, reason=str(fault()))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_native_kernels_differ_by_the_rounding_of_inputs(seed: int, tmp_path: Path) -> None:
+    mxfp4_experts.save(seed, tmp_path)
+    exact, native = runner_of(tmp_path, REFERENCE, torch.float64), runner_of(tmp_path, NATIVE, torch.float32)
+    rng, num_chosen = random.Random(seed), exact.spec.num_chosen_experts
+    leads = list[Tensor]()
+
+    def look(op: Op, scores: Tensor) -> None:
+        if op.writes == "router":
+            ranked = scores.sort(-1, descending=True).values
+            leads.append(ranked[:, num_chosen - 1] - ranked[:, num_chosen])
+
+    text = [rng.randrange(exact.spec.vocab_size) for _ in range(LENGTH)]
+    inputs = ForwardInput(
+        token_ids=text, positions=list(range(LENGTH)), first_slot=exact.cache.reserve(LENGTH), prefix_len=0,
+        num_logit_rows=LENGTH,
+    )  # fmt: skip
+    expected = exact.forward(inputs, look).logits
+    ties = (torch.stack(leads) < NEAR_TIE).any(0).nonzero()[:, 0].tolist()
+    num_sure = min([*ties, LENGTH])  # later rows attend to a row with other experts
+    difference = (native.extend(text, num_logit_rows=LENGTH) - expected)[:num_sure].abs()
+    assert num_sure == 0 or difference.max() <= MAX_ERROR_OF_CODES * expected.abs().max()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
