@@ -7,7 +7,7 @@ Legend: T rows, N heads, D head size, H hidden size, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ def rope_angles(spec: ModelSpec, rope: RopeSpec, num_rows: int) -> Tensor:
     if rope.kind == "yarn":
         turns = [size * math.log(rope.original_max_positions / (n * 2 * math.pi)) / (2 * math.log(rope.theta))
                  for n in (rope.beta_fast, rope.beta_slow)]  # fmt: skip
-        low, high = max(math.floor(turns[0]), 0), min(math.ceil(turns[1]), size - 1)
+        low, high = (math.floor(turns[0]), math.ceil(turns[1])) if rope.truncate else turns
+        low, high = max(low, 0), min(high, size - 1)
         ramp = ((torch.arange(size // 2).float() - low) / (high - low or 0.001)).clamp(0, 1)
         frequencies = ramp * frequencies / rope.factor + (1 - ramp) * frequencies
     if rope.kind == "linear":
@@ -75,6 +76,30 @@ def add_branch(spec: ModelSpec, weights: Mapping[str, Tensor], x: Tensor, branch
     if spec.norms == "before":
         return x + branch
     return x + normalise(branch, weights[f"{norm}.weight"], spec.norm_eps)
+
+
+def gated(spec: ModelSpec, gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    if spec.gate == "clamped":
+        gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        return gate / (1 + torch.exp(-1.702 * gate)) * (1 + up)
+    active = gate * gate.sigmoid()
+    if spec.gate == "gelu_tanh":
+        active = gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+    return active * up
+
+
+def mixture(spec: ModelSpec, h: Tensor, linear: Callable[[Tensor, str], Tensor], part: str) -> Tensor:
+    """Every expert of every row, of which the best by the router count."""
+    scores = linear(h, part + "router")
+    outputs = [
+        linear(gated(spec, linear(h, f"{part}experts.{expert}.gate_up")), f"{part}experts.{expert}.out")
+        for expert in range(spec.num_experts)
+    ]
+    least = scores.sort(-1, descending=True).values[:, spec.num_chosen_experts - 1 : spec.num_chosen_experts]
+    shares = torch.where(scores >= least, scores.exp(), 0.0)
+    shares = shares / shares.sum(-1, keepdim=True)
+    return sum((shares[:, expert, None] * output for expert, output in enumerate(outputs)), torch.zeros_like(h))
 
 
 def dense_logits(
@@ -124,16 +149,21 @@ def dense_logits(
             for head in range(num_heads):
                 shared = head // (num_heads // num_kv)
                 affinity = q[:, head] @ k[:, shared].T * scale
-                heads.append(affinity.masked_fill(~visible, -math.inf).softmax(-1) @ v[:, shared])
+                affinity = affinity.masked_fill(~visible, -math.inf)
+                sunk = 0.0
+                if spec.attention_sinks:
+                    sunk = weights[part + "sinks.weight"][head].exp()
+                shares = affinity.exp()
+                heads.append(shares / (shares.sum(-1, keepdim=True) + sunk) @ v[:, shared])
             branch = linear(torch.cat(heads, -1), part + "attention_out")
             x = add_branch(spec, weights, x, branch, part + "attention_post_norm")
         if (layer, "mlp") not in skipped:
             h = x if spec.norms == "after" else normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
-            gate, up = linear(h, part + "gate_up").chunk(2, -1)
-            active = gate * gate.sigmoid()
-            if spec.gate == "gelu_tanh":
-                active = gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
-            x = add_branch(spec, weights, x, linear(active * up, part + "mlp_out"), part + "mlp_post_norm")
+            if spec.num_experts:
+                branch = mixture(spec, h, linear, part)
+            else:
+                branch = linear(gated(spec, linear(h, part + "gate_up")), part + "mlp_out")
+            x = add_branch(spec, weights, x, branch, part + "mlp_post_norm")
     x = normalise(x, weights["final_norm.weight"], spec.norm_eps)
     return linear(x, "embedding" if spec.tied_embeddings else "head") / spec.logit_divisor
 

@@ -101,7 +101,7 @@ def random_weights(
             weight = 0.75 + 0.1 * weight
         elif name == f"{head}.weight":
             weight *= LOGIT_SPREAD / 0.75 / shape[1] ** 0.5
-        elif name.endswith(".weight") and name != "embedding.weight":
+        elif name.endswith(".weight") and name != "embedding.weight" and len(shape) > 1:
             weight *= scale / shape[1] ** 0.5
         weights[name] = weight.to(dtype)
     return weights

@@ -6,7 +6,8 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 from tests.tiny import tiny_spec
 
 Values = dict[str, object]
-FAMILIES = ("mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4")
+FAMILIES = ("mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss")
+UNSHARED = ("gpt_oss",)  # cannot be divided among ranks
 
 
 def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec:
@@ -54,6 +55,14 @@ def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
                 "sliding_layers": tuple(range(num_layers - 2)) if borrowed else (0, 2),
                 "num_borrowing_layers": borrowed, "has_wide_borrowers": rng.random() < 0.5,
                 "layer_input_size": rng.choice([0, 6]),
+            }  # fmt: skip
+        case "gpt_oss":
+            yarn = RopeSpec(
+                theta=100.0, kind="yarn", factor=8.0, original_max_positions=16, attention_factor=1.2, truncate=False
+            )  # fmt: skip
+            return {
+                "attention_sinks": True, "gate": "clamped", "wide_norms": True, "num_experts": 5, "mlp_bias": True,
+                "num_chosen_experts": rng.choice([1, 2, 4]), "rope": yarn, "window": window, "sliding_layers": (0, 2),
             }  # fmt: skip
         case "glm4":
             return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}

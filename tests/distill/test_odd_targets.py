@@ -39,6 +39,15 @@ def test_stop_tokens_that_the_target_does_not_have_are_left_out(tmp_path: Path) 
         distillation(target, tmp_path / "out").run(stop)
 
 
+def test_a_target_that_computes_more_than_a_llama_is_refused(tmp_path: Path) -> None:
+    target = copytree(builtin_folder(BUILTIN_TARGET), tmp_path / "target")
+    config = json.loads((target / "config.json").read_text())
+    config |= {"model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": None}
+    (target / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"do not compute a clamped gate or .* experts"):
+        distillation(target, tmp_path / "out")
+
+
 def test_texts_with_tokens_that_the_target_does_not_have_are_refused(tmp_path: Path) -> None:
     ids = torch.arange(NUM_IDS, dtype=torch.int32)
     vocabulary = VocabularyMap(target_ids=ids, draft_ids=ids.clone())

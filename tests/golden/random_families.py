@@ -28,7 +28,8 @@ class RandomFamily:
         rng = random.Random(seed)
         config_class = getattr(transformers, self.config_class or f"{self.classes}Config")
         config = config_class(**{**sizes(rng), **self.draw(rng)}, dtype="float64")
-        config._attn_implementation = "sdpa"
+        config._attn_implementation = "eager" if self.classes == "GptOss" else "sdpa"  # of which it has none
+        config._experts_implementation = "eager"
         model = getattr(transformers, f"{self.classes}ForCausalLM")(config).double().train(False)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -210,6 +211,19 @@ def qwen2(rng: random.Random) -> Config:
     return {**headed(rng), **late, "num_hidden_layers": 4}
 
 
+def gpt_oss(rng: random.Random) -> Config:
+    num_experts = rng.choice([5, 6, 8])
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    return {
+        "head_dim": rng.choice([8, 16]), "num_local_experts": num_experts, "sliding_window": rng.choice([5, 9]),
+        "num_experts_per_tok": rng.choice([1, 2, 4]), "rope_parameters": yarn, "hidden_size": rng.choice([32, 40, 64]),
+        "intermediate_size": rng.choice([32, 40, 64]),
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, RandomFamily] = {
     "smollm3": RandomFamily(classes="SmolLM3", draw=smollm3),
     "ministral3": RandomFamily(classes="Ministral3", draw=ministral3),
@@ -221,6 +235,7 @@ FAMILIES: dict[str, RandomFamily] = {
     "olmo2": RandomFamily(classes="Olmo2", draw=olmo2),
     "olmo3": RandomFamily(classes="Olmo3", draw=olmo3),
     "glm4": RandomFamily(classes="Glm4", draw=glm4),
+    "gpt_oss": RandomFamily(classes="GptOss", draw=gpt_oss),
     "mistral": RandomFamily(classes="Mistral", draw=mistral),
     "qwen2": RandomFamily(classes="Qwen2", draw=qwen2),
 }

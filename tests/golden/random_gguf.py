@@ -16,7 +16,7 @@ from tests.golden.gguf_writer import add_sizes, permute
 
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
-    "phi3": "PHI3", "gemma3_text": "GEMMA3", "olmo2": "OLMO2", "olmo3": "OLMO2", "glm4": "GLM4",
+    "phi3": "PHI3", "gemma3_text": "GEMMA3", "olmo2": "OLMO2", "olmo3": "OLMO2", "glm4": "GLM4", "gpt_oss": "GPT_OSS",
 }  # fmt: skip
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
 
@@ -47,12 +47,27 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 values = permute(
                     values, spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
                 )
-            if "shared_mlp.input_linear" in name:
+            if ".experts." in name or name.endswith(".sinks"):
+                yield from of_experts(name, values)
+            elif "shared_mlp.input_linear" in name:
                 gate, up = values.chunk(2)
                 yield name.replace("shared_mlp.input_linear", "mlp.gate_proj"), gate
                 yield name.replace("shared_mlp.input_linear", "mlp.up_proj"), up
             else:
                 yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+
+
+def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """gpt-oss's experts with outputs as rows, gate and up apart; and sinks."""
+    if name.endswith("_bias"):
+        name = name.replace("_bias", ".bias")
+    elif name.endswith("_proj"):
+        name, values = f"{name}.weight", values.transpose(1, 2)
+    if "gate_up_proj" in name:
+        yield name.replace("gate_up", "gate"), values[:, ::2]
+        yield name.replace("gate_up", "up"), values[:, 1::2]
+    else:
+        yield f"{name}.weight" if name.endswith("sinks") else name, values
 
 
 def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
@@ -84,5 +99,10 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
             assert spec.sliding_rope is not None, "sliding layers have a rotation of their own"
             writer.add_float32(f"{architecture}.rope.freq_base_swa", spec.sliding_rope.theta)
             writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+        case "gpt_oss":
+            writer.add_expert_count(spec.num_experts)
+            writer.add_expert_used_count(spec.num_chosen_experts)
+            writer.add_expert_feed_forward_length(spec.intermediate_size)
+            writer.add_float32(f"{architecture}.rope.scaling.yarn_beta_fast", rope.beta_fast)
         case "olmo3":
             writer.add_rope_scaling_attn_factors(rope.attention_factor)

@@ -27,12 +27,14 @@ from forerun.sharding.weights import ShardedWeights
 from tests.sharding.test_shared_pass import FAMILIES, passes
 from tests.tiny import CAPACITY, random_weights, tiny_spec
 from tests.tiny_families import FAMILIES as ALL_FAMILIES
-from tests.tiny_families import family_spec
+from tests.tiny_families import UNSHARED, family_spec
 
 pytestmark = pytest.mark.skipif(
     not runs_native("float32", "cpu") or sharing_fault() is not None, reason="no native kernels, or not on Linux"
 )
-NEW_FAMILIES = [name for name in ALL_FAMILIES if not name.startswith("olmo")]  # their ranks use torch's kernels
+NEW_FAMILIES = [
+    name for name in ALL_FAMILIES if not name.startswith("olmo") and name not in UNSHARED
+]  # their ranks use torch's kernels
 MAX_ERROR: Final = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 MAX_ERROR_OF_CODES: Final = 0.3  # inputs are rounded to 8 bits by groups, which begin elsewhere on other ranks
 ResultT = TypeVar("ResultT")

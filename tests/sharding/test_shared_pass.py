@@ -10,6 +10,7 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.tree_cache import TreeCache
@@ -22,10 +23,11 @@ from tests.backends.torch.ops import random_parents
 from tests.marks import rest_slow
 from tests.sharding.thread_group import ThreadGroup, on_ranks
 from tests.tiny import CAPACITY, random_weights, tiny_spec
-from tests.tiny_families import FAMILIES as NEW_FAMILIES
-from tests.tiny_families import family_spec
+from tests.tiny_families import FAMILIES as ALL_FAMILIES
+from tests.tiny_families import UNSHARED, family_spec
 
 MAX_ERROR: Final = 1e-10
+NEW_FAMILIES: Final = tuple(name for name in ALL_FAMILIES if name not in UNSHARED)
 FAMILIES: Final = (
     {"family": "llama", "qkv_bias": False, "qk_norm": False},
     {"family": "qwen2", "qkv_bias": True, "qk_norm": False},
@@ -99,6 +101,12 @@ def check(seed: int, family: str | None = None) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_ranks_give_the_logits_of_the_whole_model(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("family", UNSHARED)
+def test_experts_are_not_divided(family: str) -> None:
+    with pytest.raises(ConfigError, match=f"a {family} model, which has experts, cannot be shared by several ranks"):
+        plan_shards(family_spec(random.Random(1), family), 2)
 
 
 @pytest.mark.parametrize("family", NEW_FAMILIES)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.model.program import Op
+from forerun.model.program import Op, products_of_experts
 from forerun.model.rope import query_scales, rope_table
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import Table, Weight, WeightSource
@@ -28,6 +28,8 @@ class BoundWeights(Generic[LinearT, NormT]):
     Args:
         linears: weights of linear and linear_add.
         norms: weights of norm.
+        experts: gate and up, and the last product, of each expert of an op.
+        sinks: the scores [Q] of tree_attention's sinks, in the dtype of norms; empty if the model has none.
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
         rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
@@ -39,6 +41,8 @@ class BoundWeights(Generic[LinearT, NormT]):
 
     linears: Mapping[str, LinearT]
     norms: Mapping[str, NormT]
+    experts: Mapping[str, Sequence[tuple[LinearT, LinearT]]]
+    sinks: Mapping[str, Tensor]
     head_norms: Mapping[str, tuple[NormT, NormT]]
     table: Table
     rotations: Mapping[RopeSpec | None, Tensor]
@@ -68,8 +72,17 @@ def bind_weights(
         queries = norm_of(op.weights + "q_norm")
         return queries, queries if spec.borrows(op.layer) else norm_of(op.weights + "k_norm")  # a borrower has no keys
 
+    def packed(op: Op) -> LinearT:
+        return pack_linear(op, *weights.linear(op.weights))
+
     return BoundWeights(
-        linears={op.weights: pack_linear(op, *weights.linear(op.weights)) for op in program if "linear" in op.kind},
+        experts={
+            op.weights: [(packed(gate_up), packed(out)) for gate_up, out in products_of_experts(op, spec.num_experts)]
+            for op in program
+            if op.kind == "experts"
+        },
+        sinks={op.weights: weights.vector(op.weights) for op in program if op.kind == "tree_attention" and op.weights},
+        linears={op.weights: packed(op) for op in program if "linear" in op.kind},
         norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
         head_norms={
             op.weights: norms_of_heads(op)

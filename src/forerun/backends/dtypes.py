@@ -6,11 +6,22 @@ from typing import Final
 from forerun.backends.cpu.binding import fault as native_fault
 from forerun.backends.cpu.binding import sharing_fault
 from forerun.core.config import DTypeName, InputsName, KernelsName
-from forerun.core.mechanisms import EMBEDDING, GELU, NORMS, QUERIES, WHOLE_NORMS, WINDOW, lacking
+from forerun.core.mechanisms import (
+    CLAMPED,
+    EMBEDDING,
+    EXPERTS,
+    GELU,
+    NORMS,
+    QUERIES,
+    SINKS,
+    WHOLE_NORMS,
+    WINDOW,
+    lacking,
+)
 
 APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE: Final = ("float32", "bfloat16")
-NATIVE_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU})
+NATIVE_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED})
 UNSHARED: Final = frozenset({WHOLE_NORMS})  # of these, what the native kernels do not compute across ranks
 
 

@@ -16,6 +16,9 @@ LAYER_SCALE: Final = "a factor of each layer"
 LAYER_INPUTS: Final = "embeddings for each layer"
 BORROWING: Final = "keys and values shared between layers"
 OTHER_HEADS: Final = "layers with heads of another size"
+SINKS: Final = "attention sinks"
+EXPERTS: Final = "experts"
+CLAMPED: Final = "a clamped gate"
 
 
 def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
@@ -28,13 +31,16 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         EMBEDDING: spec.embedding_scale != 1.0,
         NORMS: spec.norms != "before",
         WHOLE_NORMS: spec.qk_norm_whole,
-        GELU: spec.gate != "silu",
+        GELU: spec.gate == "gelu_tanh",
         CAP: spec.logit_cap is not None,
         VALUE_NORM: spec.value_norm,
         LAYER_SCALE: spec.layer_scale,
         LAYER_INPUTS: spec.layer_input_size > 0,
         BORROWING: spec.num_borrowing_layers > 0,
         OTHER_HEADS: spec.full_head_dim is not None or spec.full_num_kv_heads is not None,
+        SINKS: spec.attention_sinks,
+        EXPERTS: spec.num_experts > 0,
+        CLAMPED: spec.gate == "clamped",
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
-Gate = Literal["silu", "gelu_tanh"]
+Gate = Literal["silu", "gelu_tanh", "clamped"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 
 
@@ -79,7 +79,12 @@ class ModelSpec:
         norms: where a sublayer has them: before it (Llama), before it and on its output (Gemma 3), or on its output
             alone (OLMo 2).
         wide_norms: norms multiply by their weight in float32 and round last, whatever the dtype.
-        gate: the activation of the MLP's gate.
+        gate: the activation of the MLP's gate; "clamped" is gate sigmoid(1.702 gate) (up + 1), with the gate at most 7
+            and up within [-7, 7] (gpt-oss).
+        attention_sinks: each query head has one more score in its softmax, whose share goes to no value.
+        num_experts: MLPs of a layer, of which each token goes through `num_chosen_experts`: those to which a linear
+            layer, the router, gives the highest scores. Their outputs are added up by the softmax of these scores.
+            0: a layer has one MLP for all tokens. `intermediate_size` is that of an expert.
         attention_scale: factor of the products of queries and keys; None: 1 / sqrt(head_dim).
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
@@ -132,6 +137,9 @@ class ModelSpec:
     has_wide_borrowers: bool = False
     full_head_dim: int | None = None
     full_num_kv_heads: int | None = None
+    attention_sinks: bool = False
+    num_experts: int = 0
+    num_chosen_experts: int = 0
 
     @property
     def q_size(self) -> int:
@@ -200,8 +208,9 @@ class ModelSpec:
         if self.qk_norm_whole:
             norms += self.q_size + self.kv_size
         biases = (self.q_size + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
-        biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        layer = norms + biases + self.layer_scale
+        biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias * (self.num_experts or 1)
+        biases += self.num_experts * self.mlp_bias  # of the router
+        layer = norms + biases + self.layer_scale + self.num_heads * self.attention_sinks
         num_vocab_matrices = 1 if self.tied_embeddings else 2
         vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
         return sizes + self.num_layers * layer + self.hidden_size + vocabulary
@@ -210,7 +219,8 @@ class ModelSpec:
         """Elements of a layer's matrices."""
         one = self.of_layer(layer)
         num_kv = 0 if self.borrows(layer) else 2 * one.kv_size
-        return self.hidden_size * (2 * one.q_size + num_kv + 3 * one.intermediate_size)
+        mlp = 3 * one.intermediate_size * (self.num_experts or 1) + self.num_experts
+        return self.hidden_size * (2 * one.q_size + num_kv + mlp)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
         """Bytes of keys and values that one token adds to the cache; layers with a window keep the whole text too."""

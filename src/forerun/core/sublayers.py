@@ -68,6 +68,6 @@ def kept_share(spec: ModelSpec, skipped: SkipSet) -> float:
     if not skipped:
         return 1.0
     attention = spec.hidden_size * (2 * spec.q_size + 2 * spec.kv_size)
-    mlp = 3 * spec.hidden_size * spec.intermediate_size
+    mlp = 3 * spec.hidden_size * spec.intermediate_size * (spec.num_chosen_experts or 1)
     whole = spec.num_layers * (attention + mlp) + spec.vocab_size * spec.hidden_size
     return 1.0 - sum(attention if kind == ATTENTION else mlp for _, kind in skipped) / whole

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from forerun.core.errors import require
 from forerun.core.head_spec import MadeSpec
+from forerun.core.mechanisms import lacking, mechanisms_of
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
@@ -216,6 +218,16 @@ def read_network(spec: ModelSpec, source: WeightSource) -> Network:
         norms = ("attention_norm", "mlp_norm", *(("q_norm", "k_norm") if spec.qk_norm else ()))
         weights |= {f"layers.{layer}.{norm}.weight": source.vector(f"layers.{layer}.{norm}") for norm in norms}
     return Network(spec, weights)
+
+
+def require_llama(spec: ModelSpec, longest: int) -> None:
+    """Refuse a target that computes what `Network` does not, for texts of at most `longest` tokens.
+
+    Raises:
+        ConfigError: names what it computes.
+    """
+    missing = lacking(mechanisms_of(spec, longest), frozenset(), "the networks of distillation")
+    require(missing is None, f"{missing}: choose a target such as a Llama, Qwen2 or Qwen3")
 
 
 def fastest_dtype(device: str) -> torch.dtype:

@@ -30,7 +30,7 @@ from forerun.distill.folder import write_draft
 from forerun.distill.gathering import Gathering, is_wanted, writing_elsewhere
 from forerun.distill.head_folder import write_head
 from forerun.distill.head_shape import choose_head, initial_head
-from forerun.distill.network import HeadNetwork, Network, fastest_dtype, read_network
+from forerun.distill.network import HeadNetwork, Network, fastest_dtype, read_network, require_llama
 from forerun.distill.openings import Openings, require_known
 from forerun.distill.reader import read_given
 from forerun.distill.report import DistillReport, draw_curves
@@ -68,6 +68,7 @@ class Distillation:
         self._source = open_source(config.engine.target)
         self._checkpoint = Checkpoint.open(self._source, config.engine)
         self._spec = spec = self._checkpoint.spec
+        require_llama(spec, min(LONGEST, spec.max_positions))
         require_sizes(spec, config.hidden_size)
         self._tokenizer = tokenizer_of(self._source, config.engine)
         self._stops = [id_ for id_ in self._source.stop_ids() if id_ < spec.vocab_size]  # a file may list unknown ids

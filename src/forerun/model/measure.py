@@ -89,7 +89,7 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
     began = perf_counter()
     output = runner.forward(
         ForwardInput(
-            token_ids=[0] * num_rows,
+            token_ids=[row % runner.spec.vocab_size for row in range(num_rows)],  # equal rows choose equal experts
             positions=list(range(start, start + num_rows)),
             first_slot=cache.end,
             prefix_len=start,

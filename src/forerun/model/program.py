@@ -5,19 +5,21 @@ executors can be compared buffer by buffer. Skipped sublayers, taps, row skips a
 do not change the program.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
-    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "layer_inputs", "gate_input", "scale", "tap",
+    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "experts", "layer_inputs", "gate_input", "scale", "tap",
     "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
+GATES: Final[Mapping[Gate, OpKind]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul"}  # without experts
 NUM_HEAD_OPS: Final = 3  # the last ones of a program: rows, norm and scores
 
 
@@ -91,7 +93,12 @@ def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
     ops = [
         Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="qkv", weights=part + "qkv"),
         Op(kind="rope_append", reads=("qkv",), writes="q", weights=part),
-        Op(kind="tree_attention", reads=("q", "mask"), writes="mixed"),
+        Op(
+            kind="tree_attention",
+            reads=("q", "mask"),
+            writes="mixed",
+            weights=part + "sinks" if spec.attention_sinks else "",
+        ),
     ]
     if spec.qk_norm_whole:
         ops.insert(1, Op(kind="norm_qk", reads=("qkv",), writes="qkv", weights=part))
@@ -101,12 +108,32 @@ def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
 def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
     part = f"layers.{layer}."
     name: Sublayer = (layer, "mlp")
-    gate: OpKind = "silu_mul" if spec.gate == "silu" else "gelu_mul"
+    if spec.num_experts:
+        return expert_ops(spec, name)
     ops = [
         Op(kind="linear", reads=("x" if spec.norms == "after" else "h",), writes="gate_up", weights=part + "gate_up"),
-        Op(kind=gate, reads=("gate_up",), writes="gated"),
+        Op(kind=GATES[spec.gate], reads=("gate_up",), writes="gated"),
     ]
     return sublayer_ops(spec, name, ops, "gated")
+
+
+def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
+    """A mixture of experts. The last op has two weights for each, see `products_of_experts`."""
+    assert spec.norms == "before", "experts with a norm on their output are those of no family yet"
+    part = f"layers.{name[0]}."
+    return [
+        Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
+        Op(kind="linear", reads=("h",), writes="router", weights=part + "router", sublayer=name),
+        Op(kind="experts", reads=("h", "router", "x"), writes="x", weights=part + "experts", sublayer=name),
+    ]
+
+
+def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:
+    """An op of experts as each expert's product with gate and up, and its last one, with the names of their weights."""
+    parts = [f"{op.weights}.{expert}" for expert in range(num_experts)]
+    return [
+        (replace(op, writes="gate_up", weights=f"{part}.gate_up"), replace(op, weights=f"{part}.out")) for part in parts
+    ]
 
 
 def layer_input_ops(layer: int) -> list[Op]:

@@ -111,6 +111,8 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
         raise ConfigError(f"a model cannot be shared by {num_ranks} ranks: 1 to {MAX_RANKS} are possible")
     if (spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers) and num_ranks > 1:
         raise ConfigError(f"a {spec.family} model, whose layers are not all alike, cannot be shared by several ranks")
+    if spec.num_experts and num_ranks > 1:
+        raise ConfigError(f"a {spec.family} model, which has experts, cannot be shared by several ranks: use one")
     group = spec.num_heads // spec.num_kv_heads
     copies = copies_per_kv_head(group, spec.num_kv_heads, num_ranks)
     num_copies, num_served = spec.num_kv_heads * copies, group // copies

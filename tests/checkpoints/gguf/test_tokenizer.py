@@ -89,6 +89,7 @@ def test_byte_level_tokenizers_give_the_ids_of_their_own_files(tmp_path: Path, p
     ("deepseek-llm", "Ab, c1\n\nd", ["Ab", ",", "Ġc", "1", "Ċ", "Ċ", "d"]),
     ("deepseek-coder", "Ab, c12\n", ["Ab", ",", "Ġc", "1", "2", "Ċ"]),
     ("tekken", "camelCase HTTPServer 12", ["camel", "Case", "ĠHTTPServer", "Ġ", "1", "2"]),
+    ("gpt-4o", "camelCase HTTPServer's 1234", ["camel", "Case", "ĠHTTPServer's", "Ġ", "123", "4"]),
     ("seed-coder", "12 !!\nx", ["1", "2", "Ġ!!", "Ċ", "x"]),
 ])  # fmt: skip
 def test_a_name_of_a_splitting_stands_for_the_pieces_of_these_models(pre: str, text: str, pieces: list[str]) -> None:

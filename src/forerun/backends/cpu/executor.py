@@ -109,7 +109,7 @@ class NativeProgram:
     def __init__(self, lowering: Lowering, *, fuse: bool) -> None:
         ops = self.ops = lowering.lower(fuse=fuse)
         self.num_ops = len(ops)
-        self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops)
+        self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops) + lowering.work_of_experts
         self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0
         self._rooms: list[dict[str, Tensor]] = []  # the last one is in use
         self._output_number = list(self._widths).index(OUTPUT)

@@ -7,11 +7,12 @@ from forerun.model.block_types import BLOCKS
 
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
-EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2, "gelu_mul": 3}
+EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2, "gelu_mul": 3, "clamped_mul": 4}
 GATES: Final = ("silu_mul", "gelu_mul")
 OP_KINDS: Final = {
     "embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6,
     "add_partials": 7, "norm_add": 8, "norm_qk": 9, "gelu_mul": 10, "sum_partials": 7,
+    "experts": 11,
 }  # fmt: skip
 
 
@@ -51,13 +52,22 @@ class Heads(Structure):
     _fields_ = numbers("num_heads", "num_kv_heads", "head_dim")
 
 
+class NativeExperts(Structure):
+    """The experts of an op: two arrays of linears, and buffers by number."""
+
+    _fields_ = (
+        *pointers("gate_up", "out"),
+        *numbers("num_experts", "num_chosen", "router", "gated", "products"),
+    )
+
+
 class NativeOp(Structure):
     """One op of a program. Buffers are given by number, -1 for none."""
 
     _fields_ = (
         *numbers("kind", "reads", "writes", "residual", "sublayer", "layer", "after_select", "epilogue", "window"),
         ("linear", NativeLinear),
-        *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales"),
+        *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales", "sinks", "experts"),
     )
 
 

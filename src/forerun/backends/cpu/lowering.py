@@ -7,6 +7,8 @@ from torch import Tensor
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.cores import last_cache_bytes
+from forerun.backends.cpu.expert_arrays import GATES as EXPERT_GATES
+from forerun.backends.cpu.expert_arrays import ExpertArrays
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import EPILOGUES, GATES, OP_KINDS, Heads, NativeOp, Shape
 from forerun.backends.cpu.linear import PackedLinear
@@ -15,8 +17,9 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
+from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
-from forerun.model.weights import BlockWeight, StackedWeight, Table, Weight, WeightSource
+from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # weights up to this share of the last-level cache are assumed to stay in it
 NOT_RUN: Final = ("mask", "select_rows")  # no native ops; `Pass` has their information
@@ -54,6 +57,8 @@ class Lowering:
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
         )
+        self.experts = bound.experts
+        self._sinks = {name: sinks_Q.float().contiguous() for name, sinks_Q in bound.sinks.items()}
         self.linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
         self._rotations, self._query_scales = bound.rotations, bound.query_scales[spec.head_dim]
         self._embedding_scale = bound.embedding_scale
@@ -62,21 +67,36 @@ class Lowering:
             self._file.finish()
         self._say_how_to_read(input_bits)
         self.shape = self._describe_model()
+        self._expert_arrays = {name: ExpertArrays(pairs) for name, pairs in self.experts.items()}
         self.holds = (
+            self.experts, self._expert_arrays, self._sinks,
             self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table, cache, group
         )  # fmt: skip
-        self.widths = {
+        self.widths = self._widths(self.linears[program[-1].weights])
+
+    def _widths(self, head: PackedLinear) -> dict[str, int]:
+        spec = self.spec
+        return {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
             "qkv": spec.q_size + 2 * spec.kv_size,
             "q": spec.q_size,
             "mixed": spec.q_size,
-            "gate_up": 2 * spec.intermediate_size,
-            "gated": spec.intermediate_size,
+            "gate_up": 0 if spec.num_experts else 2 * spec.intermediate_size,
+            "gated": 0 if spec.num_experts else spec.intermediate_size,
             "partial": spec.hidden_size,
             "branch": spec.hidden_size,
-            "logits": sum(part.descriptor.num_out for part in self.linears[program[-1].weights].parts()),
+            "router": spec.num_experts,
+            "expert_gated": spec.num_chosen_experts * spec.intermediate_size,
+            "expert_products": spec.num_chosen_experts * spec.hidden_size,
+            "logits": sum(part.descriptor.num_out for part in head.parts()),
         }
+
+    @property
+    def work_of_experts(self) -> int:
+        """Multiplications of one row with its experts, in all layers."""
+        spec = self.spec
+        return 3 * spec.num_layers * spec.num_chosen_experts * spec.hidden_size * spec.intermediate_size
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused there is one for each of `ops`."""
@@ -85,7 +105,8 @@ class Lowering:
         previous: Op | None = None
         for op in self.ops:
             native = self._lower(op, numbers)
-            if fuse and previous is not None and previous.kind == "norm":
+            follows_norm = previous is not None and previous.kind == "norm"
+            if fuse and follows_norm and op.writes != "router":  # experts read its norm, too
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
             elif fuse and op.kind in GATES and lowered[-1].linear.paired:
@@ -96,13 +117,13 @@ class Lowering:
         return lowered
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
-        is_sum = op.kind in ("linear_add", "add_partials", "norm_add")
-        assert not is_sum or op.reads[1] == op.writes, "rows that skip a sum keep what is there"
+        is_sum = op.kind in ("linear_add", "add_partials", "norm_add", "experts")
+        assert not is_sum or op.reads[-1] == op.writes, "rows that skip a sum keep what is there"
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
             reads=numbers.get(op.reads[0], -1),
             writes=numbers.get(op.writes, -1),
-            residual=numbers[op.reads[1]] if is_sum else -1,
+            residual=numbers[op.reads[-1]] if is_sum else -1,
             sublayer=-1 if op.sublayer is None else self.sublayers[op.sublayer],
             layer=op.layer,
             after_select=int(op in self._last_ops),
@@ -111,6 +132,11 @@ class Lowering:
         if "linear" in op.kind:
             native.linear = self.linears[op.weights].descriptor
             native.epilogue = EPILOGUES["add" if op.kind == "linear_add" else "store"]
+        elif op.kind == "experts":
+            native.experts = self._expert_arrays[op.weights].describe(self.spec, numbers)
+            native.epilogue = EPILOGUES[EXPERT_GATES[self.spec.gate]]
+        elif op.kind == "tree_attention" and op.weights:
+            native.sinks = self._sinks[op.weights].data_ptr()
         elif op.kind in ("norm", "norm_add"):
             native.norm = self._norms[op.weights].data_ptr()
         elif op.kind == "norm_qk" or (op.kind == "rope_append" and self.spec.qk_norm):
@@ -124,6 +150,8 @@ class Lowering:
         """Pack an op's weight; gate and up are interleaved if they have the same format."""
         if op is self._last_ops[-1]:
             self._head = weight
+        if op.kind == "experts" and isinstance(weight, StackedWeight):
+            weight = DenseWeight(values_OI=as_plain(weight))  # gate and up of two formats
         is_paired = op.writes == "gate_up" and not isinstance(weight, StackedWeight)
         paired = weight.shape[0] // 2 if is_paired else 0
         return PackedLinear.pack(weight, bias_O, paired=paired, name=op.weights, file=self._file)
@@ -161,7 +189,8 @@ class Lowering:
     def _say_how_to_read(self, input_bits: int) -> None:
         """Set the bits of inputs. Weights that are too large to stay in the cache until the next pass bypass it, since
         they would only evict other data."""
-        linears = [part for linear in self.linears.values() for part in linear.parts()]
+        experts = [linear for pairs in self.experts.values() for pair in pairs for linear in pair]
+        linears = [part for linear in (*self.linears.values(), *experts) for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
             linear.descriptor.streams, linear.descriptor.input_bits = streams, input_bits

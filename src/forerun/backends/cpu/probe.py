@@ -66,6 +66,8 @@ class NativeProbe(KernelProbe):
         if kind == "tree_attention":
             num_bytes, multiply_adds = self._attention_work(inputs)
             return OpWork(name=kind, weights="", num_bytes=num_bytes, multiply_adds=multiply_adds, inputs="float32")
+        if kind == "experts":
+            return self._experts_work(op, len(inputs.token_ids))
         if kind != "linear":
             return OpWork(name=kind, weights="", num_bytes=0, multiply_adds=0, inputs="float32")
         name, linear = self._linears[op.linear.weights]
@@ -76,6 +78,20 @@ class NativeProbe(KernelProbe):
             weights=" and ".join(formats),
             num_bytes=sum(part.num_bytes for part in linear.parts()),
             multiply_adds=num_rows * sum(part.descriptor.num_out for part in linear.parts()) * op.linear.num_in,
+            inputs=INPUTS[formats[0]],
+        )
+
+    def _experts_work(self, op: NativeOp, num_rows: int) -> OpWork:
+        """As if every row chose other experts, as far as there are others."""
+        lowering = self._executor.lowering
+        spec, experts = lowering.spec, lowering.experts[f"layers.{op.layer}.experts"]
+        num_chosen, (gate_up, out) = num_rows * spec.num_chosen_experts, experts[0]
+        formats = formats_of(gate_up)
+        return OpWork(
+            name="experts",
+            weights=" and ".join(formats),
+            num_bytes=min(len(experts), num_chosen) * (gate_up.num_bytes + out.num_bytes),
+            multiply_adds=3 * num_chosen * spec.hidden_size * spec.intermediate_size,
             inputs=INPUTS[formats[0]],
         )
 

@@ -111,11 +111,13 @@ def norm_whole(
     return norm_qk if totals is None else norm_part
 
 
-def bind_tree_attention(op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps) -> Step:
+def bind_tree_attention(
+    op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, sinks_Q: Tensor | None
+) -> Step:  # fmt: skip
     keys_SKD, values_SKD = cache.layer(spec.cached_layer(op.layer))
     attend, mask = ops.tree_attention, mask_of(spec, op.layer)
 
     def tree_attention(frame: Frame) -> None:
-        frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask[mask])
+        frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask[mask], sinks_Q)
 
     return tree_attention

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, bind_tree_attention, norm_whole
+from forerun.backends.torch.expert_steps import bind_experts
 from forerun.backends.torch.frame import Frame, Step
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
 from forerun.core.model_spec import ModelSpec
@@ -27,7 +28,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
 
-Add = Callable[[Tensor, Tensor], Tensor]  # a sublayer's features and the residual stream to the new stream
+Add = Callable[..., Tensor]  # a sublayer's features and the residual stream to the new stream
 
 
 class EagerExecutor:
@@ -126,6 +127,9 @@ class EagerExecutor:
             case "scale":
                 scale = self._bound.scales[op.weights]
                 return bind_unary(op, lambda x: x * scale)
+            case "experts":
+                experts = bind_experts(self._spec, self._ops, self._bound.experts[op.weights])
+                return bind_add(op, experts, self._sublayers.index(op.sublayer))
             case "linear_add":
                 return bind_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
             case "add_partials":
@@ -138,7 +142,7 @@ class EagerExecutor:
             case "rope_append":
                 return bind_rope_append(op, self._spec, self._cache, self._ops, self._norms_of_heads(op))
             case "tree_attention":
-                return bind_tree_attention(op, self._spec, self._cache, self._ops)
+                return bind_tree_attention(op, self._spec, self._cache, self._ops, self._bound.sinks.get(op.weights))
             case "silu_mul":
                 return bind_unary(op, self._ops.silu_mul)
             case "gelu_mul":
@@ -181,11 +185,11 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
 
 def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:
     """The addition of a sublayer's output to the residual stream, except for rows that skip the sublayer."""
-    (reads, residual), writes = op.reads, op.writes
+    (*reads, residual), writes = op.reads, op.writes
 
     def sum_up(frame: Frame) -> None:
         before = getattr(frame, residual)
-        after = add(getattr(frame, reads), before)
+        after = add(*(getattr(frame, name) for name in reads), before)
         if frame.row_skips is not None and sublayer is not None:
             after = torch.where(frame.row_skips[:, sublayer, None], before, after)
         setattr(frame, writes, after)

@@ -31,6 +31,7 @@ class Frame:
     qkv: Tensor
     query_scales: dict[int, Tensor | None]  # by head size
     rotations: dict[RopeSpec | None, tuple[Tensor, Tensor]]  # cosines and sines of the rows' positions
+    router: Tensor
     row_skips: Tensor | None
     token_ids: Tensor
     x: Tensor

@@ -15,6 +15,9 @@ from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
 from forerun.runtime.processor import has_fast_bfloat16
 
+MOST_SCORES = 1 << 24  # of a block of rows that attend with sinks
+SLOPE, CLAMP = 1.702, 7.0  # of gpt-oss's gate
+
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
     """Return a function of x [T, I] that gives y [T, O], or y + residual for a residual [T, O].
@@ -116,7 +119,9 @@ def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> Tensor | None:
     return bias_TS[:, None].expand(-1, group, -1).reshape(-1, mask.num_slots)
 
 
-def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Tensor | None) -> Tensor:
+def tree_attention(
+    q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Tensor | None, sinks_Q: Tensor | None = None
+) -> Tensor:
     """Attend in one call for all rows; see the reference for arguments and result.
 
     Query heads that share a key head are folded into rows, so that keys are read once and never repeated in memory.
@@ -124,6 +129,8 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Te
     num_rows, num_heads, head_dim = q_TQD.shape
     num_kv_heads = keys_SKD.shape[1]
     keys_1KSD, values_1KSD = keys_SKD.transpose(0, 1)[None], values_SKD.transpose(0, 1)[None]
+    if sinks_Q is not None:
+        return attend_with_sinks(q_TQD, keys_1KSD, values_1KSD, mask, sinks_Q)
     if num_rows == 1:
         q_1KGD = q_TQD.reshape(1, num_kv_heads, -1, head_dim)
         if is_slow_alone(q_1KGD):
@@ -134,6 +141,28 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: Te
     q_1KRD = q_TKGD.transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
     mixed = functional.scaled_dot_product_attention(q_1KRD, keys_1KSD, values_1KSD, mask)
     return mixed.view(num_kv_heads, num_rows, -1, head_dim).transpose(0, 1).reshape(num_rows, num_heads * head_dim)
+
+
+def attend_with_sinks(
+    q_TQD: Tensor, keys_1KSD: Tensor, values_1KSD: Tensor, mask: Tensor | None, sinks_Q: Tensor
+) -> Tensor:
+    """As `tree_attention`, a block of rows at a time, because torch keeps their scores."""
+    num_heads, head_dim = q_TQD.shape[1:]
+    num_kv_heads, num_slots = keys_1KSD.shape[1:3]
+    wide = torch.promote_types(q_TQD.dtype, torch.float32)
+    group, at_once, outputs = num_heads // num_kv_heads, max(1, MOST_SCORES // (num_heads * num_slots)), []
+    for first in range(0, len(q_TQD), at_once):
+        q_TKGD = q_TQD[first : first + at_once].reshape(-1, num_kv_heads, group, head_dim)
+        num_rows = len(q_TKGD)
+        q_1KRD = q_TKGD.transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
+        sinks = sinks_Q.to(wide).view(1, num_kv_heads, 1, group).expand(1, num_kv_heads, num_rows, group)
+        scores = torch.matmul(q_1KRD, keys_1KSD.transpose(2, 3)).to(wide).mul_(head_dim**-0.5)
+        if mask is not None:
+            scores += mask[first * group : (first + num_rows) * group]
+        totals = torch.logaddexp(scores.logsumexp(-1, True), sinks.reshape(1, num_kv_heads, -1, 1))
+        mixed = torch.matmul(scores.sub_(totals).exp_().to(values_1KSD.dtype), values_1KSD)
+        outputs.append(mixed.view(num_kv_heads, num_rows, -1, head_dim).transpose(0, 1).flatten(1))
+    return torch.cat(outputs)
 
 
 def is_slow_alone(q_1KGD: Tensor) -> bool:
@@ -151,3 +180,10 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     """gelu(gate) * up with the tanh approximation of GELU: [T, 2I] to [T, I]."""
     width = gate_up.shape[-1] // 2
     return functional.gelu(gate_up[:, :width], approximate="tanh").mul_(gate_up[:, width:])
+
+
+def clamped_mul(gate_up: Tensor) -> Tensor:
+    """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7]: [T, 2I] to [T, I]."""
+    width = gate_up.shape[-1] // 2
+    gate, up = gate_up[:, :width].clamp(max=CLAMP), gate_up[:, width:].clamp(-CLAMP, CLAMP)
+    return gate.mul_(torch.sigmoid(SLOPE * gate)).mul_(up.add_(1.0))

@@ -24,6 +24,7 @@ from forerun.model.weights import Weight
 # rather than eight, since on CPUs with only AVX2 MKL takes six rows at once and computes the last two with other code.
 ROWS_PER_BLOCK = 4
 FEATURES_PER_STEP = 16
+SLOPE, CLAMP = 1.702, 7.0  # of gpt-oss's gate
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
@@ -88,7 +89,9 @@ def visible_slots(mask: TreeMask, row: int, *, device: torch.device) -> Tensor:
     return slots if mask.window is None else slots[-mask.window :]
 
 
-def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: list[Tensor]) -> Tensor:
+def tree_attention(
+    q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: list[Tensor], sinks_Q: Tensor | None = None
+) -> Tensor:
     """Attend row by row over gathered keys: every row only to the whole prefix and its ancestors in the tree.
 
     A row's keys have the same order and number as in plain decoding, even if siblings lie between them in the cache, so
@@ -98,6 +101,7 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: li
         q_TQD: queries of T new rows.
         keys_SKD, values_SKD: all S filled slots.
         mask: the result of `prepare_mask`.
+        sinks_Q: a score for each head that counts in its softmax, and whose share goes to no value.
 
     Returns:
         [T, Q * D]
@@ -108,8 +112,23 @@ def tree_attention(q_TQD: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mask: li
         keys_1KSD = keys_SKD.index_select(0, slots).transpose(0, 1)[None]
         values_1KSD = values_SKD.index_select(0, slots).transpose(0, 1)[None]
         q_1KGD = q_QD.clone().reshape(1, num_kv_heads, -1, q_QD.shape[-1])  # same alignment for every row
-        outputs.append(functional.scaled_dot_product_attention(q_1KGD, keys_1KSD, values_1KSD).reshape(1, -1))
+        if sinks_Q is None:
+            mixed = functional.scaled_dot_product_attention(q_1KGD, keys_1KSD, values_1KSD)
+        else:
+            mixed = with_sinks(q_1KGD, keys_1KSD, values_1KSD, sinks_Q.view(1, num_kv_heads, -1, 1))
+        outputs.append(mixed.reshape(1, -1))
     return torch.cat(outputs)
+
+
+def with_sinks(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor) -> Tensor:
+    """Attention of queries [..., R, D] over slots [..., S, D] with a sink for each query [..., R, 1].
+
+    The softmax is in float32 or better. Source: arXiv 2309.17453; transformers, modeling_gpt_oss.py.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.matmul(q, keys.transpose(-1, -2)).to(wide) * q.shape[-1] ** -0.5
+    shares = torch.cat((scores, sinks.to(wide)), -1).softmax(-1)[..., :-1]
+    return torch.matmul(shares.to(values.dtype), values)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -124,6 +143,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def silu_mul_row(row: Tensor) -> Tensor:
     gate, up = row.chunk(2)
     return functional.silu(gate) * up
+
+
+def clamped_mul(gate_up: Tensor) -> Tensor:
+    """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7], otherwise as `silu_mul`."""
+    return torch.stack([clamped_mul_row(row) for row in gate_up])
+
+
+def clamped_mul_row(row: Tensor) -> Tensor:
+    gate, up = row.chunk(2)
+    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+    return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.gemma3 import GEMMA3
 from forerun.checkpoints.families.gemma4 import GEMMA4
 from forerun.checkpoints.families.glm4 import GLM4
+from forerun.checkpoints.families.gpt_oss import GPT_OSS
 from forerun.checkpoints.families.granite import GRANITE, GRANITE_HYBRID
 from forerun.checkpoints.families.llama import LLAMA
 from forerun.checkpoints.families.ministral3 import MINISTRAL3
@@ -18,7 +19,8 @@ from forerun.checkpoints.families.qwen3 import QWEN3
 from forerun.checkpoints.families.smollm3 import SMOLLM3
 
 ALL: Final = (
-    LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, MINISTRAL3, GRANITE, GRANITE_HYBRID, PHI3, GEMMA3, GEMMA4, OLMO2, OLMO3, GLM4
+    LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, MINISTRAL3, GRANITE, GRANITE_HYBRID, PHI3, GEMMA3, GEMMA4, OLMO2, OLMO3,
+    GLM4, GPT_OSS,
 )  # fmt: skip
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
 BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}

@@ -81,7 +81,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         qkv_bias=family.qkv_bias or "blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_down.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_down.bias" in file.tensors,  # `read_gguf` of families with experts says it itself
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
         rope=read_rope(file, keys, max_positions, head_dim),
@@ -103,10 +103,12 @@ def _read_family(file: GgufFile) -> Family:
 
 def _refuse_unknown(keys: JsonFile, family: Family) -> None:
     for key, value in keys.values.items():
+        if key in family.gguf_keys:
+            continue
         if key in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[key]:
                 raise keys.wrong(key, f"{WITHOUT_EFFECT[key]!r}, the only supported value: choose another model")
-        elif key not in KEYS and key not in family.gguf_keys:
+        elif key not in KEYS:
             raise keys.wrong(key, "absent: forerun does not know its effect, so choose another model")
 
 

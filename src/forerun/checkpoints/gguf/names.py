@@ -4,6 +4,8 @@ Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 """
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.families.known import BY_NAME
@@ -11,7 +13,7 @@ from forerun.checkpoints.gguf.config import DIVISORS_NAMES, EMBEDDING_NAME, HEAD
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface import names as huggingface_names
 from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
-from forerun.checkpoints.huggingface.plain_names import split
+from forerun.checkpoints.huggingface.plain_names import rows_of, split
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -34,7 +36,11 @@ IN_LAYERS: Final = {
     "mlp.gate_proj.": "ffn_gate.",
     "mlp.up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
+    "mlp.router.": "ffn_gate_inp.",
+    "self_attn.sinks": "attn_sinks.weight",
 }
+EXPERTS: Final = re.compile(r"(?P<weight>blk\.\d+\.ffn_\w+_exps)\.(?P<kind>weight|bias)")
+EXPERT: Final = re.compile(r"mlp\.experts\.(?P<expert>\d+)\.(?P<weight>gate|up|down)_proj\.")
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
 LAYER: Final = re.compile(r"layers\.(?P<layer>\d+)\.(?P<module>\w+)\.weight")  # a name of ours
 
@@ -49,6 +55,7 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
     own, norms = LAYER.fullmatch(place.name), BY_NAME[spec.family].gguf_norms
     if own is not None and own["module"] in norms:
         return f"blk.{own['layer']}.{norms[own['module']]}.weight"
+    name = EXPERT.sub(r"ffn_\g<weight>_exps.\g<expert>.", name)
     for part, replacement in OUTER.items() if name in OUTER else IN_LAYERS.items():
         name = name.replace(part, replacement)
     return name
@@ -58,8 +65,31 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
     """The file's tensors by name, fused ones in parts."""
     plan, fused, named = gguf_plan(spec), BY_NAME[spec.family].gguf_fused, dict[str, StoredTensor]()
     for name, tensor in file.tensors.items():
-        named |= split(name, tensor, fused, plan, {})
+        for part in experts_of(name, tensor, spec):
+            named |= split(part.name, part, fused, plan, {})
     return named
+
+
+def experts_of(name: str, tensor: StoredTensor, spec: ModelSpec) -> Iterator[StoredTensor]:
+    """A tensor with a weight of all experts of a layer as one for each, gate and up apart; others as they are."""
+    found, count = EXPERTS.fullmatch(name), spec.num_experts
+    if found is None or not tensor.shape or tensor.shape[0] != count:
+        yield tensor
+        return
+    num_bytes = tensor.num_bytes // count
+    for expert in range(count):
+        names = [f"{weight}.{expert}.{found['kind']}" for weight in weights_of(found["weight"])]
+        own = replace(
+            tensor, shape=tensor.shape[1:], offset=tensor.offset + expert * num_bytes, num_bytes=num_bytes
+        )  # fmt: skip
+        yield from rows_of(own, names, [own.shape[0] // len(names)] * len(names))
+
+
+def weights_of(name: str) -> tuple[str, ...]:
+    """The weights in a tensor of experts: newer converters can write gate and up as one."""
+    if not name.endswith("ffn_gate_up_exps"):
+        return (name,)
+    return name.replace("gate_up", "gate"), name.replace("gate_up", "up")
 
 
 def is_ignorable(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tokenizers import Regex, pre_tokenizers
 
-from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, QWEN2, SEED_CODER, TEKKEN
+from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
 
 # Cased letters, but for some scripts, as DeepSeek's tokenizer.json lists them.
 DEEPSEEK_LETTERS: Final = (
@@ -78,5 +78,6 @@ SPLITTINGS: Final[Mapping[str, Splitting]] = {
     ),
     "deepseek-coder": Splitting(expressions=(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_EAST_ASIAN, r"\p{N}")),
     "tekken": Splitting(expressions=(TEKKEN,), ignore_merges=True, adds_bos=True),
+    "gpt-4o": Splitting(expressions=(O200K,)),
     "seed-coder": Splitting(expressions=(SEED_CODER,)),
 }

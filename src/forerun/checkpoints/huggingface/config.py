@@ -6,7 +6,7 @@ from typing import Final
 
 from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_NAME, BY_WRAPPER
-from forerun.checkpoints.huggingface.packing import read_packing
+from forerun.checkpoints.huggingface.packing import read_packing, require_experts
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import REQUIRED, JsonFile
@@ -39,7 +39,7 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
     read_packing(config)
-    config, family = text_part(config)
+    whole, (config, family) = config, text_part(config)
     _refuse_unsupported(config, family)
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", REQUIRED if family.kv_heads_required else num_heads)
@@ -73,7 +73,9 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
         sliding_layers=sliding_layers,
         sliding_rope=sliding_rope if sliding_layers else None,
     )
-    return family.read(config, spec)
+    spec = family.read(config, spec)
+    require_experts(whole, spec)
+    return spec
 
 
 def text_part(config: JsonFile) -> tuple[JsonFile, Family]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.heads import has_other_head
-from forerun.checkpoints.huggingface.packing import Fp8Scaling, Packing, read_packing
+from forerun.checkpoints.huggingface.packing import MXFP4, Fp8Scaling, Packing, Quantisation, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
 from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.safetensors.header import WHOLE_BYTES
@@ -84,6 +84,8 @@ class HuggingFaceFolder(ModelFolder):
 
     def stored_formats(self) -> Mapping[str, int]:
         num_bytes, packing = bytes_by_dtype(catalogue(self.folder).values()), self._packing()
+        if "U8" in num_bytes:
+            return {**num_bytes, MXFP4: num_bytes.pop("U8")}
         if not isinstance(packing, Packing):
             return num_bytes
         codes = sum(num_bytes.pop(dtype, 0) for dtype in WHOLE_BYTES)
@@ -93,16 +95,17 @@ class HuggingFaceFolder(ModelFolder):
         return identity_of(self.spec(), catalogue(self.folder))
 
     def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
-        from forerun.checkpoints.huggingface.fp8 import open_fp8  # imports torch, as do these
+        from forerun.checkpoints.huggingface.experts import ExpertWeights  # imports torch, as do these
+        from forerun.checkpoints.huggingface.fp8 import open_fp8
         from forerun.checkpoints.huggingface.load import open_weights
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
 
         packing, spec = self._packing(), self.spec()
-        if packing is None:
-            return open_weights(self.folder, spec, **reading)
+        if isinstance(packing, Packing):
+            return PackedWeights(self.folder, spec, packing, **reading)
         if isinstance(packing, Fp8Scaling):
             return open_fp8(self.folder, spec, packing, **reading)
-        return PackedWeights(self.folder, spec, packing, **reading)
+        return (ExpertWeights if spec.num_experts else open_weights)(self.folder, spec, **reading)
 
-    def _packing(self) -> Packing | Fp8Scaling | None:
+    def _packing(self) -> Quantisation | None:
         return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, QWEN2, SEED_CODER, TEKKEN
+from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 
@@ -19,7 +19,7 @@ PLAIN_KINDS: Final = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "StripAccents", "Digits", "Metaspace",
      "Whitespace", "WhitespaceSplit", "Punctuation"}
 )  # fmt: skip
-KNOWN_PATTERNS: Final = frozenset({GPT2, LLAMA3, QWEN2, SEED_CODER, TEKKEN, r"[\r\n]", r"[0-9][0-9][0-9]"})
+KNOWN_PATTERNS: Final = frozenset({GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN, r"[\r\n]", r"[0-9][0-9][0-9]"})
 # One set of characters, once or repeated, as DeepSeek's and Gemma's files have them.
 ONE_SET: Final = re.compile(r"(\\s\?)?(\\p\{\w+\}|\[[^\[\]\\&]+\])(\{1,\d\}|\+)?")
 

@@ -88,7 +88,7 @@ def is_ignorable(hf_name: str) -> bool:
 
 def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
-    hidden, q_size, kv_size, inner = spec.hidden_size, spec.q_size, spec.kv_size, spec.intermediate_size
+    hidden, q_size, kv_size = spec.hidden_size, spec.q_size, spec.kv_size
     if spec.layer_scale:
         yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
     for name, stored in BY_NAME[spec.family].norms.items():
@@ -102,14 +102,26 @@ def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, Tensor
         yield from _linear("per_layer_projection", "layer_input_out", (hidden, size), False)
         yield "post_per_layer_input_norm.weight", TensorPlace(name="layer_input_post_norm.weight", shape=(hidden,))
     yield from _linear("self_attn.o_proj", "attention_out", (hidden, q_size), spec.out_bias)
-    yield from _linear("mlp.gate_proj", "gate_up", (inner, hidden), spec.mlp_bias)
-    yield from _linear("mlp.up_proj", "gate_up", (inner, hidden), spec.mlp_bias, row_start=inner)
-    yield from _linear("mlp.down_proj", "mlp_out", (hidden, inner), spec.mlp_bias)
+    if spec.attention_sinks:
+        yield "self_attn.sinks", TensorPlace(name="sinks.weight", shape=(spec.num_heads,))
+    if spec.num_experts:
+        yield from _linear("mlp.router", "router", (spec.num_experts, hidden), spec.mlp_bias)
+        for expert in range(spec.num_experts):
+            yield from _mlp(spec, f"mlp.experts.{expert}", f"experts.{expert}.gate_up", f"experts.{expert}.out")
+    else:
+        yield from _mlp(spec, "mlp", "gate_up", "mlp_out")
     if spec.qk_norm or spec.qk_norm_whole:
         num_q, num_k = (q_size, kv_size) if spec.qk_norm_whole else (spec.head_dim, spec.head_dim)
         yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(num_q,))
         if not borrows:
             yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(num_k,))
+
+
+def _mlp(spec: ModelSpec, hf_name: str, gate_up: str, out: str) -> Iterator[tuple[str, TensorPlace]]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    yield from _linear(f"{hf_name}.gate_proj", gate_up, (inner, hidden), spec.mlp_bias)
+    yield from _linear(f"{hf_name}.up_proj", gate_up, (inner, hidden), spec.mlp_bias, row_start=inner)
+    yield from _linear(f"{hf_name}.down_proj", out, (hidden, inner), spec.mlp_bias)
 
 
 def _linear(

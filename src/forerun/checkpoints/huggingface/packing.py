@@ -4,18 +4,21 @@ Unsupported packings are refused, with the name of the key.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import MAX_SIZE, JsonFile
+from forerun.core.model_spec import ModelSpec
 
 KEY: Final = "quantization_config"
 Method = Literal["awq", "gptq", "compressed-tensors"]
 BITS: Final = 4
+MXFP4: Final = "MXFP4"
 GROUP_UNIT: Final = 32  # inputs; group sizes are multiples of the kernels' smallest group
 SUPPORTED: Final = (
     "4 bits in groups of a multiple of 32 inputs, or one group for an output: AWQ's gemm layout, GPTQ without "
-    "activation order, compressed-tensors' pack-quantized; FP8 (e4m3) with a scale for each block or tensor. Choose "
+    "activation order, compressed-tensors' pack-quantized; FP8 (e4m3) with a scale for each block or tensor; MXFP4 of "
+    "gpt-oss's experts. Choose "
     "such a checkpoint, or the original one; --weights int4 or int8 rounds its weights on loading"
 )
 
@@ -51,7 +54,10 @@ class Fp8Scaling:
     block: tuple[int, int] | None
 
 
-def read_packing(config: JsonFile) -> Packing | Fp8Scaling | None:
+Quantisation: TypeAlias = Packing | Fp8Scaling | Literal["MXFP4"]
+
+
+def read_packing(config: JsonFile) -> Quantisation | None:
     """The packing of the checkpoint with this config.json; None if its weights are plain.
 
     Raises:
@@ -69,8 +75,16 @@ def read_packing(config: JsonFile) -> Packing | Fp8Scaling | None:
             return _read_compressed(quantised)
         case "fp8":
             return _read_fp8(quantised)
+        case "mxfp4":  # of experts; which tensors are, their names tell
+            return MXFP4
         case _:
             raise _unsupported(quantised, "quant_method")
+
+
+def require_experts(config: JsonFile, spec: ModelSpec) -> None:
+    """Refuse MXFP4 in a model without experts, of which no layout is known."""
+    if read_packing(config) == MXFP4 and not spec.num_experts:
+        raise _unsupported(config.nested(KEY), "quant_method")
 
 
 def _read_awq(quantised: JsonFile) -> Packing:

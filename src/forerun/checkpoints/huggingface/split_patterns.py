@@ -15,6 +15,10 @@ GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+
 LLAMA3: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{SPACES}"
 QWEN2: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{SIGNS}[\r\n]*|{SPACES}"
 SEED_CODER: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}"
+O200K: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{CONTRACTIONS}?|"
+    rf"\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{SPACES}"
+)
 TEKKEN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*|\p{{N}}|{SIGNS}[\r\n/]*|"
     rf"{SPACES}"

@@ -14,7 +14,7 @@ SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
 SHARD_NAME: Final = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 PICKLED: Final = (".bin", ".pt", ".pth")
-STORED_BYTES: Final = FLOAT_BYTES | WHOLE_BYTES
+STORED_BYTES: Final = FLOAT_BYTES | WHOLE_BYTES | {"U8": 1}
 DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 

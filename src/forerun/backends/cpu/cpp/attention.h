@@ -307,9 +307,10 @@ inline float exp_one(float x) {
     return lanes[0];
 }
 
-// Merges one head's chunks into `mixed`, D floats.
-inline void join_head(const float* parts, int64_t chunk_stride, int num_chunks, int head_dim, float* mixed) {
-    float largest = -__builtin_inff(), total = 0.0f;
+// Merges one head's chunks into `mixed`, D floats; `sink` is null or the score of the head's sink.
+inline void join_head(const float* parts, int64_t chunk_stride, int num_chunks, int head_dim, const float* sink,
+                      float* mixed) {
+    float largest = sink ? *sink : -__builtin_inff(), total = 0.0f;
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         const float* part = parts + chunk * chunk_stride;
         if (!(part[0] <= largest)) largest = part[0];
@@ -321,17 +322,18 @@ inline void join_head(const float* parts, int64_t chunk_stride, int num_chunks, 
         total += weight * part[1];
         for (int d = 0; d < head_dim; d++) mixed[d] += weight * part[2 + d];
     }
+    if (sink) total += exp_one(*sink - largest);
     const float share = 1.0f / total;
     for (int d = 0; d < head_dim; d++) mixed[d] *= share;
 }
 
 inline void join(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
-                 int head_begin, int head_end, float* mixed) {
+                 int head_begin, int head_end, const float* sinks, float* mixed) {
     for (int t = t_begin; t < t_end; t++)
         for (int head = head_begin; head < head_end; head++) {
             const int64_t place = static_cast<int64_t>(t) * heads.num_heads + head;
             join_head(partial + place * (2 + heads.head_dim), chunk_stride, num_chunks, heads.head_dim,
-                      mixed + place * heads.head_dim);
+                      sinks ? sinks + head : nullptr, mixed + place * heads.head_dim);
         }
 }
 

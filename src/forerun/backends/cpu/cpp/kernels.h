@@ -78,9 +78,10 @@ struct Rows {
 //   add          y[t][n] = residual[t][n] + (x W^T + bias); residual may be y itself
 //   silu_mul     y[t][i] = silu(gate_i) * up_i; the weight is paired, y is [T][I]
 //   gelu_mul     likewise, with the tanh approximation of GELU
-enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2, gelu_mul = 3 };
+//   clamped_mul  likewise, with the clamped gate of gpt-oss
+enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2, gelu_mul = 3, clamped_mul = 4 };
 
-static inline bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul; }
+static inline bool is_gate(Epilogue epilogue) { return epilogue >= Epilogue::silu_mul; }
 
 struct Output {
     float* y;
@@ -155,9 +156,10 @@ struct Kernels {
     void (*attend)(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
                    Visibility seen, float* partial, void* scratch);
     // Merges the partials of num_chunks chunks, `chunk_stride` floats apart, in order, into mixed
-    // [T][num_heads * head_dim]. A chunk beyond a row's length has sum 0.
+    // [T][num_heads * head_dim]. A chunk beyond a row's length has sum 0. `sinks` is null, or has a score for each head
+    // that counts as one more slot whose values are 0.
     void (*join)(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
-                 int head_begin, int head_end, float* mixed);
+                 int head_begin, int head_end, const float* sinks, float* mixed);
 
     // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
     // `scratch` has room for end - begin floats.

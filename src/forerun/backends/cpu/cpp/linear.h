@@ -195,6 +195,20 @@ simd::F product(const Linear& linear, const float* sums, int panel, Columns colu
     return y;
 }
 
+// gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7].
+simd::F clamped(simd::F gate, simd::F up) {
+    const simd::F most = simd::set1(7.0f);
+    gate = simd::min(most, gate);
+    up = simd::max(simd::set1(-7.0f), simd::min(most, up));
+    const simd::F below = simd::add(simd::set1(1.0f), simd::exp(simd::mul(gate, simd::set1(-1.702f))));
+    return simd::mul(simd::div(gate, below), simd::add(up, simd::set1(1.0f)));
+}
+
+simd::F gate_and_up(Epilogue epilogue, simd::F gate, simd::F up) {
+    if (epilogue == Epilogue::clamped_mul) return clamped(gate, up);
+    return simd::mul(epilogue == Epilogue::silu_mul ? simd::silu(gate) : simd::gelu(gate), up);
+}
+
 // Converts one row's sums with one or two panels to outputs.
 void finish(const Linear& linear, const float* sums, int row, int panel, int num_panels, const Output& out) {
     float* y = out.y + row * out.y_stride;
@@ -202,8 +216,7 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
     if (is_gate(out.epilogue)) {
         const simd::F gate = product(linear, sums, panel, first);
         const simd::F up = product(linear, sums + PANEL, panel + 1, columns_of(linear, panel + 1));
-        const simd::F active = out.epilogue == Epilogue::silu_mul ? simd::silu(gate) : simd::gelu(gate);
-        store_some(y + first.begin, simd::mul(active, up), first.count);
+        store_some(y + first.begin, gate_and_up(out.epilogue, gate, up), first.count);
         return;
     }
     for (int p = 0; p < num_panels; p++) {

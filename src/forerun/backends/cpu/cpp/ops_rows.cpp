@@ -48,7 +48,8 @@ FORERUN_EXPORT void forerun_tree_attention(const float* q, const Heads* heads, c
             for (int kv_head = 0; kv_head < heads->num_kv_heads; kv_head++)
                 kernels().attend(q, *heads, *cache, kv_head, begin, end, chunk, *seen,
                                  of_row_0 + chunk * chunk_stride, aligned);
-        kernels().join(of_row_0, chunk_stride, num_chunks, *heads, begin, end, 0, heads->num_heads, mixed);
+        kernels().join(of_row_0, chunk_stride, num_chunks, *heads, begin, end, 0, heads->num_heads, nullptr,
+                       mixed);
     }
 }
 

@@ -75,6 +75,8 @@ static int64_t width_of_sum(const Op& op) {
 Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
     : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
     for (const Op& op : ops_) {
+        if (op.experts && op.experts->num_chosen > most_chosen_) most_chosen_ = op.experts->num_chosen;
+        if (op.experts && op.experts->num_experts > most_experts_) most_experts_ = op.experts->num_experts;
         if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
         for (const Linear* part = &op.linear; part; part = part->below)
             if (part->padded_in > widest_input_) widest_input_ = part->padded_in;
@@ -86,6 +88,11 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
     std::memcpy(buffers_.data(), buffers, buffers_.size() * sizeof(Buffer));
     int64_t most = 0;
     for (const Op& op : ops_) {
+        if (const Experts* experts = op.experts)
+            for (const Linear* part : {experts->gate_up, experts->out}) {
+                const int64_t num_bytes = rows_bytes(*part, max_rows * experts->num_chosen);
+                if (num_bytes > most) most = num_bytes;
+            }
         if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
         for (const Linear* part = &op.linear; part; part = part->below)
             if (rows_bytes(*part, max_rows) > most) most = rows_bytes(*part, max_rows);
@@ -101,6 +108,14 @@ bool Program::reserve(const Pass& pass, int num_threads) {
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
     const int64_t scratch = round_up(attend_scratch_bytes(heads), LINE);
     const int64_t attention = scratch + result * rows_together(pass) * num_chunks(pass);
+    if (most_chosen_) {
+        const auto num_pairs = static_cast<size_t>(pass.num_rows) * static_cast<size_t>(most_chosen_);
+        for (std::vector<int32_t>* pairs : {&choice_.chosen, &choice_.places, &choice_.rows})
+            if (pairs->size() < num_pairs) pairs->resize(num_pairs);
+        if (choice_.shares.size() < num_pairs) choice_.shares.resize(num_pairs);
+        choice_.begins.resize(static_cast<size_t>(most_experts_) + 1);
+        choice_.wanted.resize(static_cast<size_t>(most_experts_));
+    }
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_)
         if (!own.reserve(prepared > attention ? prepared : attention)) return false;
@@ -141,6 +156,7 @@ void Program::work(const Run& run, Member& self) {
             case OpKind::rope_append: return rope_append(run, op, self);
             case OpKind::tree_attention: return attention(run, op, self);
             case OpKind::add_partials: return add_partials(run, op, self);
+            case OpKind::experts: return experts(run, op, self);
         }
         return true;
     };
@@ -255,8 +271,7 @@ bool Program::linear(const Run& run, const Op& op, Member& self) {
     return true;
 }
 
-// Panels that a thread takes at a time, such that the time is about the same for any number of rows.
-static int panels_of_a_tile(const Linear& linear, int num_rows) {
+int panels_of_a_tile(const Linear& linear, int num_rows) {
     const int64_t pairs = WEIGHTS_OF_A_TILE * ROWS_AS_DEAR / (ROWS_AS_DEAR + num_rows) / (2 * PANEL * linear.padded_in);
     return pairs > 1 ? static_cast<int>(2 * pairs) : 2;
 }

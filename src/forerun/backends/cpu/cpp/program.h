@@ -6,6 +6,7 @@
 //
 // Memory is allocated when the number of rows, the context or the number of threads grows; other passes allocate none.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,13 +20,23 @@ namespace forerun {
 
 enum class OpKind : int32_t {
     embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
-    norm_add = 8, norm_qk = 9, gelu_mul = 10,
+    norm_add = 8, norm_qk = 9, gelu_mul = 10, experts = 11,
 };
 
 // A buffer of float32 with `width` elements per row. It has the rows of the pass or, after select_rows, the last ones.
 struct Buffer {
     float* data;
     int64_t width;
+};
+
+// The experts of a layer, all of one shape and format. A pair is a row with an expert that it chose; pairs are in the
+// order of experts, then rows.
+struct Experts {
+    const Linear* gate_up;  // [num_experts], paired
+    const Linear* out;      // [num_experts]
+    int32_t num_experts, num_chosen;  // num_chosen: of each row
+    int32_t router;                   // buffer of the scores by which rows choose, [T][num_experts]
+    int32_t gated, products;          // buffers for each pair's gated features and for what its expert gives
 };
 
 struct Op {
@@ -44,6 +55,8 @@ struct Op {
     const float* k_norm;
     const float* cos_sin;       // [P][2][D], of rope_append
     const float* query_scales;  // [P], or null
+    const float* sinks;         // [num_heads], of attention, or null
+    const Experts* experts;     // or null
 };
 
 struct Shape {
@@ -77,6 +90,9 @@ struct Pass {
 int64_t rows_bytes(const Linear& linear, int num_rows);
 Rows rows_in(char* memory, const Linear& linear, int num_rows);
 
+// Panels that a thread takes at a time, such that the time is about the same for any number of rows.
+int panels_of_a_tile(const Linear& linear, int num_rows);
+
 // Memory aligned to cache lines that grows when more is requested.
 class Scratch {
    public:
@@ -99,6 +115,14 @@ class Program {
     bool run(const Pass& pass, int first_op, int last_op, int num_threads);
 
    private:
+    // Which experts the rows of a pass chose.
+    struct Choice {
+        std::vector<int32_t> chosen, places;  // [T][num_chosen]: experts, best first, and their pairs
+        std::vector<float> shares;            // [T][num_chosen]
+        std::vector<int32_t> rows;            // of each pair
+        std::vector<int32_t> begins, wanted;  // first pair of each expert, and one after the last; experts with pairs
+        std::atomic<int> num_wanted{1};  // read between steps too, by threads that may be late: never 0
+    };
     struct Run {
         const Pass& pass;
         int first_op, last_op;
@@ -122,6 +146,10 @@ class Program {
     bool rope_append(const Run& run, const Op& op, Member& self);
     bool attention(const Run& run, const Op& op, Member& self);
     bool add_partials(const Run& run, const Op& op, Member& self);
+    bool experts(const Run& run, const Op& op, Member& self);
+    void choose_experts(const Run& run, const Op& op);
+    bool multiply_experts(const Run& run, const Linear* linears, Rows rows, Output out, Member& self);
+    void add_experts(const Run& run, const Op& op, Slice columns);
     void add_to_rows(const Run& run, const Op& op, const float* partial, int64_t begin, int64_t end, int64_t first);
     void copy_skipping_rows(const Pass& pass, const Op& op, Slice columns, const float* from, float* to) const;
     void prepare(const Op& op, const Linear& linear, const float* x, Slice rows, Rows out, float* normed);
@@ -144,6 +172,8 @@ class Program {
     std::vector<Buffer> buffers_;
     int64_t widest_input_ = 0, widest_sum_ = 0;  // floats
     Scratch shared_rows_, partials_;
+    Choice choice_;
+    int most_chosen_ = 0, most_experts_ = 0;  // of any op
     Scratch kept_;  // rows of the residual stream that skip the current sublayer
     std::vector<Scratch> own_;  // one per thread: prepared rows, a normed row, scratch for attention
 };

@@ -72,7 +72,7 @@ bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_
                 run.kernels.attend(buffer(op.reads), heads, layer_cache(op.layer), kv_head, begin, end, chunk, seen,
                                    from_row_0 + (chunk - first) * chunk_stride, scratch);
             run.kernels.join(from_row_0, chunk_stride, num_chunks - first, heads, begin, end, kv_head * group,
-                             (kv_head + 1) * group, buffer(op.writes));
+                             (kv_head + 1) * group, op.sinks, buffer(op.writes));
         }
     });
 }
@@ -94,7 +94,7 @@ bool Program::attend_chunks(const Run& run, const Op& op, Member& self) {
     if (!self.share(heads.num_kv_heads * num_chunks, CHUNKS_OF_A_TILE, attend)) return false;
     return self.share(heads.num_heads, heads.num_heads, [&](Slice joined) {
         run.kernels.join(partial, chunk_stride, num_chunks, heads, 0, seen.num_rows, joined.begin, joined.end,
-                         buffer(op.writes));
+                         op.sinks, buffer(op.writes));
     });
 }
 

@@ -1,0 +1,77 @@
+"""gpt-oss: experts with a clamped gate, attention sinks, biases, every other layer with a window."""
+
+from dataclasses import replace
+from typing import Final
+
+from forerun.checkpoints.families.family import Family, all_but_every, typed_or_all_but_every
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
+
+PERIOD: Final = 2  # one full layer after one with a window
+MOST_EXPERTS: Final = 512
+ROPE: Final = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+GATE: Final = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # as `ModelSpec.gate` has them
+
+
+def mixed(keys: JsonFile, spec: ModelSpec, experts: str, chosen: str) -> ModelSpec:
+    """The spec with experts, whose numbers have these keys."""
+    num_experts = keys.integer(experts, most=MOST_EXPERTS)
+    if keys.integer(chosen) > num_experts:
+        raise keys.wrong(chosen, f"at most the {num_experts} experts of a layer")
+    return replace(
+        spec,
+        gate="clamped",
+        wide_norms=True,
+        attention_sinks=True,
+        num_experts=num_experts,
+        num_chosen_experts=keys.integer(chosen),
+        mlp_bias=True,
+    )
+
+
+def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
+    for key, value in GATE.items():
+        if config.number(key, value) != value:
+            raise config.wrong(key, f"{value}, that of the only gate supported in this family")
+    chosen = "experts_per_token" if config.has("experts_per_token") else "num_experts_per_tok"
+    return mixed(config, spec, "num_local_experts", chosen)
+
+
+def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    spec = mixed(keys, spec, "expert_count", "expert_used_count")
+    return replace(
+        spec,
+        intermediate_size=keys.integer("expert_feed_forward_length", spec.intermediate_size),
+        rope=replace(spec.rope, truncate=False),
+    )
+
+
+def sliding(config: JsonFile) -> tuple[int, ...]:
+    return typed_or_all_but_every(config, PERIOD)
+
+
+def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
+    return all_but_every(PERIOD, keys.integer("block_count"))
+
+
+GPT_OSS: Final = Family(
+    name="gpt_oss",
+    architecture="gpt-oss",
+    defaults={
+        "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0,
+        "rope_parameters": ROPE, "sliding_window": 128, "attention_bias": True, "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+    },
+    attention_bias=True,
+    head_dim=64,
+    sliding=sliding,
+    gguf_sliding=gguf_sliding,
+    gguf_norms={"attention_norm": "attn_norm", "mlp_norm": "post_attention_norm"},
+    read=read,
+    read_gguf=read_gguf,
+    gguf_keys=("expert_count", "expert_used_count", "expert_feed_forward_length"),
+)  # fmt: skip
