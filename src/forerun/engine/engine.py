@@ -264,7 +264,7 @@ class Engine:
         if self._running is not None:
             self._running.discard()
             if num_tokens := self._running.num_tokens:
-                self._target.sync(self._target.cached_ids[: num_tokens - 1])
+                self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
