@@ -96,8 +96,8 @@ class WarmTexts:
             self._sliding.lose(max((end for end in ends_in_part(path) if end > start), default=0))
             for block, num_tokens in path:
                 num_there = min(max(0, start - first), num_tokens)
-                slots, rows = self._slots(first + num_there, first + num_tokens), self._rows(block, num_there, num_tokens)
-                self._copy(slots, rows, is_whole=block.is_whole)
+                rows = self._rows(block, num_there, num_tokens)
+                self._copy(self._slots(first + num_there, first + num_tokens), rows, is_whole=block.is_whole)
                 first += num_tokens
             self._use([block for block, _ in path])
         return first
