@@ -138,19 +138,39 @@ def test_a_text_is_cut_back_to_every_length(monkeypatch: pytest.MonkeyPatch) -> 
         assert known == (length if length >= 50 else 0 if length < 47 else known)
 
 
-def test_a_prompt_that_texts_share_stays_whole_where_it_was_saved_before_they_grew(
+def read_in_turn(texts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens of each text were known, on a runner with room for all."""
+    lose_early(monkeypatch, margin=BLOCK, step=8)
+    runner, known = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY, cache_bytes=AMPLE), []
+    for text in texts:
+        runner.recall(text)
+        known.append(runner.sync(text[:-1]))
+        runner.sync(text)  # the text before a pass says what is given back
+    return known
+
+
+def random_parts(*lengths: int) -> list[list[int]]:
+    rng = random.Random(4)
+    return [[rng.randrange(7) for _ in range(length)] for length in lengths]
+
+
+def test_a_prompt_that_texts_share_is_known_as_far_as_it_was_saved_before_they_grew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lose_early(monkeypatch, margin=8, step=8)
-    runner = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY, cache_bytes=AMPLE)
-    rng = random.Random(4)
-    shared, first, second = ([rng.randrange(7) for _ in range(length)] for length in (12, 90, 30))
-    for text in ([*shared, 1], [*shared, 2, *second], [*shared, 1, *first], [*shared, 3, *second]):
-        runner.recall(text)
-        num_known = runner.sync(text)
-    assert num_known == len(shared)
-    runner.recall([*shared, 1, *first, 5])
-    assert runner.sync([*shared, 1, *first, 5]) == len([*shared, 1, *first])
+    shared, first, second = random_parts(BLOCK + 4, 110, 30)
+    grown = [*shared, 1, *first]
+    other = [6 - shared[0], *second]
+    texts = [shared, other, grown, [*shared, 3, *second], [*grown, 5]]
+    assert read_in_turn(texts, monkeypatch) == [0, 0, len(shared), BLOCK, len(grown)]
+
+
+def test_a_beginning_that_is_read_again_completes_what_was_saved_of_it_and_cuts_nothing_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, other = random_parts(150, 60)
+    start = whole[: BLOCK + 8]
+    texts = [whole, start, [6 - whole[0], *other], whole, [*start, (whole[len(start)] + 1) % 7], whole]
+    assert read_in_turn(texts, monkeypatch) == [0, 0, 0, len(whole) - 1, BLOCK, len(whole) - 1]
 
 
 def interrupted(work: Callable[[], object], place: int) -> bool:
