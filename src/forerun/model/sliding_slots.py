@@ -4,14 +4,11 @@ Legend: L layers, S slots, K key/value heads, D head size.
 """
 
 import mmap
-from typing import Final
 
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-
-MARGIN: Final = 1024  # tokens that a text can be cut back by and resumed: an answer asked for again, or its thoughts
-STEP: Final = 256  # slots given back at a time, some 10 us a layer: as many as a prefill pass fills
+from forerun.core.sliding import MARGIN, STEP
 
 
 class SlidingSlots:
