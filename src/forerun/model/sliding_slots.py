@@ -4,6 +4,7 @@ Legend: L layers, S slots, K key/value heads, D head size.
 """
 
 import mmap
+from contextlib import suppress
 
 from torch import Tensor
 
@@ -62,4 +63,5 @@ class SlidingSlots:
             begin = max(-(-first // size), (first + start * slot) // size) * size
             num_bytes = (first + end * slot) // size * size - begin
             if num_bytes > 0:
-                self._pages.madvise(mmap.MADV_DONTNEED, begin, num_bytes)
+                with suppress(OSError):  # memory that the process has locked stays
+                    self._pages.madvise(mmap.MADV_DONTNEED, begin, num_bytes)
