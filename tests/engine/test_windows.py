@@ -35,7 +35,7 @@ def turns_of(plain: Engine) -> tuple[list[Turn], list[tuple[int, ...]]]:
         before = [*turns[-1][0], *texts[-1]] if turns else []
         prompt = [*before[: int(part * len(before))], *rng.choices(words, k=20)]
         params = SamplingParams(temperature=number % 2, seed=number, max_new_tokens=15, ignore_eos=True)
-        turns.append((prompt, params, "ann" if number == 3 else ""))
+        turns.append((prompt, params, "ann" if number == 5 else ""))
         plain.forget()
         texts.append(plain.generate(prompt, params).token_ids)
     return turns, texts
