@@ -28,6 +28,7 @@ from forerun.speculation.tree import ancestry_matrix
 from forerun.wires.frames import HEAD_SIZE, FrameReader
 from tests.backends.torch.ops import random_parents
 from tests.sharding.thread_group import Meeting, ThreadGroup
+from tests.sliding import lose_early
 from tests.tiny import CAPACITY, plain_spec, random_weights
 
 CACHE_BYTES = 40_000  # some texts
@@ -45,9 +46,10 @@ def heard(told: Told) -> ToFollower:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_followers_have_the_cache_of_their_leader(seed: int) -> None:
+def test_followers_have_the_cache_of_their_leader(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    spec = plain_spec()
+    spec = plain_spec(window=5, sliding_layers=(1,)) if seed % 2 else plain_spec()
+    lose_early(monkeypatch, margin=40, step=2)
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
     (plan,) = plan_shards(spec, 1)
     cache = TreeCache(spec, CAPACITY, dtype=torch.float64, device="cpu")
@@ -72,6 +74,7 @@ def test_followers_have_the_cache_of_their_leader(seed: int) -> None:
         do_something(leader, rng, texts)
         end = leader.cache.end
         assert (cache.committed_len, cache.num_tree) == (leader.cache.committed_len, leader.cache.num_tree)
+        assert cache.sliding.whole_from == leader.cache.sliding.whole_from
         assert torch.equal(cache.storage_2LSKD[:, :, :end], leader.cache.storage_2LSKD[:, :, :end])
 
 

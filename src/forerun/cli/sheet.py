@@ -11,6 +11,7 @@ from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
+from forerun.core.sliding import kv_bytes_on_cpu
 from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -70,10 +71,10 @@ class ModelSheet:
 
     @property
     def bytes_at_max_length(self) -> int | None:
-        """Weights and a cache of the longest context, both in the dtype the checkpoint is computed in."""
-        if self.spec is None or self.weights_bytes is None or self.kv_bytes_per_token is None:
+        """Weights and a cache of the longest context on a CPU, both in the dtype the checkpoint is computed in."""
+        if self.spec is None or self.weights_bytes is None or self.element_bytes is None:
             return None
-        return self.weights_bytes + self.kv_bytes_per_token * self.spec.max_positions
+        return self.weights_bytes + kv_bytes_on_cpu(self.spec, self.spec.max_positions, self.element_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""

@@ -223,7 +223,7 @@ class ModelSpec:
         return self.hidden_size * (2 * one.q_size + num_kv + mlp)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes of keys and values that one token adds to the cache; layers with a window keep the whole text too."""
+        """Bytes of the cache for each token of a text, layers with a window too; see `core.sliding` for a long one."""
         return 2 * self.num_layers * self.most_kv_size * bytes_per_element
 
     @property

@@ -125,7 +125,7 @@ class OwnRows(DraftRows):
 
     def begin(self, text: list[int], owner: str) -> None:
         self._own.recall(text[:-1], owner)
-        self._own.sync(text[: shared_length(self._own.cached_ids, text[:-1])])
+        self._own.cut(shared_length(self._own.cached_ids, text[:-1]))
         self._forget_nodes()
 
     def prefill(self, text: list[int]) -> bool:

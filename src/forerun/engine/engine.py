@@ -268,7 +268,7 @@ class Engine:
             self._running.discard()
             self._acceptance.begin()
             if num_tokens := self._running.num_tokens:
-                self._target.sync(self._target.cached_ids[: num_tokens - 1])
+                self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None
 
     def _room_for(self, num_prompt: int, params: SamplingParams) -> int:

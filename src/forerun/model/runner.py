@@ -137,7 +137,7 @@ class Runner:
         finds in the cache depend only on the earlier texts, not on which drafter was used for them.
         """
         is_own = owner == self.owner
-        num_kept = shared_length(self.cached_ids, token_ids) if is_own else 0
+        num_kept = self.cache.resumable(shared_length(self.cached_ids, token_ids)) if is_own else 0
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
             return  # the text only continues the present one, so the saved texts and their order stay as they are
         num_saved = self._warm.find(token_ids, owner)
@@ -145,10 +145,17 @@ class Runner:
             self._warm.save(self.cached_ids, self.owner)
         if is_own and num_saved <= num_kept:
             return
-        self.sync(self.cached_ids[:num_kept])
+        self.cut(num_kept)
         self.owner = owner  # only now: the text that was there before belongs to its own owner
         num_restored = self._warm.restore(token_ids, owner, num_kept)
         self.adopt(token_ids[num_kept:num_restored])
+
+    def cut(self, length: int) -> int:
+        """Drop the tokens from `length` on, or all if no text can be resumed there; return how many are left."""
+        length = self.cache.resumable(length)
+        del self.cached_ids[length:]  # first, so that an interrupt never leaves the cache shorter than cached_ids
+        self.play(Step(move=CacheMove(length=length)))
+        return length
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Make the cache hold exactly `token_ids`; return how many of them it held before."""
@@ -161,9 +168,7 @@ class Runner:
         Beside the number come the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the
         start, and without taps.
         """
-        num_shared = shared_length(self.cached_ids, token_ids)
-        del self.cached_ids[num_shared:]  # first, so that an interrupt never leaves the cache shorter than cached_ids
-        self.play(Step(move=CacheMove(length=num_shared)))
+        num_shared = self.cut(shared_length(self.cached_ids, token_ids))
         yield num_shared, None
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
+from forerun.model.sliding_slots import SlidingSlots
 from forerun.model.step import CacheMove, Tell
 from forerun.runtime.inference import inference
 
@@ -26,6 +27,9 @@ class TreeCache:
     Slots [0, committed_len) hold the committed text; the next num_tree slots hold tree rows, numbered from 0 at slot
     committed_len. A forward pass writes rows to the slots it is given; only the runner reserves and moves slots.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
+
+    On a CPU, layers with a window keep the end of a long text only (`SlidingSlots`). So a text can be cut back far only
+    to nothing: `resumable` says how much of it can be kept.
 
     Args:
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
@@ -46,7 +50,8 @@ class TreeCache:
         heads = (spec.num_kv_heads, spec.head_dim) if has_equal_heads else (1, spec.most_kv_size)
         shape = (2, spec.num_layers, capacity, *heads)
         self._heads = [(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))]
-        self.storage_2LSKD = zeros(shape, dtype=dtype, device=device)
+        self.storage_2LSKD, pages = zeros(shape, dtype=dtype, device=device)
+        self.sliding = SlidingSlots(spec, self.storage_2LSKD, pages)
         self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
         self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
         self._move_slots, self.tell = move_slots or move_slots_by_index, tell
@@ -69,6 +74,10 @@ class TreeCache:
         """The first free slot."""
         return self.committed_len + self.num_tree
 
+    def resumable(self, length: int) -> int:
+        """How much of the text can be kept, if not more than `length` tokens: so many, or none."""
+        return length if self.sliding.is_whole(length, self.sliding.whole_from) else 0
+
     def reserve(self, num_rows: int) -> int:
         """Reserve slots for tree rows; return the first slot."""
         first = self.end
@@ -80,6 +89,7 @@ class TreeCache:
         """Keep the tokens and rows that the move names, and drop all others."""
         rows, start = move.rows, self.committed_len
         assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
+        assert move.length in (start, self.resumable(move.length)), f"the windows before token {move.length} are lost"
         assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
             f"rows {rows} behind {move.length} tokens, of a tree of {self.num_tree} behind {start}"
         )
@@ -89,6 +99,10 @@ class TreeCache:
         assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
         with self.tell(move):
             self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
+            if move.length or rows or move.num_adopted:
+                self.sliding.pass_by(move.length)
+            else:
+                self.sliding.begin_anew()
             num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
             if num_in_place < len(rows):
                 sources = [start + row for row in rows[num_in_place:]]
@@ -99,12 +113,13 @@ class TreeCache:
         self.move(CacheMove(length=length))
 
 
-def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> Tensor:
-    """A tensor of zeros. On a CPU it takes memory page by page, as it is written to."""
+def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> tuple[Tensor, mmap.mmap | None]:
+    """A tensor of zeros. On a CPU it takes memory page by page, as it is written to; these pages, if they can be given
+    back one by one."""
     if torch.device(device).type != "cpu" or not prod(shape):
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=device), None
     pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    return torch.frombuffer(pages, dtype=dtype).view(shape), pages if hasattr(mmap, "MADV_DONTNEED") else None
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

@@ -6,6 +6,7 @@ Legend: N blocks, L layers, B tokens of a block, S slots of the cache, K key/val
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from torch import Tensor
@@ -26,6 +27,7 @@ class Block:
 
     Args:
         place: index of the block in the storage.
+        is_whole: whether it has the rows of all layers, and not only of those without a window.
         used_at: number of the search that used the block last.
     """
 
@@ -35,6 +37,7 @@ class Block:
     token_ids: Sequence[int] = ()
     children: list["Block"] = field(default_factory=list)
     used_at: int = 0
+    is_whole: bool = True
 
 
 class WarmTexts:
@@ -42,6 +45,9 @@ class WarmTexts:
 
     When the storage is full, the least recently used block is dropped; a text loses its last blocks first. Texts of
     different owners share no block.
+
+    Where layers with a window hold only the end of a long text, only that is saved of them. A text is found as far as
+    the windows before its last token are saved too.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
@@ -56,7 +62,7 @@ class WarmTexts:
     """
 
     def __init__(self, cache: TreeCache, max_bytes: int) -> None:
-        self._cache, self._root, self._now = cache, Block(place=-1), 0
+        self._cache, self._sliding, self._root, self._now = cache, cache.sliding, Block(place=-1), 0
         self._num_blocks = max_bytes // (cache.bytes_per_slot * BLOCK)
         self._rows_N2LBKD = storage_of(cache, self._num_blocks)
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
@@ -87,9 +93,11 @@ class WarmTexts:
         """
         path, first = self._path(token_ids, owner), 0
         with self._cache.tell(TextMove(kind="restore", token_ids=token_ids, owner=owner, start=start)):
+            self._sliding.lose(max((end for end in ends_in_part(path) if end > start), default=0))
             for block, num_tokens in path:
                 num_there = min(max(0, start - first), num_tokens)
-                copy_rows(self._slots(first + num_there, first + num_tokens), self._rows(block, num_there, num_tokens))
+                rows = self._rows(block, num_there, num_tokens)
+                self._copy(self._slots(first + num_there, first + num_tokens), rows, is_whole=block.is_whole)
                 first += num_tokens
             self._use([block for block, _ in path])
         return first
@@ -114,7 +122,18 @@ class WarmTexts:
                 path.append((block, num_shared))
             if num_shared < BLOCK:
                 break
-        return path
+        return self._resumable(path)
+
+    def _resumable(self, path: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
+        """The longest beginning of a path after which a text can be resumed."""
+        num_blocks = end = whole_from = 0
+        for number, (block, num_tokens) in enumerate(path, 1):
+            end += num_tokens
+            if not block.is_whole:
+                whole_from = end
+            elif self._sliding.is_whole(end, whole_from):
+                num_blocks = number
+        return path[:num_blocks]
 
     def _hold(self, parent: Block, token_ids: Sequence[int], owner: str, start: int) -> Block | None:
         """Store these tokens, which are in the cache from slot `start` on; return their block, or None without room.
@@ -127,11 +146,14 @@ class WarmTexts:
         if block is None:
             return None
         self._use([block])
-        if num_shared < len(token_ids):
-            copy_rows(
-                self._rows(block, num_shared, len(token_ids)), self._slots(start + num_shared, start + len(token_ids))
-            )
-            block.token_ids = tuple(token_ids)
+        is_whole, num_tokens = start >= self._sliding.whole_from, len(token_ids)
+        is_completed = is_whole and not block.is_whole and num_tokens >= len(block.token_ids)
+        if num_shared < num_tokens or is_completed:
+            first = 0 if is_completed else num_shared
+            block.is_whole = block.is_whole and is_whole
+            rows, slots = self._rows(block, first, num_tokens), self._slots(start + first, start + num_tokens)
+            self._copy(rows, slots, is_whole=is_whole)
+            block.token_ids, block.is_whole = tuple(token_ids), is_whole
         if num_shared == 0:
             block.parent, block.owner = parent, owner
             parent.children.append(block)
@@ -158,6 +180,14 @@ class WarmTexts:
             block.used_at = self._now
             self._by_age.move_to_end(block.place)
 
+    def _copy(self, target_2LBKD: Tensor, source_2LBKD: Tensor, *, is_whole: bool) -> None:
+        """Copy the rows of all layers, or of those without a window."""
+        if is_whole:
+            copy_rows(target_2LBKD, source_2LBKD)
+            return
+        for layer in self._sliding.full_layers:
+            copy_rows(target_2LBKD[:, layer], source_2LBKD[:, layer])
+
     def _rows(self, block: Block, first: int, end: int) -> Tensor:
         return self._rows_N2LBKD[block.place, :, :, first:end]
 
@@ -176,6 +206,12 @@ def storage_of(cache: TreeCache, num_blocks: int) -> Tensor:
             f"there is no memory for saved texts of {num_bytes:,} bytes on {cache.storage_2LSKD.device}: ask for less "
             "with cache_bytes, or for none with 0"
         ) from error
+
+
+def ends_in_part(path: Sequence[tuple[Block, int]]) -> list[int]:
+    """Where in the text the blocks end that have only a part of the layers."""
+    ends = accumulate(num_tokens for _, num_tokens in path)
+    return [end for (block, _), end in zip(path, ends, strict=True) if not block.is_whole]
 
 
 def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Block | None, int]:

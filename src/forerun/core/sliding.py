@@ -1,0 +1,18 @@
+"""How much of a text layers with a sliding window keep on a CPU, and what its keys and values take there."""
+
+from typing import Final
+
+from forerun.core.model_spec import ModelSpec
+
+MARGIN: Final = 1024  # tokens that a text can be cut back by and resumed: an answer asked for again, or its thoughts
+STEP: Final = 256  # slots given back at a time, some 10 us a layer: as many as a prefill pass fills
+
+
+def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
+    """Most bytes of the keys and values of a text of this length, in memory that is taken as it is written to."""
+    owners = [layer for layer in range(spec.num_layers) if not spec.borrows(layer)]
+    kept = [
+        num_tokens if window is None else min(num_tokens, window + MARGIN + 2 * STEP)
+        for window in map(spec.window_of, owners)
+    ]
+    return sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // spec.num_layers
