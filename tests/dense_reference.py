@@ -150,11 +150,10 @@ def dense_logits(
                 shared = head // (num_heads // num_kv)
                 affinity = q[:, head] @ k[:, shared].T * scale
                 affinity = affinity.masked_fill(~visible, -math.inf)
-                sunk = 0.0
                 if spec.attention_sinks:
-                    sunk = weights[part + "sinks.weight"][head].exp()
-                shares = affinity.exp()
-                heads.append(shares / (shares.sum(-1, keepdim=True) + sunk) @ v[:, shared])
+                    sink = weights[part + "sinks.weight"][head].expand(len(affinity), 1)
+                    affinity = torch.cat((affinity, sink), -1)
+                heads.append(affinity.softmax(-1)[:, : len(k)] @ v[:, shared])
             branch = linear(torch.cat(heads, -1), part + "attention_out")
             x = add_branch(spec, weights, x, branch, part + "attention_post_norm")
         if (layer, "mlp") not in skipped:

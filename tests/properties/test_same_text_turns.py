@@ -146,7 +146,7 @@ def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Dra
             one = draft_model(verify_width=width, draft_width=rng.randint(1, 4), depth=depth, adaptive=False)
             return DraftModelDrafter(draft, one.config, one.policies.tree, target_vocab_size=case.spec.vocab_size)
         case "prompt_lookup":
-            one = prompt_lookup(verify_width=width, min_match=1, adaptive=False)
+            one = prompt_lookup(verify_width=width, lengths=(4, 3, 2, 1), adaptive=False)
             return PromptLookupDrafter(one.config, one.policies.lookup)
         case "recycling":
             one = recycling(verify_width=width, adaptive=False)
