@@ -110,11 +110,11 @@ class DeviceExecutor:
                 logits_RV = self.logits_RV.new_empty(shape.num_logit_rows, self.head.num_out)
 
                 def show(op: Op, buffer: Tensor) -> None:
-                    if observe is not None:
-                        observe(op, buffer[logit_rows if buffer is logits_RV else slice(num_rows)])
+                    assert observe is not None
+                    observe(op, buffer[logit_rows if buffer is logits_RV else slice(num_rows)])
 
                 with on_device(logits_RV.device):
-                    self.launch(shape, logits_RV, show)
+                    self.launch(shape, logits_RV, None if observe is None else show)
             else:
                 self.graphs.run(shape, lambda: self.launch(shape, self.logits_RV))
                 logits_RV = self.logits_RV

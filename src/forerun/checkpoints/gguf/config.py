@@ -11,6 +11,7 @@ from typing import Final
 from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_ARCHITECTURE
 from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.huggingface.config import MAX_LAYERS, MIN_POSITIONS
 from forerun.checkpoints.huggingface.rope import DEFAULT_THETA, MIN_THETA
 from forerun.checkpoints.safetensors.header import StoredTensor
@@ -59,10 +60,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
     family = _read_family(file)
     keys = file.section(f"{family.architecture}.")
     _refuse_unknown(keys, family)
-    num_heads = keys.integer("attention.head_count")
-    num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
-    if num_heads % num_kv_heads:
-        raise keys.wrong("attention.head_count_kv", f"a divisor of attention.head_count ({num_heads})")
+    num_heads, num_kv_heads = read_head_counts(keys, "attention.head_count", "attention.head_count_kv")
     max_positions = keys.integer("context_length", least=MIN_POSITIONS)
     window = keys.integer("attention.sliding_window", max_positions, least=MIN_POSITIONS)
     keys.integer("block_count", most=MAX_LAYERS)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from forerun.checkpoints.families.known import BY_NAME
+from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.heads.assistant import assistant_spec, is_assistant
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
@@ -119,10 +120,8 @@ def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
     """The sizes of the head's layers; the output has the rows of its own tensor, else as many as the target's."""
     if sizes.text("hidden_act", "silu") != "silu":
         raise sizes.wrong("hidden_act", "'silu', the only gate activation supported")
-    num_heads, hidden_size = sizes.integer("num_attention_heads"), sizes.integer("hidden_size")
-    num_kv_heads = sizes.integer("num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads:
-        raise sizes.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
+    num_heads, num_kv_heads = read_head_counts(sizes, "num_attention_heads", "num_key_value_heads")
+    hidden_size = sizes.integer("hidden_size")
     head_dim = sizes.integer("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise sizes.wrong("head_dim", "an even number: heads are rotated")

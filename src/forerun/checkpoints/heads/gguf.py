@@ -10,6 +10,7 @@ from typing import Final
 from forerun.checkpoints.gguf.config import DIVISORS_NAMES, TOKENS_KEY, read_rope
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import IN_LAYERS
+from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.heads.config import MAX_BLOCK, MAX_TARGET_LAYERS
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
@@ -96,10 +97,8 @@ def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]
 
 
 def _read_body(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> ModelSpec:
-    num_heads, hidden_size = keys.integer("attention.head_count"), keys.integer("embedding_length")
-    num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
-    if num_heads % num_kv_heads:
-        raise keys.wrong("attention.head_count_kv", f"a divisor of attention.head_count ({num_heads})")
+    num_heads, num_kv_heads = read_head_counts(keys, "attention.head_count", "attention.head_count_kv")
+    hidden_size = keys.integer("embedding_length")
     head_dim = keys.integer("attention.key_length", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise keys.wrong("attention.key_length", "an even number: heads are rotated")

@@ -6,10 +6,11 @@ from typing import Final
 
 from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_NAME, BY_WRAPPER
+from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.huggingface.packing import read_packing, require_experts
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import REQUIRED, JsonFile
+from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"
@@ -41,10 +42,9 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
     read_packing(config)
     whole, (config, family) = config, text_part(config)
     _refuse_unsupported(config, family)
-    num_heads = config.integer("num_attention_heads")
-    num_kv_heads = config.integer("num_key_value_heads", REQUIRED if family.kv_heads_required else num_heads)
-    if num_heads % num_kv_heads:
-        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
+    num_heads, num_kv_heads = read_head_counts(
+        config, "num_attention_heads", "num_key_value_heads", is_required=family.kv_heads_required
+    )
     max_positions = config.integer("max_position_embeddings", least=MIN_POSITIONS)
     window, sliding_layers = _read_window(config, family)
     attention_bias = family.attention_bias and config.flag("attention_bias", False)
