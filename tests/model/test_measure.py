@@ -8,7 +8,7 @@ from forerun.core.sublayers import ATTENTION
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
-from forerun.model.measure import measure_pace, rising, stand_in
+from forerun.model.measure import measure_pace, measure_reading, rising, stand_in
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
@@ -72,6 +72,27 @@ def test_the_cache_is_empty_afterwards_and_its_room_is_enough(capacity: int) -> 
     pace = measure_pace(runner, range(1, 9), budget_s=0.0)
     assert [rows for rows, _ in pace.steps] == list(range(1, 9))
     assert (runner.cached_ids, runner.cache.committed_len, runner.cache.num_tree) == ([], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "capacity", "steps"),
+    [
+        ({64: 90.0, 256: 95.0}, 300, {64: 90.0, 256: 95.0}),
+        ({64: 110.0, 256: 400.0}, 300, {64: 110.0}),
+        ({64: 90.0, 100: 95.0}, 100, {64: 90.0, 100: 95.0}),
+        ({40: 9.0}, 40, {40: 9.0}),
+    ],
+    ids=["wide passes are quick", "they are not", "a short cache", "a shorter one"],
+)
+def test_reading_is_measured_in_passes_as_wide_as_prompts(
+    monkeypatch: pytest.MonkeyPatch, times: dict[int, float], capacity: int, steps: dict[int, float]
+) -> None:
+    """The rate of the narrow passes that draft is many times too slow on a GPU: a draft would never read a prompt."""
+    runner = runner_of(capacity)
+    passes = Passes(runner, monkeypatch, times)
+    pace = measure_reading(runner)
+    assert {rows: 1e3 * seconds for rows, seconds in pace.steps} == pytest.approx(steps)
+    assert (passes.contexts, runner.cached_ids) == ({0}, [])
 
 
 class SkippingPasses:

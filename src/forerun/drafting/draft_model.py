@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
+from forerun.core.pace import Pace
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows, OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.model.measure import measure_pace, widths_up_to
+from forerun.model.measure import measure_pace, measure_reading, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
@@ -43,7 +44,7 @@ class DraftModelDrafter(Drafter):
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
         self._runner, self._config, self._policy, self._owner = runner, config, policy, ""
-        self._row_s = 0.0  # seconds of prefill per row
+        self._reading: Pace | None = None  # seconds of reading text by its rows
 
     @property
     def round_plan(self) -> RoundPlan | None:
@@ -53,13 +54,12 @@ class DraftModelDrafter(Drafter):
         if self._config.adaptive:
             widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
             target, draft = costs or measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths)
-            most_rows, pass_s = draft.steps[-1]
-            self._guessed.rule, self._row_s = WidthRule(target, draft), pass_s / most_rows
+            self._guessed.rule, self._reading = WidthRule(target, draft), measure_reading(self._runner)
 
     @property
     def reading_s(self) -> float:
         num_rows = self._draft.num_tokens - len(self._runner.cached_ids)
-        return self._row_s * num_rows if num_rows > MAX_CATCH_UP else 0.0
+        return 0.0 if self._reading is None or num_rows <= MAX_CATCH_UP else self._reading.step_s(num_rows)
 
     def change_owner(self, owner: str) -> None:
         self._owner = owner

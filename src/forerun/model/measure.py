@@ -24,6 +24,8 @@ MOST_PASSES: Final = 8
 SETTLED_S: Final = 0.012  # of repeats of one width: the first short pass is slower, as the CPU's caches are cold
 # Widths to measure, in rows. With GGUF weights three rows cost as much as one, four 7 % more; 5 and 7 gain nothing.
 WIDTHS: Final = (1, 2, 3, 4, 6, 8, *range(12, 32, 4), *range(32, 128, 16))
+TEXT_ROWS: Final = (64, 256)  # of a prompt; the wider pass is measured only if the other is quick, as on a GPU
+QUICK_S: Final = 0.1
 
 
 @torch.inference_mode()
@@ -39,6 +41,18 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
     seconds = least_times([partial(time_pass, runner, width) for width in widths], budget_s)
     runner.cache.truncate(0)
     return Pace(steps=tuple(zip(widths, rising(seconds), strict=True)))
+
+
+@torch.inference_mode()
+def measure_reading(runner: DraftRunner) -> Pace:
+    """Seconds of reading a prompt by its rows. Empties the cache."""
+    steps, most_rows = list[tuple[int, float]](), empty_cache(runner).capacity
+    for width in TEXT_ROWS:
+        num_rows = min(width, most_rows)
+        steps.append((num_rows, min(least_times([partial(time_pass, runner, num_rows, is_text=True)], 0.0))))
+        if steps[-1][1] > QUICK_S or num_rows == most_rows:
+            break
+    return Pace(steps=tuple(zip([rows for rows, _ in steps], rising([seconds for _, seconds in steps]), strict=True)))
 
 
 def empty_cache(runner: DraftRunner) -> TreeCache:
@@ -82,8 +96,8 @@ def rising(values: Sequence[float]) -> list[float]:
     return [*accumulate(reversed(values), min)][::-1]
 
 
-def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) -> float:
-    """Seconds of one pass, including reading a logit."""
+def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING, *, is_text: bool = False) -> float:
+    """Seconds of one pass, including reading a logit; of text only the last row has logits."""
     cache = runner.cache
     start = cache.committed_len
     began = perf_counter()
@@ -93,8 +107,8 @@ def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING) ->
             positions=list(range(start, start + num_rows)),
             first_slot=cache.end,
             prefix_len=start,
-            ancestry=star(num_rows) if num_rows > 1 else None,
-            num_logit_rows=num_rows,
+            ancestry=None if num_rows == 1 or is_text else star(num_rows),
+            num_logit_rows=1 if is_text else num_rows,
             skipped=skipped,
         )
     )

@@ -57,3 +57,4 @@ def test_the_rows_within_a_time_are_those_that_fit_with_their_proposal() -> None
     assert costs.rows_within(4.0, 1.0, 1.0) == 2
     assert costs.rows_within(4.0, 1.0, 100.0) == 2, "a small tree takes less than the usual one, but not nothing"
     assert costs.rows_within(4.05, 1.0, 100.0) == 4
+    assert costs.rows_within(2.0, 3.0, 4.0) == 2, "three passes make the usual tree of four rows, one of them makes two"

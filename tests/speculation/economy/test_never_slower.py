@@ -92,6 +92,17 @@ def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(machine: str,
     assert sum(over_best) / len(over_best) <= 1.15
 
 
+@pytest.mark.parametrize(("chance", "over_plain"), [(0.6, 0.95), (0.8, 0.8)])
+def test_a_draft_whose_pass_takes_a_third_of_the_targets_begins(chance: float, over_plain: float) -> None:
+    """One pass may cost all that a short answer can lose, so a round of a single pass must be possible."""
+    answers = []
+    for seed in range(3):
+        market = Market(FLAT, {"draft_model": Skill(chance=always(chance), expansion_s=3e-3)}, seed=seed)
+        answers += written(market, SHORT)[1:]
+    assert totals(answers) <= over_plain
+    assert max(answer.over_plain for answer in answers) <= LATER
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_passes_that_were_measured_wrongly_are_put_right(factor: float, seed: int) -> None:

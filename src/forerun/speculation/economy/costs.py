@@ -66,7 +66,7 @@ class RoundCosts:
         """
         plain_s, num_rows = self.plain_s, 1
         for rows, seconds in enumerate(map(self.step_s, range(1, len(self.pass_s) + 1)), 1):
-            if seconds - plain_s + proposal_s * min(1.0, rows / proposal_rows) > extra_s:
+            if seconds - plain_s + proposal_s * min(1.0, (rows - 1) / max(1.0, proposal_rows - 1.0)) > extra_s:
                 break
             num_rows = rows
         return num_rows
