@@ -111,6 +111,29 @@ def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, m
         assert min(distances) < CLOSE
 
 
+@pytest.mark.parametrize(("most_bytes", "num_computed"), [(2**20, 2), (0, 4)])
+def test_the_targets_features_are_computed_once_while_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, num_computed: int
+) -> None:
+    monkeypatch.setattr(head_trainer, "KEPT_BYTES", most_bytes)
+    spec, target, rng = random_eagle(random.Random(0), TARGET), target_network(), random.Random(3)
+    computed = list[int]()
+    monkeypatch.setattr(
+        target, "features", lambda ids, taps: [computed.append(len(ids)), Network.features(target, ids, taps)][1]
+    )
+    vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=spec.body.vocab_size)
+    head = HeadNetwork(spec, {name: value.float() for name, value in eagle_tensors(spec, TARGET, 0).items()})
+    trainer = HeadTrainer(head, vocabulary, target, device="cpu")
+    one, two, three = (random_text(rng, length) for length in (14, 9, 11))
+    for texts in ([one, two], [three], [two, three], [one]):
+        ids, _ = trainer._target_ids(texts)
+        features = trainer._features(texts, ids)
+        for text, found in zip(texts, features, strict=True):
+            alone = Network.features(target, text.token_ids[None].long(), trainer._taps)[0]
+            assert torch.allclose(found[: len(alone)], alone, atol=1e-5)
+    assert len(computed) == num_computed
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
     vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=TARGET.vocab_size)

@@ -20,9 +20,12 @@ from forerun.drafting.heads.eagle import EagleHead
 from forerun.drafting.heads.layer import HeadWeights, Linear, attend, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
+from forerun.runtime.memory import free_memory_bytes
 
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
 STEP_SHARE: Final = 0.8  # rows learnt from at a step over those of the step before, as fewer drafts get there
+KEPT_BYTES: Final = 2**33  # most of features in memory: computing them takes a CPU longer than learning from them
+KEPT_SHARE: Final = 4  # one in so many free bytes at the start
 MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers on a CPU: their logits take most of the time
 
 
@@ -42,13 +45,14 @@ class HeadTrainer(Trainer):
             body.rope, body.head_dim, body.max_positions + max(NUM_STEPS, 128), dtype=torch.float32, device=device
         )
         self._random = torch.Generator().manual_seed(1)
+        self._kept = dict[WrittenText, Tensor]()  # features [T, F, H] of texts, while there is room
+        self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE)
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
         dtype, kind = fastest_dtype(self._device), torch.device(self._device).type
         ids_BT, is_learnt_BT = self._target_ids(texts)
-        with torch.no_grad():
-            features = self._target.features(ids_BT, self._taps).float()
+        features = self._features(texts, ids_BT).float()
         with torch.autocast(kind, torch.bfloat16, enabled=dtype is torch.bfloat16):
             spec = self._head.spec
             rows = self._drafted if isinstance(spec, EagleSpec) else self._blocks
@@ -59,6 +63,18 @@ class HeadTrainer(Trainer):
         top = torch.cat([text.top_log_probs for text in texts])[flat_N]
         lesson = Lesson.of(top_ids.to(self._device), top.to(self._device), self.vocabulary)
         return logits.float().log_softmax(-1), lesson
+
+    @torch.no_grad()
+    def _features(self, texts: Sequence[WrittenText], ids_BT: Tensor) -> Tensor:
+        """The target's features [B, T, F, H], computed anew only for texts whose features are not in memory."""
+        if all(text in self._kept for text in texts):
+            found = torch.nn.utils.rnn.pad_sequence([self._kept[text] for text in texts], batch_first=True)
+            return found.to(self._device)
+        features = self._target.features(ids_BT, self._taps)
+        each = features[0, 0].numel() * features.element_size()
+        if sum(map(len, self._kept.values())) * each < self._most_bytes:
+            self._kept |= {text: part[: len(text.token_ids)].cpu() for text, part in zip(texts, features, strict=True)}
+        return features
 
     def _target_ids(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
         """The padded tokens [B, T], and bool [B, T]: after which of them the next one is learnt."""
@@ -76,16 +92,14 @@ class HeadTrainer(Trainer):
         assert isinstance(spec, EagleSpec)
         head = EagleHead(spec, *self._parts())
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
-        own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
-        sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
+        known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
         logits, places = [], []
         for step in range(NUM_STEPS):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
-            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor, sees: Tensor = sees) -> Tensor:
+            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 known[layer].append((k, v))
-                keys, values = (torch.cat(each, 1) for each in zip(*known[layer], strict=True))
-                return attend(q, keys, values, sees.expand(len(q), -1, -1))
+                return attend_to_drafts(q, known[layer])
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
@@ -93,7 +107,7 @@ class HeadTrainer(Trainer):
             chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), most)
             logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
             places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
-            states, sees = head.next_states(outputs_BRH), torch.cat((sees, own), 1)
+            states = head.next_states(outputs_BRH)
         return torch.cat(logits), torch.cat(places)
 
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,3 +154,23 @@ class HeadTrainer(Trainer):
         rows = is_learnt_BR.nonzero()
         order = torch.randperm(len(rows), generator=self._random)[:most]
         return rows[order.to(rows.device)]
+
+
+def attend_to_drafts(q_BRQD: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """[B, R, Q * D], attention of a step in which every row sees the text's rows up to its own place, and of every
+    later step only its own row, so that few of the scores are computed.
+
+    Args:
+        known: keys and values [B, R, K, D] of the text's rows, and of every step after them.
+    """
+    num_rows, head_dim = q_BRQD.shape[1], q_BRQD.shape[3]
+    (keys, values), *later = [(k.transpose(1, 2)[:, :, None], v.transpose(1, 2)[:, :, None]) for k, v in known]
+    shape = (len(q_BRQD), keys.shape[1], -1, num_rows, head_dim)
+    q_BKGRD = q_BRQD.transpose(1, 2).reshape(shape) * head_dim**-0.5
+    hidden_RR = torch.full((num_rows, num_rows), float("-inf"), dtype=q_BKGRD.dtype, device=q_BKGRD.device).triu(1)
+    scores = [q_BKGRD @ keys.transpose(-2, -1) + hidden_RR, *((q_BKGRD * k).sum(-1, keepdim=True) for k, _ in later)]
+    text, *own = torch.split(torch.cat(scores, -1).softmax(-1), [num_rows, *[1] * len(later)], -1)
+    mixed: Tensor = text.to(values.dtype) @ values
+    for weight, (_, v) in zip(own, later, strict=True):
+        mixed = mixed + weight * v
+    return mixed.flatten(1, 2).transpose(1, 2).flatten(2)
