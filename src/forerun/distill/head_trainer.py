@@ -24,8 +24,8 @@ from forerun.runtime.memory import free_memory_bytes
 
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
 STEP_SHARE: Final = 0.8  # rows learnt from at a step over those of the step before, as fewer drafts get there
-KEPT_BYTES: Final = 2**33  # most of features in memory: computing them takes a CPU longer than learning from them
-KEPT_SHARE: Final = 4  # one in so many free bytes at the start
+KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, which computes them longer than it learns from them
+KEPT_SHARE: Final = 4  # features fill at most one in so many bytes that are free at the start
 MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers on a CPU: their logits take most of the time
 
 
@@ -46,7 +46,8 @@ class HeadTrainer(Trainer):
         )
         self._random = torch.Generator().manual_seed(1)
         self._kept = dict[WrittenText, Tensor]()  # features [T, F, H] of texts, while there is room
-        self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE)
+        is_cpu = torch.device(device).type == "cpu"
+        self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE) if is_cpu else 0
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
@@ -66,14 +67,13 @@ class HeadTrainer(Trainer):
 
     @torch.no_grad()
     def _features(self, texts: Sequence[WrittenText], ids_BT: Tensor) -> Tensor:
-        """The target's features [B, T, F, H], computed anew only for texts whose features are not in memory."""
+        """The target's features [B, T, F, H], computed anew unless those of all these texts are in memory."""
         if all(text in self._kept for text in texts):
-            found = torch.nn.utils.rnn.pad_sequence([self._kept[text] for text in texts], batch_first=True)
-            return found.to(self._device)
+            return torch.nn.utils.rnn.pad_sequence([self._kept[text] for text in texts], batch_first=True)
         features = self._target.features(ids_BT, self._taps)
         each = features[0, 0].numel() * features.element_size()
         if sum(map(len, self._kept.values())) * each < self._most_bytes:
-            self._kept |= {text: part[: len(text.token_ids)].cpu() for text, part in zip(texts, features, strict=True)}
+            self._kept |= {text: part[: len(text.token_ids)] for text, part in zip(texts, features, strict=True)}
         return features
 
     def _target_ids(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
