@@ -92,14 +92,16 @@ class HeadTrainer(Trainer):
         assert isinstance(spec, EagleSpec)
         head = EagleHead(spec, *self._parts())
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
-        known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
+        own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
+        sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
         logits, places = [], []
         for step in range(NUM_STEPS):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
-            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor, sees: Tensor = sees) -> Tensor:
                 known[layer].append((k, v))
-                return attend_to_drafts(q, known[layer])
+                keys, values = (torch.cat(each, 1) for each in zip(*known[layer], strict=True))
+                return attend(q, keys, values, sees.expand(len(q), -1, -1))
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
@@ -107,7 +109,7 @@ class HeadTrainer(Trainer):
             chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), most)
             logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
             places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
-            states = head.next_states(outputs_BRH)
+            states, sees = head.next_states(outputs_BRH), torch.cat((sees, own), 1)
         return torch.cat(logits), torch.cat(places)
 
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,23 +156,3 @@ class HeadTrainer(Trainer):
         rows = is_learnt_BR.nonzero()
         order = torch.randperm(len(rows), generator=self._random)[:most]
         return rows[order.to(rows.device)]
-
-
-def attend_to_drafts(q_BRQD: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """[B, R, Q * D], attention of a step in which every row sees the text's rows up to its own place, and of every
-    later step only its own row, so that few of the scores are computed.
-
-    Args:
-        known: keys and values [B, R, K, D] of the text's rows, and of every step after them.
-    """
-    num_rows, head_dim = q_BRQD.shape[1], q_BRQD.shape[3]
-    (keys, values), *later = [(k.transpose(1, 2)[:, :, None], v.transpose(1, 2)[:, :, None]) for k, v in known]
-    shape = (len(q_BRQD), keys.shape[1], -1, num_rows, head_dim)
-    q_BKGRD = q_BRQD.transpose(1, 2).reshape(shape) * head_dim**-0.5
-    hidden_RR = torch.full((num_rows, num_rows), float("-inf"), dtype=q_BKGRD.dtype, device=q_BKGRD.device).triu(1)
-    scores = [q_BKGRD @ keys.transpose(-2, -1) + hidden_RR, *((q_BKGRD * k).sum(-1, keepdim=True) for k, _ in later)]
-    text, *own = torch.split(torch.cat(scores, -1).softmax(-1), [num_rows, *[1] * len(later)], -1)
-    mixed: Tensor = text.to(values.dtype) @ values
-    for weight, (_, v) in zip(own, later, strict=True):
-        mixed = mixed + weight * v
-    return mixed.flatten(1, 2).transpose(1, 2).flatten(2)
