@@ -58,6 +58,7 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     runner = tiny_runner(SPEC, draft)
     draft_model = DraftModelDrafter(runner, config, POLICIES.tree, target_vocab_size=SPEC.vocab_size)
     patch.setattr(module, "measure_pace", lambda runner, widths: times.draft_pace)
+    patch.setattr(module, "measure_reading", lambda runner: times.draft_pace)
     drafter = AutomaticDrafter({"draft_model": draft_model})
     drafter.adapt(lambda widths, *, budget_s=0.0: times.target)
     choosing_s = CHOOSING * times.serial_overhead_s

@@ -67,9 +67,9 @@ def test_the_best_settings_are_taken_and_all_that_were_tried_are_written_down(
     monkeypatch.setattr(module, "CLEARLY", 0.0)  # so that the times of this machine decide nothing
     field = make()
     width = opened_width(field)
-    assert width in (2, 8)
+    assert width in (2, 16)
     entry = read_run(tmp_path / "run" / "run.json")["contestants"][NAME]
-    assert entry["settings"] == {"0": {} if width == 8 else {"verify_width": 2}}
+    assert entry["settings"] == {"0": {} if width == 16 else {"verify_width": 2}}
     tried = {str(trial["settings"]): trial for trial in entry["tried"]["0"]}
     assert len(tried) == 3
     assert tried[str({"verify_width": 0})]["trouble"] == "verify_width 0 must be >= 1"
