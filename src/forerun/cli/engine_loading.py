@@ -30,18 +30,23 @@ LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than ev
 
 
 @contextmanager
-def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["Engine"]:
+def open_engine(
+    config: EngineConfig, *, is_traced: bool = False, num_threads: int | None = None
+) -> Iterator["Engine"]:
     """The engine, closed afterwards.
 
     Args:
         is_traced: a drafter in a separate process reports when it worked.
+        num_threads: where the config names none.
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
         ConfigError: a file or an address cannot be read. This is raised then, too.
     """
     source = find_model(config.target)
-    config = replace(config, drafter=with_cache(config.drafter, source))
+    config = replace(
+        config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads
+    )
     require_readable(config, source)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:

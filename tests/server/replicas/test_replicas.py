@@ -46,7 +46,7 @@ class Front:
 
     def replica(self, index: int) -> psutil.Process:
         """The process of a replica."""
-        name = f"ray::ServeReplica:replica-{index}"
+        name = f"ray::ServeReplica:forerun-builtin.{index}"
         return next(item for item in self.children() if " ".join(item.cmdline()).startswith(name))
 
     def children(self) -> list[psutil.Process]:

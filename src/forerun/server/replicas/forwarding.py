@@ -32,7 +32,7 @@ class Forwarder:
         session = session_of(state["owner"], dict(scope["headers"]), body, max_json_depth=config.max_json_depth)
         handed_on = {name: scope[name] for name in KEPT if name in scope}
         handed_on["headers"] = list(scope["headers"])
-        handed_on["state"] = {name: state[name] for name in ("owner", "request_id")}
+        handed_on["state"] = {name: state[name] for name in ("owner", "request_id")} | {"front": self._fleet.front}
         for _ in range(MAX_TRIES):
             relay = Relay(send, path=scope["path"], max_unread=config.max_unread_events, abort=state.get(ABORT, bool))
             self._open.add(relay)
