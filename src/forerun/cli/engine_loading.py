@@ -30,9 +30,7 @@ LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than ev
 
 
 @contextmanager
-def open_engine(
-    config: EngineConfig, *, is_traced: bool = False, num_threads: int | None = None
-) -> Iterator["Engine"]:
+def open_engine(config: EngineConfig, *, is_traced: bool = False, num_threads: int | None = None) -> Iterator["Engine"]:
     """The engine, closed afterwards.
 
     Args:
@@ -44,9 +42,7 @@ def open_engine(
         ConfigError: a file or an address cannot be read. This is raised then, too.
     """
     source = find_model(config.target)
-    config = replace(
-        config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads
-    )
+    config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
     require_readable(config, source)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:

@@ -44,7 +44,9 @@ class ServerOptions:
 
     replicas: Annotated[
         str | None,
-        option("--replicas", help="Engines at once, each a process under Ray Serve; auto: as many as requests need [1]."),
+        option(
+            "--replicas", help="Engines at once, each a process under Ray Serve; auto: as many as requests need [1]."
+        ),
     ] = None
     min_replicas: Annotated[
         int | None, option("--min-replicas", help="Engines that --replicas auto always runs [1].")

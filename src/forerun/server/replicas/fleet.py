@@ -127,11 +127,12 @@ class Fleet:
         return len(self._links) if self.config.is_front else max(len(self._links), self.config.num_replicas)
 
     @contextmanager
-    def visit(self, session: str, *, on_lost: Callable[[], None]) -> Iterator[Link]:
+    def visit(self, session: str, *, on_lost: Callable[[], None], but: Link | None = None) -> Iterator[Link]:
         """The replica that answers this conversation. Within the block the request counts as open on that replica.
 
         Args:
             on_lost: called if the replica is lost.
+            but: the replica that was lost last, unless it is the only one.
 
         Raises:
             ApiError: no replica is ready.
@@ -139,7 +140,8 @@ class Fleet:
         ready = {index: link for index, link in self._links.items() if link.is_ready}
         if not ready:
             raise loading()
-        staying = {index: link for index, link in ready.items() if not link.is_leaving} or ready
+        others = {index: link for index, link in ready.items() if link is not but} or ready
+        staying = {index: link for index, link in others.items() if not link.is_leaving} or others
         num_open = {index: link.num_open for index, link in staying.items()}
         link, visitor = self._links[self._homes.choose(session, num_open)], object()
         link.lost[visitor] = on_lost
@@ -147,6 +149,13 @@ class Fleet:
             yield link
         finally:
             del link.lost[visitor]
+
+    async def some_ready(self) -> None:
+        """Wait until a replica is ready, at most as long as a request may take."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.max_request_s):
+                while not self.num_ready:
+                    await asyncio.sleep(ASK_EVERY_S / 4)
 
     async def pages(self) -> Mapping[tuple[str, ...], str | None]:
         """The metrics page of every replica, by its index and machine; None for one that does not answer."""
