@@ -1,14 +1,15 @@
-"""A Ray cluster of several nodes on this machine, made as users make one, and fronts on it: processes that can be killed."""
+"""A Ray cluster of several nodes on this machine, made as users make one, and fronts on it. All can be killed."""
 
-import os
+import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +26,11 @@ FORERUN = (sys.executable, "-m", "forerun")
 STORE = "--object-store-memory=80000000"
 STARTED = "Ray runtime started"
 SERVE = (
-    "serve", "builtin", "--drafter", "draft_model", "--draft", "builtin-draft", "--chat-template", "chatml",
+    "--drafter", "draft_model", "--draft", "builtin-draft", "--chat-template", "chatml",
     "--port", "0",
 )  # fmt: skip
+
+SAFE = {"x-forerun-retry": "safe"}
 
 
 def until(condition: Callable[[], bool], *, patience_s: float = 300) -> None:
@@ -36,6 +39,12 @@ def until(condition: Callable[[], bool], *, patience_s: float = 300) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass(kw_only=True)
@@ -54,10 +63,8 @@ class Running:
         if self.process.poll() is None:
             everything = psutil.Process(self.process.pid).children(recursive=True)
             for each in [psutil.Process(self.process.pid), *everything]:
-                try:
+                with suppress(psutil.NoSuchProcess):
                     each.kill()
-                except psutil.NoSuchProcess:
-                    pass
         self.process.wait()
 
 
@@ -91,7 +98,7 @@ class Nodes:
         self.fronts: list[Front] = []
         head = (
             "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={folder}",
-            "--ray-client-server-port=0",
+            f"--ray-client-server-port={free_port()}",
         )  # fmt: skip
         self._start("head", head)
         found = re.search(r"ray start --address='([^']+)'", "".join(self.nodes["head"].lines))
@@ -130,9 +137,9 @@ class Nodes:
         command = [*RAY, "drain-node", f"--address={self.address}", f"--node-id={node.stdout.strip()}", *reason]
         subprocess.run(command, env=self.environment, check=True, capture_output=True)
 
-    def front(self, *flags: str) -> Front:
+    def front(self, *flags: str, model: str = "builtin", address: str = "") -> Front:
         """A server on this cluster."""
-        command = (*FORERUN, *SERVE, "--ray-address", self.address, *flags)
+        command = (*FORERUN, "serve", model, *SERVE, "--ray-address", address or self.address, *flags)
         front = self._run(Front, command)
         assert isinstance(front, Front)
         self.fronts.append(front)
@@ -172,10 +179,24 @@ def cluster(*names: str, num_cpus: int = 2) -> Iterator[Nodes]:
             nodes.end()
 
 
+def streamed(client: httpx.Client, asked: dict[str, object], *, headers: dict[str, str] = SAFE) -> tuple[str, str]:
+    """How a stream ended, and its text."""
+    text, end = "", "cut"
+    with client.stream("POST", "/v1/completions", json={**asked, "stream": True}, headers=headers) as answer:
+        if answer.status_code != 200:
+            return str(answer.status_code), ""
+        for line in answer.iter_lines():
+            if line == "data: [DONE]":
+                end = "whole"
+            elif line.startswith("data: "):
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    return event["error"]["code"], text
+                text += "".join(choice["text"] for choice in event["choices"])
+    return end, text
+
+
 def machine_of(client: httpx.Client) -> dict[str, str]:
     """The machine of each replica."""
     found = re.findall(r'^forerun:replica_up\{machine="(\w*)",replica="(\d+)"\}', client.get("/metrics").text, re.M)
     return {index: machine for machine, index in found}
-
-
-assert os.name == "posix"

@@ -129,17 +129,7 @@ class Cluster:
         for index in indices:
             if (name := f"{self._name}.{index}") in known:
                 continue  # with the settings that it was started with
-            deployment = serve.deployment(
-                Replica,
-                name=f"replica-{index}",
-                num_replicas=1,
-                max_ongoing_requests=MAX_ONGOING,
-                ray_actor_options={**needs, "runtime_env": {"env_vars": OF_REPLICAS}},
-                health_check_period_s=HEALTH_EVERY_S,
-                graceful_shutdown_timeout_s=self._drain_s,
-                logging_config=FEW_LINES,
-            )
-            bound = deployment.bind(**self._about, name=deployment.name, share=int(needs["num_cpus"]))
+            bound = replica_deployment(index, self._about, needs=needs, drain_s=self._drain_s)
             targets.append(serve.RunTarget(bound, name=name, route_prefix=None))
         if targets:
             serve.run_many(targets, wait_for_applications_running=False)
@@ -178,6 +168,27 @@ class Cluster:
                 serve.delete(f"{self._name}.{index}", _blocking=False)
 
 
+def replica_deployment(
+    index: int, about: Mapping[str, Any], *, needs: Mapping[str, float], drain_s: float
+) -> serve.Application:
+    """A replica for Ray Serve.
+
+    Args:
+        needs: what Ray counts for it; "num_cpus" are cores of its own.
+    """
+    deployment = serve.deployment(
+        Replica,
+        name=f"replica-{index}",
+        num_replicas=1,
+        max_ongoing_requests=MAX_ONGOING,
+        ray_actor_options={**needs, "runtime_env": {"env_vars": OF_REPLICAS}},
+        health_check_period_s=HEALTH_EVERY_S,
+        graceful_shutdown_timeout_s=drain_s,
+        logging_config=FEW_LINES,
+    )
+    return deployment.bind(**about, name=deployment.name, share=int(needs["num_cpus"]))
+
+
 def open_ray(address: str | None, *, folder: str) -> None:
     """Start Ray on this machine, or join a cluster.
 
@@ -213,10 +224,3 @@ def open_ray(address: str | None, *, folder: str) -> None:
 def close_ray() -> None:
     """Leave the cluster; Ray of this machine alone ends with all its processes. Does nothing if it is not running."""
     ray.shutdown()
-
-
-def machine_name() -> str:
-    """The name of the machine of this process: the one that Ray was given, else its host name."""
-    own = ray.get_runtime_context().get_node_id()
-    node = next(node for node in ray.nodes() if node["NodeID"] == own)
-    return str(node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"])

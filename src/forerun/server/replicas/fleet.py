@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import forerun
@@ -61,6 +61,17 @@ class Link:
             self.watch.cancel()
 
 
+def about_replicas(
+    config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
+) -> dict[str, Any]:
+    """Keyword arguments for every `Replica`."""
+    hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
+    return {
+        "config": hidden, "open_engine": open_engine, "target": engine_config.target, "drafter_name": drafter_name,
+        "version": forerun.__version__,
+    }  # fmt: skip
+
+
 class Fleet:
     """All replicas of a server. Use it in the event loop's thread only.
 
@@ -85,11 +96,7 @@ class Fleet:
         on_end: Callable[[BaseException], None],
     ) -> None:
         self.config, self._engine_config = config, engine_config
-        hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
-        self._about = {
-            "config": hidden, "open_engine": open_engine, "target": engine_config.target, "drafter_name": drafter_name,
-            "version": forerun.__version__,
-        }  # fmt: skip
+        self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
         self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
         self.front = uuid4().hex  # its name for the replicas
         self._homes = Homes(are_shared=config.ray_address is not None)
@@ -132,7 +139,7 @@ class Fleet:
 
         Args:
             on_lost: called if the replica is lost.
-            but: the replica that was lost last, unless it is the only one.
+            but: the replica that was lost last; perhaps its whole machine is lost.
 
         Raises:
             ApiError: no replica is ready.
@@ -140,7 +147,10 @@ class Fleet:
         ready = {index: link for index, link in self._links.items() if link.is_ready}
         if not ready:
             raise loading()
-        others = {index: link for index, link in ready.items() if link is not but} or ready
+        others = {index: link for index, link in ready.items() if link is not but}
+        if but is not None and (elsewhere := {i: link for i, link in others.items() if link.machine != but.machine}):
+            others = elsewhere
+        others = others or ready
         staying = {index: link for index, link in others.items() if not link.is_leaving} or others
         num_open = {index: link.num_open for index, link in staying.items()}
         link, visitor = self._links[self._homes.choose(session, num_open)], object()

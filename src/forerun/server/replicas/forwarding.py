@@ -1,5 +1,6 @@
 """Forwards requests to replicas."""
 
+import logging
 from secrets import randbits
 from time import time
 from typing import Final
@@ -9,12 +10,15 @@ from forerun.server.guard.connection import ABORT
 from forerun.server.guard.gate import Receive, Scope, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, lost
+from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError, lost
 from forerun.server.replicas.sessions import session_of
 from forerun.server.work.continuing import CONTINUING, Continuing
 
+logger = logging.getLogger(__name__)
+
 KEPT: Final = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
-MAX_TRIES: Final = 2  # a request that crashes a replica must not be sent to all of them
+MAX_CRASHES: Final = 2  # a request that crashes a replica must not be sent to all of them
+MAX_TRIES: Final = 10
 RETRY_HEADER: Final = b"x-forerun-retry"
 SAFE: Final = b"safe"
 
@@ -54,8 +58,8 @@ class Forwarder:
 
     async def _forward(self, relay: Relay, scope: Scope, body: bytes, receive: Receive, session: str) -> None:
         """Let a replica answer, or another one if it is lost."""
-        num_tries, before, link = 0, relay.continuing, None
-        while num_tries < MAX_TRIES:
+        num_crashes, before, link = 0, relay.continuing, None
+        for _ in range(MAX_TRIES):
             try:
                 if relay.is_begun:
                     await self._fleet.some_ready()
@@ -63,9 +67,14 @@ class Forwarder:
                     asked = {**scope, "state": {**scope["state"], CONTINUING: relay.continuing}}
                     await relay.run(link.replica.answer(asked, body), receive, scope["state"]["request_id"])
                     return
-            except ReplicaLostError:
-                num_tries = num_tries + 1 if relay.continuing == before else 1
+            except ReplicaLostError as error:
+                num_crashes = num_crashes if relay.continuing == before else 0
+                num_crashes += not isinstance(error, ReplicaSilentError)
                 before = relay.continuing
+                if num_crashes >= MAX_CRASHES:
+                    break
+                if relay.is_begun:
+                    logger.warning("request %s goes on at another replica", scope["state"]["request_id"])
         raise lost()
 
 

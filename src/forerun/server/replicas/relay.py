@@ -22,15 +22,21 @@ class ReplicaLostError(ForerunError):
     """A replica's process has ended or no longer answers."""
 
 
+class ReplicaSilentError(ReplicaLostError):
+    """A replica no longer answers, perhaps since its machine is lost; no request can be the cause."""
+
+
 class NoReplicaError(ForerunError):
     """No replica can be started."""
 
 
 class AnswerEnd(Enum):
-    """Why an answer ends: it is complete, the replica is lost, the client is gone, or the server shuts down."""
+    """Why an answer ends: it is complete, the replica is lost or does not answer, the client is gone, or the server
+    shuts down."""
 
     OVER = "over"
     LOST = "lost"
+    SILENT = "silent"
     GONE = "gone"
     SHUTDOWN = "shutdown"
 
@@ -73,8 +79,8 @@ class Relay:
             self._abort()
 
     def lose(self) -> None:
-        """The replica is lost."""
-        self.put(AnswerEnd.LOST)
+        """The replica does not answer."""
+        self.put(AnswerEnd.SILENT)
 
     async def run(self, messages: AsyncIterator[Message], receive: Receive, request_id: str) -> None:
         """Pass on the answer until it ends.
@@ -84,7 +90,7 @@ class Relay:
         """
         self._items = asyncio.Queue()
         tasks = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._watch(receive))]
-        tasks[0].add_done_callback(lambda _: self.lose())  # has no effect after the answer's end
+        tasks[0].add_done_callback(lambda _: self.put(AnswerEnd.LOST))  # has no effect after the answer's end
         try:
             while not isinstance(item := await self._items.get(), AnswerEnd):
                 await self._hand_back(item)
@@ -115,8 +121,9 @@ class Relay:
             await self._send({"type": "http.response.body", "body": b""})
             return
         error = stopping() if turn is AnswerEnd.SHUTDOWN else lost()
-        if turn is AnswerEnd.LOST and (not self.is_begun or (self._is_stream and self.continuing is not None)):
-            raise ReplicaLostError(error.message)
+        is_lost = turn in (AnswerEnd.LOST, AnswerEnd.SILENT)
+        if is_lost and (not self.is_begun or (self._is_stream and self.continuing is not None)):
+            raise (ReplicaLostError if turn is AnswerEnd.LOST else ReplicaSilentError)(error.message)
         await self.fail(error, request_id)
 
     async def fail(self, error: ApiError, request_id: str) -> None:

@@ -76,8 +76,6 @@ class Replica:
         name: str,
         share: int,
     ) -> None:
-        from forerun.server.replicas.cluster import machine_name  # imports Ray
-
         self._opening: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._service = Service(
             config, partial(open_engine, num_threads=threads_of(share)), target=target, drafter_name=drafter_name,
@@ -192,3 +190,12 @@ class Replica:
             logger.exception("request %s failed", scope["state"]["request_id"])
         finally:
             sent.put_nowait(None)
+
+
+def machine_name() -> str:
+    """The name of the machine of this process: the one that Ray was given, else its host name."""
+    import ray  # takes seconds, and fronts import this module before they listen
+
+    own = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == own)
+    return str(node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"])
