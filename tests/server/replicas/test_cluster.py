@@ -63,12 +63,15 @@ def test_a_cluster_serves_and_outlives_its_machines_and_fronts(nodes: Nodes) -> 
         assert found == [("whole", whole)] * 2
         assert second.says("goes on at another replica")
         assert right.post("/v1/completions", json=LONG).json()["choices"][0]["text"] == whole
-    # The same command takes over what runs, and its end is the end of the replicas once it is alone.
+    # A machine comes, and the same command takes over what runs.
+    nodes.add("c")
     third = nodes.front("--replicas", "2")
     until(lambda: third.says("is ready", 2))
     second.process.send_signal(signal.SIGTERM)
     assert second.process.wait(60) == 0
-    until(lambda: third.num_ready() == 2)
+    assert third.num_ready() == 2
+    third.process.send_signal(signal.SIGTERM)
+    assert third.process.wait(60) == 0
 
 
 def test_a_machine_that_is_drained_loses_no_answer() -> None:
