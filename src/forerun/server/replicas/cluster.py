@@ -60,6 +60,11 @@ class RayReplica:
         with loses_replica():
             return str(await self._handle.metrics.remote())
 
+    async def leave(self, front: str) -> int:
+        """See `Replica.leave`."""
+        with loses_replica():
+            return int(await self._handle.leave.remote(front))
+
     async def end(self) -> None:
         """See `Replica.end`."""
         with loses_replica():
@@ -111,14 +116,24 @@ class Cluster:
         about: keyword arguments for every `Replica`.
         max_replicas: how many replicas may run at most, which share cores and GPUs.
         num_ranks: processes of a replica that need a GPU each.
+        num_threads: cores of a replica; None: as many as allow all to run.
         drain_s: time for running requests to finish before a replica is stopped.
     """
 
     def __init__(
-        self, name: str, about: Mapping[str, Any], *, max_replicas: int, num_ranks: int, uses_gpus: bool, drain_s: float
+        self,
+        name: str,
+        about: Mapping[str, Any],
+        *,
+        max_replicas: int,
+        num_ranks: int,
+        num_threads: int | None,
+        uses_gpus: bool,
+        drain_s: float,
     ) -> None:
         self._name, self._about, self._drain_s = re.sub(r"[^\w.-]", "-", name), about, drain_s
-        self._max_replicas, self._num_ranks, self._uses_gpus = max_replicas, num_ranks, uses_gpus
+        self._max_replicas, self._num_ranks, self._num_threads = max_replicas, num_ranks, num_threads
+        self._uses_gpus = uses_gpus
 
     def start(self, indices: Iterable[int]) -> None:
         """Start these replicas without waiting for their models to load. One that runs so already goes on."""
@@ -139,10 +154,8 @@ class Cluster:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if self._uses_gpus else 0
         gpus = self._num_ranks if num_gpus and self._num_ranks > 1 else gpu_share(num_gpus, self._max_replicas)
-        return {
-            "num_cpus": cores_each([machine.get("CPU", 0) for machine in machines], self._max_replicas),
-            "num_gpus": gpus,
-        }
+        cores = cores_each([machine.get("CPU", 0) for machine in machines], self._max_replicas)
+        return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
         """The replicas that Ray Serve runs or starts, whoever has started them."""

@@ -39,7 +39,7 @@ class Link:
         self.is_ready = self.is_leaving = False
         self.machine = ""
         self.failure: BaseException | None = None
-        self.num_others, self.num_fronts = 0, 1  # requests of other fronts, and all fronts
+        self.num_others = 0  # requests of other fronts
         self.lost: dict[object, Callable[[], None]] = {}  # a callback per open request, for when the replica is lost
         self.watch: asyncio.Task[None] | None = None
 
@@ -117,7 +117,8 @@ class Fleet:
         ready = [link.replica for link in self._links.values() if link.is_ready]
         for link in self._links.values():
             link.end()
-        if not self.config.is_front and all(link.num_fronts == 1 for link in self._links.values()):
+        left = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in ready))
+        if not self.config.is_front and not any(left):
             await answered(asyncio.gather(*(replica.end() for replica in ready)))
             if self._cluster is not None and self.config.ray_address is not None:
                 await asyncio.to_thread(self._cluster.stop, list(self._links))
@@ -199,6 +200,7 @@ class Fleet:
             self._about,
             max_replicas=config.max_replicas or config.num_replicas,
             num_ranks=engine.target_ranks,
+            num_threads=engine.num_threads if config.ray_address is not None else None,
             uses_gpus=engine.device.startswith(("auto", "cuda")),
             drain_s=config.drain_s,
         )
@@ -265,7 +267,7 @@ class Fleet:
             logger.warning("replica %d%s does not answer and is restarted", index, self._place(link))
             link.lose()
         if report is not None:
-            link.machine, link.num_others, link.num_fronts = report.machine, report.num_others, report.num_fronts
+            link.machine, link.num_others = report.machine, report.num_others
             if report.failure is not None:
                 link.failure = report.failure
                 self._fail(report.failure)

@@ -45,14 +45,12 @@ class ReplicaReport:
         failure: why it could not open its engine, or does not answer this front.
         machine: the name of its machine.
         num_others: requests of other fronts, running or waiting.
-        num_fronts: how many fronts use it.
     """
 
     is_ready: bool
     failure: ForerunError | None
     machine: str
     num_others: int
-    num_fronts: int
 
 
 class Replica:
@@ -123,7 +121,6 @@ class Replica:
             failure=failure,
             machine=self._machine,
             num_others=sum(len(requests) for name, requests in self._open.items() if name != front),
-            num_fronts=len(self._fronts),
         )
 
     def _note(self, front: str) -> None:
@@ -134,6 +131,11 @@ class Replica:
             del self._fronts[lost]
             for is_gone in self._open.pop(lost, ()):
                 is_gone.set()
+
+    async def leave(self, front: str) -> int:
+        """A front ends. Returns how many others use this replica."""
+        self._fronts.pop(front, None)
+        return len(self._fronts)
 
     async def metrics(self) -> str:
         """The replica's Prometheus metrics."""
