@@ -101,6 +101,15 @@ def test_a_machine_that_is_drained_loses_no_answer() -> None:
             until(lambda: drained not in machine_of(client).values())
 
 
+def test_a_target_may_be_shared_by_ranks_of_two_machines() -> None:
+    with cluster("a", "b") as nodes:
+        front = nodes.front("--replicas", "1", "--target-ranks", "2", "--remote-ranks", "1", "--rank-address", "auto")
+        until(lambda: front.says("is ready"))
+        with front.client() as client:
+            answer = client.post("/v1/completions", json={**LONG, "max_tokens": 40}).json()
+        assert answer["usage"]["completion_tokens"] == 40
+
+
 def test_a_machine_that_lacks_the_model_is_named(nodes: Nodes) -> None:
     front = nodes.front("--replicas", "1", model="/nowhere/model.gguf")
     assert front.process.wait(120) in (3, 5)

@@ -115,7 +115,8 @@ class Cluster:
         name: of the model; fronts find the replicas by it.
         about: keyword arguments for every `Replica`.
         max_replicas: how many replicas may run at most, which share cores and GPUs.
-        num_ranks: processes of a replica that need a GPU each.
+        num_ranks: processes of a replica on its own machine that need a GPU each.
+        num_remote: ranks of its target on other machines.
         num_threads: cores of a replica; None: as many as allow all to run.
         drain_s: time for running requests to finish before a replica is stopped.
     """
@@ -127,13 +128,14 @@ class Cluster:
         *,
         max_replicas: int,
         num_ranks: int,
+        num_remote: int,
         num_threads: int | None,
         uses_gpus: bool,
         drain_s: float,
     ) -> None:
         self._name, self._about, self._drain_s = re.sub(r"[^\w.-]", "-", name), about, drain_s
         self._max_replicas, self._num_ranks, self._num_threads = max_replicas, num_ranks, num_threads
-        self._uses_gpus = uses_gpus
+        self._num_remote, self._uses_gpus = num_remote, uses_gpus
 
     def start(self, indices: Iterable[int]) -> None:
         """Start these replicas without waiting for their models to load. One that runs so already goes on."""
@@ -144,7 +146,9 @@ class Cluster:
         for index in indices:
             if (name := f"{self._name}.{index}") in known:
                 continue  # with the settings that it was started with
-            bound = replica_deployment(index, self._about, needs=needs, drain_s=self._drain_s)
+            bound = replica_deployment(
+                index, self._about, needs=needs, drain_s=self._drain_s, num_remote=self._num_remote
+            )
             targets.append(serve.RunTarget(bound, name=name, route_prefix=None))
         if targets:
             serve.run_many(targets, wait_for_applications_running=False)
@@ -153,8 +157,9 @@ class Cluster:
         """What Ray counts for a replica."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if self._uses_gpus else 0
-        gpus = self._num_ranks if num_gpus and self._num_ranks > 1 else gpu_share(num_gpus, self._max_replicas)
-        cores = cores_each([machine.get("CPU", 0) for machine in machines], self._max_replicas)
+        has_ranks, num_parts = self._num_ranks + self._num_remote > 1, self._max_replicas * (1 + self._num_remote)
+        gpus = self._num_ranks if num_gpus and has_ranks else gpu_share(num_gpus, self._max_replicas)
+        cores = cores_each([machine.get("CPU", 0) for machine in machines], num_parts)
         return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
@@ -182,13 +187,21 @@ class Cluster:
 
 
 def replica_deployment(
-    index: int, about: Mapping[str, Any], *, needs: Mapping[str, float], drain_s: float
+    index: int, about: Mapping[str, Any], *, needs: Mapping[str, float], drain_s: float, num_remote: int = 0
 ) -> serve.Application:
     """A replica for Ray Serve.
 
     Args:
         needs: what Ray counts for it; "num_cpus" are cores of its own.
+        num_remote: ranks of its target on other machines, each with as many cores and one GPU if it has any.
     """
+    share, gpus_each = int(needs["num_cpus"]), min(1.0, needs.get("num_gpus", 0))
+    bundles = [
+        {"CPU": share or 0.01, "GPU": needs.get("num_gpus", 0)},
+        *[{"CPU": share or 0.01, "GPU": gpus_each}] * num_remote,
+    ]
+    used = [{name: number for name, number in bundle.items() if number} for bundle in bundles]
+    group = {"placement_group_bundles": used, "placement_group_strategy": "SPREAD"} if num_remote else {}
     deployment = serve.deployment(
         Replica,
         name=f"replica-{index}",
@@ -198,8 +211,10 @@ def replica_deployment(
         health_check_period_s=HEALTH_EVERY_S,
         graceful_shutdown_timeout_s=drain_s,
         logging_config=FEW_LINES,
+        **group,
     )
-    return deployment.bind(**about, name=deployment.name, share=int(needs["num_cpus"]))
+    name = deployment.name
+    return deployment.bind(**about, name=name, share=share, num_remote=num_remote, gpus_each=gpus_each)
 
 
 def open_ray(address: str | None, *, folder: str) -> None:

@@ -31,9 +31,15 @@ LOST_AFTER_S: Final = 15.0  # without a question of a front, which asks every se
 
 
 class OpenEngine(Protocol):
-    """Opens an engine with so many threads, unless its own settings name a number."""
+    """Opens an engine with so many threads, unless its own settings name a number.
 
-    def __call__(self, *, num_threads: int | None) -> AbstractContextManager["Engine"]: ...
+    Args:
+        ranks_at: address and key file for ranks of other machines.
+    """
+
+    def __call__(
+        self, *, num_threads: int | None, ranks_at: tuple[str, str] | None
+    ) -> AbstractContextManager["Engine"]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,8 @@ class Replica:
         version: of the front that starts it.
         name: for users.
         share: cores that it may have for itself; 0: it shares all cores with others.
+        num_remote: ranks of its target on other machines.
+        gpus_each: of each of these.
     """
 
     def __init__(
@@ -73,11 +81,19 @@ class Replica:
         version: str,
         name: str,
         share: int,
+        num_remote: int = 0,
+        gpus_each: float = 0,
     ) -> None:
         self._opening: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        ranks_at = None
+        if num_remote and version == forerun.__version__:
+            from forerun.server.replicas.ranks import start_remote_ranks  # imports Ray
+
+            self._ranks = start_remote_ranks(target, num_remote, share=share, num_gpus=gpus_each)
+            ranks_at = (self._ranks.address, self._ranks.key_file)
         self._service = Service(
-            config, partial(open_engine, num_threads=threads_of(share)), target=target, drafter_name=drafter_name,
-            on_end=self._settle, on_ready=self._settle,
+            config, partial(open_engine, num_threads=threads_of(share), ranks_at=ranks_at), target=target,
+            drafter_name=drafter_name, on_end=self._settle, on_ready=self._settle,
         )  # fmt: skip
         self._machine = machine_name()
         self._name = f"{name} on {self._machine}"
