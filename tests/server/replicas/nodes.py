@@ -23,6 +23,7 @@ KEY = "k" * 32
 PYTHON = (sys.executable, "-W", "ignore")  # ray warns at its import
 RAY = (*PYTHON, "-m", "ray.scripts.scripts")
 FORERUN = (sys.executable, "-m", "forerun")
+NUM_STARTS = 5
 STORE = "--object-store-memory=80000000"
 STARTED = "Ray runtime started"
 SERVE = (
@@ -117,8 +118,14 @@ class Nodes:
         return running
 
     def _start(self, name: str, arguments: tuple[str, ...]) -> None:
-        self.nodes[name] = self._run(Running, (*RAY, "start", f"--node-name={name}", STORE, "--block", *arguments))
-        until(lambda: self.nodes[name].says("This command will now block"), patience_s=120)
+        for _ in range(NUM_STARTS):  # on a busy machine Ray gives a start up
+            node = self.nodes[name] = self._run(
+                Running, (*RAY, "start", f"--node-name={name}", STORE, "--block", *arguments)
+            )
+            until(lambda node=node: node.process.poll() is not None or node.says("This command will now block"))
+            if node.process.poll() is None:
+                return
+        raise AssertionError(node.lines)
 
     def add(self, name: str, *, num_cpus: int = 2) -> None:
         """One more machine."""
