@@ -144,9 +144,10 @@ class Nodes:
         command = [*RAY, "drain-node", f"--address={self.address}", f"--node-id={node.stdout.strip()}", *reason]
         subprocess.run(command, env=self.environment, check=True, capture_output=True)
 
-    def front(self, *flags: str, model: str = "builtin", address: str = "") -> Front:
-        """A server on this cluster."""
-        command = (*FORERUN, "serve", model, *SERVE, "--ray-address", address or self.address, *flags)
+    def front(self, *flags: str, model: str = "builtin", address: str | None = None) -> Front:
+        """A server on this cluster, or another one, or alone if the address is empty."""
+        address = self.address if address is None else address
+        command = (*FORERUN, "serve", model, *SERVE, *(("--ray-address", address) if address else ()), *flags)
         front = self._run(Front, command)
         assert isinstance(front, Front)
         self.fronts.append(front)

@@ -101,6 +101,30 @@ def test_a_machine_that_is_drained_loses_no_answer() -> None:
             until(lambda: drained not in machine_of(client).values())
 
 
+def test_replicas_are_added_while_requests_wait(nodes: Nodes) -> None:
+    front = nodes.front("--replicas", "auto", "--max-replicas", "2")
+    until(lambda: front.says("is ready"))
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with front.client() as client:
+            while not is_over.is_set():
+                assert client.post("/v1/completions", json=LONG).status_code == 200
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: front.says("is ready", 2), patience_s=120)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert front.num_ready() == 2
+    front.process.send_signal(signal.SIGTERM)
+    assert front.process.wait(60) == 0
+
+
 def test_a_target_may_be_shared_by_ranks_of_two_machines() -> None:
     with cluster("a", "b") as nodes:
         front = nodes.front("--replicas", "1", "--target-ranks", "2", "--remote-ranks", "1", "--rank-address", "auto")

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.server.replicas.nodes import Front, Nodes, cluster, streamed, until
@@ -19,6 +20,8 @@ NUM_TURNS = 5
 NUM_CLIENTS = 4
 KILL_S = 600.0
 KILL_EVERY_S = 20.0
+NUM_TIMED = 100
+MAX_ADDED_MS = 8.0
 
 
 @pytest.fixture
@@ -118,3 +121,26 @@ def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
     say(f"no replica was ready in {len(unready)} of about {(time.monotonic() - began) * 2:.0f} looks")
     assert ends["wrong text"] == 0
     assert ends["whole"] == sum(ends.values())
+
+
+def first_event_ms(client: httpx.Client) -> float:
+    asked = {"prompt": "def f(", "max_tokens": 1, "temperature": 0, "stream": True}
+    began = time.perf_counter()
+    with client.stream("POST", "/v1/completions", json=asked) as answer:
+        next(answer.iter_lines())
+        return (time.perf_counter() - began) * 1e3
+
+
+def test_the_time_that_a_cluster_adds_to_the_first_event(nodes: Nodes) -> None:
+    front = nodes.front("--replicas", "1")
+    alone = nodes.front(address="")
+    until(lambda: front.says("is ready") and alone.says("ready:"))
+    time.sleep(10)
+    times: dict[str, list[float]] = {"cluster": [], "alone": []}
+    with front.client() as left, alone.client() as right:
+        for _ in range(NUM_TIMED):
+            times["cluster"].append(first_event_ms(left))
+            times["alone"].append(first_event_ms(right))
+    cluster_ms, alone_ms = (sorted(times[name])[NUM_TIMED // 2] for name in ("cluster", "alone"))
+    say(f"first event: {cluster_ms:.1f} ms in the cluster, {alone_ms:.1f} ms alone (medians of {NUM_TIMED})")
+    assert cluster_ms - alone_ms <= MAX_ADDED_MS
