@@ -23,7 +23,6 @@ KEY = "k" * 32
 PYTHON = (sys.executable, "-W", "ignore")  # ray warns at its import
 RAY = (*PYTHON, "-m", "ray.scripts.scripts")
 FORERUN = (sys.executable, "-m", "forerun")
-NUM_STARTS = 5
 STORE = "--object-store-memory=80000000"
 STARTED = "Ray runtime started"
 SERVE = (
@@ -101,7 +100,7 @@ class Nodes:
             "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={folder}",
             f"--ray-client-server-port={free_port()}",
         )  # fmt: skip
-        self._start("head", head)
+        assert self._start("head", head)
         found = re.search(r"ray start --address='([^']+)'", "".join(self.nodes["head"].lines))
         assert found is not None, self.nodes["head"].lines
         self.address = found[1]
@@ -117,19 +116,16 @@ class Nodes:
         threading.Thread(target=running.lines.extend, args=(running.process.stdout,), daemon=True).start()
         return running
 
-    def _start(self, name: str, arguments: tuple[str, ...]) -> None:
-        for _ in range(NUM_STARTS):  # on a busy machine Ray gives a start up
-            node = self.nodes[name] = self._run(
-                Running, (*RAY, "start", f"--node-name={name}", STORE, "--block", *arguments)
-            )
-            until(lambda node=node: node.process.poll() is not None or node.says("This command will now block"))
-            if node.process.poll() is None:
-                return
-        raise AssertionError(node.lines)
+    def _start(self, name: str, arguments: tuple[str, ...]) -> bool:
+        node = self._run(Running, (*RAY, "start", f"--node-name={name}", STORE, "--block", *arguments))
+        until(lambda: node.process.poll() is not None or node.says("This command will now block"))
+        if node.process.poll() is None:
+            self.nodes[name] = node
+        return name in self.nodes
 
-    def add(self, name: str, *, num_cpus: int = 2) -> None:
-        """One more machine."""
-        self._start(name, (f"--address={self.address}", f"--num-cpus={num_cpus}"))
+    def add(self, name: str, *, num_cpus: int = 2) -> bool:
+        """One more machine. False if it does not start, as Ray gives up on a busy machine."""
+        return self._start(name, (f"--address={self.address}", f"--num-cpus={num_cpus}"))
 
     def kill(self, name: str) -> None:
         """A machine dies."""
@@ -177,7 +173,7 @@ def cluster(*names: str, num_cpus: int = 2) -> Iterator[Nodes]:
         nodes = Nodes(str(Path(folder)))
         try:
             for name in names:
-                nodes.add(name, num_cpus=num_cpus)
+                assert nodes.add(name, num_cpus=num_cpus)
             yield nodes
         except BaseException:
             for front in nodes.fronts:

@@ -65,7 +65,7 @@ def test_a_cluster_serves_and_outlives_its_machines_and_fronts(nodes: Nodes) -> 
         assert second.says("goes on at another replica")
         assert right.post("/v1/completions", json=LONG).json()["choices"][0]["text"] == whole
     # A machine comes, and the same command takes over what runs.
-    nodes.add("c")
+    assert nodes.add("c")
     third = nodes.front("--replicas", "2")
     until(lambda: third.says("is ready", 2))
     second.process.send_signal(signal.SIGTERM)

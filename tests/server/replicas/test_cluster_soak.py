@@ -17,9 +17,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(2400)]
 
 NUM_CONVERSATIONS = 200
 NUM_TURNS = 5
-NUM_CLIENTS = 4
+NUM_CLIENTS = 3
 KILL_S = 600.0
 KILL_EVERY_S = 20.0
+THINK_S = 0.3
 NUM_TIMED = 100
 MAX_ADDED_MS = 8.0
 
@@ -95,23 +96,27 @@ def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
             is_right = text == texts[number] if end == "whole" else texts[number].startswith(text)
             ends[end if is_right else "wrong text"] += 1
             if end != "whole":
-                say(f"{time.monotonic() - began:.0f} s: {end}, {len(text)} characters")
+                say(f"{time.monotonic() - began:.0f} s: {end}, {len(text)} characters, {front.num_ready()} ready")
+            time.sleep(THINK_S)
 
     def watch() -> None:
         while not is_over.wait(0.5):
             if not front.num_ready():
                 unready.append(time.monotonic())
 
-    began, num_killed = time.monotonic(), 0
+    began, num_killed, num_added = time.monotonic(), 0, 0
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(NUM_CLIENTS)]
     threads += [threading.Thread(target=watch)]
     for thread in threads:
         thread.start()
     while (now := time.monotonic()) - began < KILL_S:
-        name = draw.choice([name for name in nodes.nodes if name != "head"])
-        nodes.kill(name)
-        num_killed += 1
-        nodes.add(f"n{num_killed}")
+        names = [name for name in nodes.nodes if name != "head"]
+        if len(names) > 1:  # else the last new one did not start: on a busy machine Ray gives up
+            nodes.kill(draw.choice(names))
+            num_killed += 1
+        num_added += 1
+        if not nodes.add(f"n{num_added}"):
+            say(f"{time.monotonic() - began:.0f} s: node n{num_added} did not start")
         time.sleep(max(0.0, now + KILL_EVERY_S - time.monotonic()))
     is_over.set()
     for thread in threads:
