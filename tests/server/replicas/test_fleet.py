@@ -11,7 +11,8 @@ import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.server.guard.gate import Message
 from forerun.server.replicas import replica as module
-from forerun.server.replicas.fleet import Fleet, Link
+from forerun.server.replicas.fleet import Fleet
+from forerun.server.replicas.link import Link
 from forerun.server.replicas.replica import Replica
 from tests.server.serving import CONFIG, ENGINE
 

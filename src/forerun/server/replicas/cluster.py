@@ -90,7 +90,7 @@ def loses_replica() -> Iterator[None]:
         raise NoReplicaError(
             "no replica can be started: see the log lines of Ray Serve above for the reason"
         ) from error
-    except (RayError, RayServeException) as error:
+    except (RayError, RayServeException, OSError) as error:
         raise ReplicaLostError("a replica ended before its answer") from error
 
 
@@ -136,6 +136,7 @@ class Cluster:
         self._name, self._about, self._drain_s = re.sub(r"[^\w.-]", "-", name), about, drain_s
         self._max_replicas, self._num_ranks, self._num_threads = max_replicas, num_ranks, num_threads
         self._num_remote, self._uses_gpus = num_remote, uses_gpus
+        self._found: dict[int, RayReplica] = {}
 
     def start(self, indices: Iterable[int]) -> None:
         """Start these replicas without waiting for their models to load. One that runs so already goes on."""
@@ -163,7 +164,11 @@ class Cluster:
         return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
-        """The replicas that Ray Serve runs or starts, whoever has started them."""
+        """The replicas that Ray Serve runs or starts, whoever has started them.
+
+        Raises:
+            ReplicaLostError: Ray Serve does not answer.
+        """
         found = {}
         with loses_replica():
             for name, application in serve.status().applications.items():
@@ -172,11 +177,14 @@ class Cluster:
                     continue
                 states = [state for item in application.deployments.values() for state in item.replica_states]
                 with suppress(RayServeException):  # it is not deployed yet
+                    if int(index) not in self._found:
+                        self._found[int(index)] = RayReplica(serve.get_app_handle(name))
                     found[int(index)] = FoundReplica(
-                        replica=RayReplica(serve.get_app_handle(name)),
+                        replica=self._found[int(index)],
                         is_leaving=LEAVING in states,
                         is_ending=application.status == "DELETING",
                     )
+        self._found = {index: item.replica for index, item in found.items()}
         return found
 
     def stop(self, indices: Iterable[int]) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import forerun
@@ -14,51 +14,20 @@ from forerun.core.config import EngineConfig
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
 from forerun.server.replicas.homes import Homes
+from forerun.server.replicas.link import Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import OpenEngine, ReplicaReport
 from forerun.server.replicas.scaling import Scaling
 from forerun.server.work.service import short_name_of
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
-    from forerun.server.replicas.cluster import Cluster, FoundReplica, RayReplica
+    from forerun.server.replicas.cluster import Cluster, FoundReplica
 
 logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 ASK_EVERY_S: Final = 1.0
-PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes milliseconds
 SIGNALS_EVERY_S: Final = 0.05
 HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
-
-
-class Link:
-    """One replica as seen from a front."""
-
-    def __init__(self, replica: "RayReplica") -> None:
-        self.replica = replica
-        self.is_ready = self.is_leaving = False
-        self.machine = ""
-        self.failure: BaseException | None = None
-        self.num_others = 0  # requests of other fronts
-        self.lost: dict[object, Callable[[], None]] = {}  # a callback per open request, for when the replica is lost
-        self.watch: asyncio.Task[None] | None = None
-
-    @property
-    def num_open(self) -> int:
-        """Its requests of all fronts."""
-        return len(self.lost) + self.num_others
-
-    def lose(self) -> None:
-        """Send it no more requests, and end its open ones."""
-        self.is_ready = False
-        for tell in list(self.lost.values()):
-            tell()
-
-    def end(self) -> None:
-        """Send it no more requests. It finishes the open ones."""
-        self.is_ready, self.is_leaving = False, True
-        if self.watch is not None:
-            self.watch.cancel()
 
 
 def about_replicas(
@@ -226,7 +195,7 @@ class Fleet:
 
     async def _scale(self, cluster: "Cluster", scaling: Scaling) -> None:
         """Start or end a replica if more or fewer are needed."""
-        staying = {index: link for index, link in self._links.items() if not link.is_leaving}
+        staying = {index: link for index, link in self._links.items() if not link.is_ended}
         num_open = {index: link.num_open for index, link in staying.items() if link.is_ready}
         wanted = scaling.wanted(num_open, num_all=len(staying))
         if wanted > len(staying):
@@ -242,7 +211,7 @@ class Fleet:
         for index in [index for index in self._links if index not in found]:
             self._links.pop(index).end()
         for index, item in found.items():
-            if index not in self._links:
+            if index not in self._links or (self._links[index].is_ended and not item.is_ending):
                 link = self._links[index] = Link(item.replica)
                 link.watch = asyncio.create_task(self._watch(index, link))
             link = self._links[index]
@@ -288,11 +257,3 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
-
-
-async def answered(answer: Awaitable[Answer]) -> Answer | None:
-    """A replica's answer; None if the replica is lost, or does not answer in time."""
-    with suppress(ReplicaLostError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
-            return await answer
-    return None
