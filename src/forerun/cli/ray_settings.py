@@ -4,6 +4,7 @@ import os
 from importlib.util import find_spec
 from secrets import token_hex
 
+from forerun.cli.logs import note
 from forerun.core.errors import ConfigError
 
 
@@ -14,7 +15,7 @@ def require_ray() -> None:
 
 
 def prepare_ray(*, is_alone: bool) -> None:
-    """Turn off Ray's usage reports.
+    """Turn off Ray's usage reports, and say what is open.
 
     Args:
         is_alone: Ray is started for this run, and its processes accept calls from this run only. A cluster has its own
@@ -24,3 +25,5 @@ def prepare_ray(*, is_alone: bool) -> None:
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", GRPC_ENABLE_FORK_SUPPORT="0")
     if is_alone:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_hex(32))
+    elif os.environ.get("RAY_AUTH_MODE") != "token":
+        note("whoever reaches this Ray cluster can run programs on it: set RAY_AUTH_MODE=token on all its machines")

@@ -6,7 +6,6 @@ module takes seconds.
 """
 
 import logging
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -24,8 +23,6 @@ from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import Replica, ReplicaReport
 from forerun.server.replicas.shares import cores_each, gpu_share
-
-logger = logging.getLogger(__name__)
 
 # Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -253,8 +250,6 @@ def open_ray(address: str | None, *, folder: str) -> None:
             f"ray_address {address} cannot be joined from this machine ({error}): start Ray here first, "
             "ray start --address=HOST:PORT, with the same versions of Python and Ray"
         ) from error
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        logger.warning("whoever reaches this Ray cluster can run programs on it: set RAY_AUTH_MODE=token, or close it")
 
 
 def close_ray() -> None:
