@@ -23,7 +23,7 @@ def samples_of(name: str, text: str) -> dict[tuple[tuple[str, str], ...], float]
 
 
 def test_every_number_is_there_once_for_each_replica() -> None:
-    text = merged({0: page("stop", "stop"), 1: page("length"), 2: None}).decode()
+    text = merged({("0",): page("stop", "stop"), ("1",): page("length"), ("2",): None}, labels=("replica",)).decode()
     ends = samples_of("forerun:request_success_total", text)
     assert ends == {
         (("finished_reason", "stop"), ("replica", "0")): 2,
@@ -37,6 +37,9 @@ def test_every_number_is_there_once_for_each_replica() -> None:
 
 def test_what_one_server_shows_the_page_of_replicas_shows() -> None:
     alone = page("stop")
-    together = {family.name: family.type for family in text_string_to_metric_families(merged({0: alone}).decode())}
+    together = {
+        family.name: family.type
+        for family in text_string_to_metric_families(merged({("0",): alone}, labels=("replica",)).decode())
+    }
     for family in text_string_to_metric_families(alone):
         assert together[family.name] == family.type

@@ -272,7 +272,7 @@ def test_the_command_serves_several_and_ends_at_a_signal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("builtin", "builtin-draft", "--replicas", "2"), "--replicas 2 serve one model: name one, not 2"),
+        (("builtin", "builtin-draft", "--replicas", "2"), "replicas serve one model: name one, not 2"),
         (("builtin", "builtin-draft", "--served-model-name", "x"), "--served-model-name names one model, and 2 are"),
         (("builtin", "builtin-draft", "builtin"), "two models would have the name builtin for clients"),
         (("builtin", "builtin-draft", "--model", "builtin"), "the model is named twice"),

@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from forerun.cli.serve import ServerOptions
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind
 from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
@@ -72,6 +73,33 @@ def test_a_key_that_can_be_guessed_and_a_port_that_is_none(
     assert "short" not in message.replace("shorter", "")
     monkeypatch.delenv("FORERUN_API_KEY")
     assert "65535" in refused(run, 2, "--port", "70000")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--replicas", "many"), "--replicas 'many' must be a whole number, or auto"),
+        (("--replicas", "0"), "--replicas 0 must lie in [1, 256]"),
+        (("--replicas", "2", "--max-replicas", "4"), "are the bounds of --replicas auto"),
+        (("--replicas", "auto", "--min-replicas", "4", "--max-replicas", "2"), "--max-replicas 2 must lie in [4, 256]"),
+        (("--front",), "--front needs --ray-address"),
+        (("--front", "--ray-address", "auto", "--replicas", "2"), "--front uses replicas that run already"),
+    ],
+)
+def test_replicas_that_cannot_be(run: Run, flags: tuple[str, ...], message: str) -> None:  # noqa: F811
+    assert message in refused(run, 2, *flags, "--port", "0")
+
+
+def test_the_bounds_of_replicas_are_set() -> None:
+    def numbers(**flags: object) -> tuple[int, int | None]:
+        config = ServerOptions(**flags).config()  # type: ignore[arg-type]
+        return config.num_replicas, config.max_replicas
+
+    assert numbers() == (1, None)
+    assert numbers(replicas="3") == (3, None)
+    assert numbers(replicas="auto") == (1, 8)
+    assert numbers(replicas="auto", min_replicas=9) == (9, 9)
+    assert numbers(replicas="auto", min_replicas=2, max_replicas=5) == (2, 5)
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="the extra replicas is installed")

@@ -28,7 +28,7 @@ def labels_of(server: Served) -> dict[str, set[str]]:
         server.service.metrics.refuse("of_the_test")
         page = client.get("/metrics").text
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(merged({0: page}).decode()):
+    for family in text_string_to_metric_families(merged({("0",): page}, labels=("replica",)).decode()):
         for ending in ENDINGS.get(family.type, ()):
             found.setdefault(family.name + ending, set())
         for sample in family.samples:

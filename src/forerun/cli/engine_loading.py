@@ -30,18 +30,28 @@ LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than ev
 
 
 @contextmanager
-def open_engine(config: EngineConfig, *, is_traced: bool = False) -> Iterator["Engine"]:
+def open_engine(
+    config: EngineConfig,
+    *,
+    is_traced: bool = False,
+    num_threads: int | None = None,
+    ranks_at: tuple[str, str] | None = None,
+) -> Iterator["Engine"]:
     """The engine, closed afterwards.
 
     Args:
         is_traced: a drafter in a separate process reports when it worked.
+        num_threads: where the config names none.
+        ranks_at: address and key file for ranks of other hosts, in place of the config's.
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
         ConfigError: a file or an address cannot be read. This is raised then, too.
     """
     source = find_model(config.target)
-    config = replace(config, drafter=with_cache(config.drafter, source))
+    config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
+    if ranks_at is not None:
+        config = replace(config, rank_address=ranks_at[0], rank_key_file=ranks_at[1])
     require_readable(config, source)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:

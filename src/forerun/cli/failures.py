@@ -41,6 +41,7 @@ class ModelNotFoundError(CheckpointError):
 SETTINGS: Final = {  # settings of the API whose flags have another name, with the parameter of that flag
     "num_threads": "threads",
     "num_replicas": "replicas",
+    "is_front": "front",
     "sets": "skip_sets",
 }
 EXIT_CODES: Final = (

@@ -4,20 +4,26 @@ import os
 from importlib.util import find_spec
 from secrets import token_hex
 
+from forerun.cli.logs import note
 from forerun.core.errors import ConfigError
 
 
 def require_ray() -> None:
     """Raise ConfigError where Ray Serve is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("num_replicas above 1 needs ray: run pip install 'ray[serve]>=2.59'")
+        raise ConfigError("replicas need ray: run pip install 'ray[serve]>=2.59'")
 
 
-def prepare_ray() -> None:
-    """Turn off Ray's usage reports, and let its processes accept calls from this run only."""
-    os.environ.update(
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN=token_hex(32),
-        GRPC_ENABLE_FORK_SUPPORT="0",  # replicas fork only to start other programs
-    )
+def prepare_ray(*, is_alone: bool) -> None:
+    """Turn off Ray's usage reports, and say what is open.
+
+    Args:
+        is_alone: Ray is started for this run, and its processes accept calls from this run only. A cluster has its own
+            token, which the user gives.
+    """
+    # Replicas fork only to start other programs.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", GRPC_ENABLE_FORK_SUPPORT="0")
+    if is_alone:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_hex(32))
+    elif os.environ.get("RAY_AUTH_MODE") != "token":
+        note("whoever reaches this Ray cluster can run programs on it: set RAY_AUTH_MODE=token on all its machines")

@@ -5,11 +5,11 @@ import signal
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,16 +22,16 @@ from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftModel, Parallel
-from forerun.core.errors import require
+from forerun.core.errors import ConfigError, require
 from forerun.runtime.memory import free_memory_bytes
-from forerun.server.config import ServerConfig
-from forerun.server.replicas.shares import threads_of
+from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
 
 if TYPE_CHECKING:
     import socket
 
+AUTO: Final = "auto"
 SHOWN: Final = (
-    "host", "port", "num_replicas", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
+    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
     "max_request_s", "drain_s",
 )  # fmt: skip
 MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when it is asked for."
@@ -40,7 +40,17 @@ SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all
 
 @with_flags_of(ServerConfig, panel="Server", shown=SHOWN)
 class ServerOptions:
-    """The address, API keys, and limits of queues."""
+    """The address, API keys, replicas, and limits of queues."""
+
+    replicas: Annotated[
+        str | None,
+        option(
+            "--replicas", help="Engines at once, each a process under Ray Serve; auto: as many as requests need [1]."
+        ),
+    ] = None
+    min_replicas: Annotated[
+        int | None, option("--min-replicas", help="Engines that --replicas auto always runs [1].")
+    ] = None
 
     api_key: Annotated[
         str | None,
@@ -60,7 +70,22 @@ class ServerOptions:
         keys: tuple[str, ...] = () if self.api_key is None else (self.api_key,)
         if self.api_key_file is not None:
             keys += read_api_keys(self.api_key_file)
-        return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))
+        return ServerConfig(api_keys=keys, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that were given, with the number of replicas read."""
+        given = given_settings(ServerConfig, self)
+        if self.replicas == AUTO:
+            least = self.min_replicas or 1
+            return {"max_replicas": max(least, MOST_BY_DEFAULT)} | given | {"num_replicas": least}
+        require(
+            self.min_replicas is None and "max_replicas" not in given,
+            "--min-replicas and --max-replicas are the bounds of --replicas auto: give it, or leave them out",
+        )
+        try:
+            return given if self.replicas is None else given | {"num_replicas": int(self.replicas)}
+        except ValueError:
+            raise ConfigError(f"--replicas {self.replicas!r} must be a whole number, or auto") from None
 
 
 @with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, LogOptions)
@@ -80,16 +105,17 @@ def serve(
     os.environ.pop("FORERUN_API_KEY", None)  # the processes that are started need no key
     given = model or []
     refuse_several(given, config)
-    if config.num_replicas > 1:
+    if config.uses_ray:
         require_ray()
     listener = bind(config)
     with ending_at_signals(), listener, logs.speaking():
+        is_elsewhere = config.ray_address is not None  # each machine finds the model itself
         first = model_options.choose(given[0] if given else None)
+        if is_elsewhere and Path(first).exists():  # replicas run in other folders
+            first = str(Path(first).absolute())
         names = [first, *given[1:]]
         configs = [engine_options.config(name, drafter_options.config(name)) for name in names]
-        if config.num_replicas > 1 and configs[0].num_threads is None:
-            configs[0] = replace(configs[0], num_threads=threads_of(config.num_replicas))
-        sizes = {engine_config.target: weight_bytes(engine_config) for engine_config in configs}
+        sizes = {} if is_elsewhere else {each.target: weight_bytes(each) for each in configs}
         others = f"; {' and '.join(names[1:])} when asked for" if len(names) > 1 else ""
         say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")
         note_all(config=configs[0])
@@ -97,14 +123,16 @@ def serve(
         if len(names) > 1:
             serve_several(config, listener, configs, sizes, on_ready=on_ready)
             return
-        serving(config, configs[0])(
-            config,
-            listener,
-            partial(open_engine, configs[0]),
-            target=names[0],
-            drafter_name=NAMES[type(configs[0].drafter)],
-            on_ready=on_ready,
-        )
+        open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
+        if config.uses_ray:
+            prepare_ray(is_alone=not is_elsewhere)
+            from forerun.server.replicas.front import serve_replicas
+
+            serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
+            return
+        from forerun.server.run import serve as run_server
+
+        run_server(config, listener, open_first, target=names[0], drafter_name=drafter_name, on_ready=on_ready)
 
 
 def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
@@ -113,7 +141,7 @@ def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
 
     if len(given) <= 1:
         return
-    require(config.num_replicas == 1, f"--replicas {config.num_replicas} serve one model: name one, not {len(given)}")
+    require(not config.uses_ray, f"replicas serve one model: name one, not {len(given)}")
     require(
         config.model_name is None, f"--served-model-name names one model, and {len(given)} are served: leave it out"
     )
@@ -157,18 +185,6 @@ def serve_several(
     ]  # fmt: skip
     room = Room(max_loaded=config.max_loaded, num_bytes=num_bytes, sizes=sizes)
     run_server(config, listener, services, room, on_ready=on_ready)
-
-
-def serving(config: ServerConfig, engine_config: EngineConfig) -> Callable[..., None]:
-    """The function that serves: with one engine in this process, or with several in separate processes."""
-    if config.num_replicas == 1:
-        from forerun.server.run import serve as run_server
-
-        return run_server
-    prepare_ray()
-    from forerun.server.replicas.front import serve_replicas
-
-    return partial(serve_replicas, uses_gpus=engine_config.device.startswith(("auto", "cuda")))
 
 
 @contextmanager

@@ -11,7 +11,8 @@ MIN_KEY_CHARACTERS: Final = 16
 COUNTS: Final = (
     "max_connections", "max_connections_per_client", "max_queued", "max_queued_per_key", "max_queued_tokens",
 )  # fmt: skip
-MAX_REPLICAS: Final = 64  # on one machine
+MAX_REPLICAS: Final = 256
+MOST_BY_DEFAULT: Final = 8  # replicas
 
 
 class AddressError(ConfigError):
@@ -38,6 +39,10 @@ class ServerConfig:
         is_demo: add a route that kills the drafter's process.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         num_replicas: number of engines, each in its own process; each generates one text at a time.
+        max_replicas: up to so many of them run while requests wait; None: always `num_replicas`.
+        ray_address: "host:port" of a Ray cluster that this machine belongs to, or "auto", where the replicas run; None:
+            on this machine.
+        is_front: use replicas that run on the cluster already.
         max_body_bytes, max_header_bytes: size of a request.
         max_prompt_body_bytes: size of the body of a request for a text, in which agents send whole conversations.
         max_json_depth: nesting of a request's JSON.
@@ -79,6 +84,15 @@ class ServerConfig:
     num_replicas: int = setting(
         1, "--replicas", help="Engines that run at once, each in its own process under Ray Serve."
     )
+    max_replicas: int | None = setting(
+        None, "--max-replicas", help=f"Limit on engines with --replicas auto [{MOST_BY_DEFAULT}]."
+    )
+    ray_address: str | None = setting(
+        None, "--ray-address", help="HOST:PORT of a Ray cluster for the replicas, or auto: the one of this machine."
+    )
+    is_front: bool = setting(
+        False, "--front", help="Use the replicas that another forerun serve of this model has on the cluster."
+    )
     max_loaded: int | None = setting(
         None,
         "--max-loaded",
@@ -116,6 +130,19 @@ class ServerConfig:
         require(
             1 <= self.num_replicas <= MAX_REPLICAS, f"num_replicas {self.num_replicas} must lie in [1, {MAX_REPLICAS}]"
         )
+        require(
+            self.max_replicas is None or self.num_replicas <= self.max_replicas <= MAX_REPLICAS,
+            f"max_replicas {self.max_replicas} must lie in [{self.num_replicas}, {MAX_REPLICAS}]",
+        )
+        require(self.ray_address != "", "ray_address is empty: give HOST:PORT or auto, or leave it out")
+        require(
+            not self.is_front or self.ray_address is not None,
+            "is_front needs ray_address: a front uses the replicas of a cluster",
+        )
+        require(
+            not self.is_front or (self.num_replicas == 1 and self.max_replicas is None),
+            "is_front uses replicas that run already: leave their number out",
+        )
         require(self.max_loaded is None or self.max_loaded >= 1, f"max_loaded {self.max_loaded} must be >= 1")
         short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
         require(
@@ -128,3 +155,8 @@ class ServerConfig:
         for name in ("max_request_s", "drain_s"):
             value = getattr(self, name)
             require(0.0 < value < float("inf"), f"{name} {value} must be a finite number of seconds > 0")
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether the engines run in processes of Ray Serve."""
+        return self.num_replicas > 1 or self.max_replicas is not None or self.ray_address is not None

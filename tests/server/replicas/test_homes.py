@@ -1,7 +1,12 @@
 """Which replica answers a conversation, and how a machine is shared among them."""
 
+from pathlib import Path
+
+import pytest
+
+from forerun.server.replicas import shares
 from forerun.server.replicas.homes import MAX_REMEMBERED, Homes, by_hash
-from forerun.server.replicas.shares import cores_of, gpu_share
+from forerun.server.replicas.shares import claimed_cores, cores_each, cores_of, gpu_share
 
 
 def test_a_conversation_stays_where_it_was() -> None:
@@ -43,10 +48,33 @@ def test_a_number_of_conversations_is_remembered() -> None:
     assert len(homes._homes) == MAX_REMEMBERED
 
 
+def test_fronts_that_do_not_know_of_each_other_find_the_same_home() -> None:
+    names = [str(number) for number in range(100)]
+    left, right = Homes(are_shared=True), Homes(are_shared=True)
+    busy = {0: 1, 1: 0, 2: 1}
+    assert [left.choose(name, busy) for name in names] == [right.choose(name, {0: 0, 1: 1, 2: 0}) for name in names]
+    homes = [left.choose(name, {0: 2, 1: 0, 2: 2}) for name in names]
+    assert set(homes) == {1}  # they would wait for two more
+
+
 def test_cores_are_shared_and_none_is_left_over() -> None:
     assert cores_of([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
     assert cores_of([4, 9], 2) == [[4], [9]]
-    assert cores_of([0, 1], 3) == [[], [], []]  # all share both
+    assert cores_each([5], 2) == 2
+    assert cores_each([2], 3) == 0  # all share both
+    assert cores_each([8, 8, 2], 3) == 4
+    assert cores_each([8, 8, 2], 2) == 8
+    assert cores_each([], 2) == 0
+
+
+def test_replicas_of_a_machine_take_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "own_cores", lambda: [0, 1, 2, 3, 4])
+    monkeypatch.setattr(shares, "usable_cores", lambda: 5)
+    assert claimed_cores(2, tmp_path) == [0, 1]
+    assert claimed_cores(2, tmp_path) == [2, 3, 4]
+    assert claimed_cores(2, tmp_path) == claimed_cores(0, tmp_path) == []
+    monkeypatch.setattr(shares, "usable_cores", lambda: 3)
+    assert claimed_cores(2, tmp_path / "of a container with a quota") == []
 
 
 def test_gpus_are_shared_so_that_all_replicas_find_room() -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from forerun.server.guard.gate import Message
 from forerun.server.protocols.errors import ApiError
-from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError
+from forerun.server.replicas.forwarding import new_continuing
+from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError
+from forerun.server.work.continuing import SENT, SentStep
+from forerun.server.work.job import Mark
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 EVENT = {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True}
@@ -93,6 +96,42 @@ def test_what_was_not_begun_may_be_asked_of_another_replica_or_is_refused() -> N
         played(end="lost")
     with pytest.raises(ApiError, match="shutting down"):
         played(end="shutdown")
+
+
+def test_another_replica_goes_on_with_a_stream_that_may_be_continued() -> None:
+    step, rest = SentStep(0, (1,), 1), SentStep(0, (2,), 1)
+    refused = {"type": "http.response.start", "status": 429, "headers": []}
+
+    async def play() -> Client:
+        client = Client()
+        client.reads.set()
+        relay = Relay(
+            client.send, path="/v1/completions", max_unread=9, abort=client.abort, continuing=new_continuing()
+        )  # fmt: skip
+        for number, messages in enumerate([(START, {**EVENT, SENT: [step]}), (refused,)]):
+            with pytest.raises(ReplicaSilentError if number == 0 else ReplicaLostError):
+                await relay.run(answer(*messages, then=relay.lose), client.receive, "id")
+        assert relay.continuing is not None
+        assert relay.continuing.sent == (step,)
+        await relay.run(answer(START, {**EVENT, SENT: [rest]}, LAST), client.receive, "id")
+        assert relay.continuing.sent == (step, rest)
+        return client
+
+    assert asyncio.run(play()).got == [START, EVENT, EVENT, LAST]
+
+
+def test_a_stream_that_was_sent_whole_ends_whole() -> None:
+    async def play() -> Client:
+        client = Client()
+        client.reads.set()
+        relay = Relay(
+            client.send, path="/v1/completions", max_unread=9, abort=client.abort, continuing=new_continuing()
+        )  # fmt: skip
+        messages = answer(START, {**EVENT, SENT: [Mark.OVER]}, then=relay.lose)
+        await relay.run(messages, client.receive, "id")
+        return client
+
+    assert asyncio.run(play()).got == [START, EVENT, LAST]
 
 
 def test_an_answer_that_is_no_stream_is_cut_short() -> None:

@@ -46,7 +46,7 @@ class Front:
 
     def replica(self, index: int) -> psutil.Process:
         """The process of a replica."""
-        name = f"ray::ServeReplica:replica-{index}"
+        name = f"ray::ServeReplica:builtin.{index}"
         return next(item for item in self.children() if " ".join(item.cmdline()).startswith(name))
 
     def children(self) -> list[psutil.Process]:
@@ -195,7 +195,9 @@ def test_a_stream_whose_replica_is_killed_ends_with_an_error(front: Front) -> No
             events = answer.iter_lines()
             assert next(events).startswith("data: ")
             running_on = re.search(
-                r'^forerun:num_requests_running\{replica="(\d)"\} 1', client.get("/metrics").text, flags=re.MULTILINE
+                r'^forerun:num_requests_running\{.*replica="(\d)"\} 1',
+                client.get("/metrics").text,
+                flags=re.MULTILINE,
             )
             assert running_on is not None
             front.replica(int(running_on[1])).send_signal(signal.SIGKILL)

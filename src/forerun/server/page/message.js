@@ -24,6 +24,7 @@ export function facts(message) {
     timings?.predicted_per_second && `${timings.predicted_per_second.toFixed(1)} tokens/s`,
     answerInWords(usage.forerun),
     perRound && `${perRound.toFixed(2)} tokens a round`,
+    usage.forerun?.replica && `written by ${usage.forerun.replica}`,
     cached && `${usage.prompt_tokens} tokens of conversation before it, ${cached} of them read earlier`,
     message.seed !== null && message.seed !== undefined && `seed ${message.seed}`,
   ].filter(Boolean);

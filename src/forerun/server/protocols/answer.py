@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from random import Random
+from string import ascii_letters, digits
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
@@ -24,8 +26,20 @@ class EventParser(Protocol):
     def finish(self) -> list[OutputEvent]: ...
 
 
+MakeId: TypeAlias = Callable[[int], str]  # an id of so many letters and digits
+
+
+def id_maker(key: str) -> MakeId:
+    """Makes ids that look random and follow from a key."""
+    random = Random(key)
+    return lambda num: "".join(random.choices(ascii_letters + digits, k=num))
+
+
 class PlainParser:
     """A text without parts."""
+
+    def __init__(self, make_id: MakeId) -> None:
+        """It needs no ids."""
 
     def feed(self, text: str) -> list[OutputEvent]:
         return [Content(text)]
@@ -163,7 +177,8 @@ class Answer:
         model: the model's name for the client.
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
-        key: part of the answer's id.
+        replica: the one of several that writes; empty if there is only one.
+        key: part of the answer's id; all other ids follow from it.
         created_s: in seconds since 1970.
     """
 
@@ -173,6 +188,7 @@ class Answer:
     choices: list[AnswerChoice]
     num_prompt_tokens: int
     drafter: str
+    replica: str = ""
     key: str = field(default_factory=lambda: uuid4().hex)
     created_s: int = field(default_factory=lambda: int(time.time()))
 

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
-from uuid import uuid4
 
 from pydantic import WithJsonSchema
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage
+from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage, id_maker
 from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
@@ -32,6 +31,7 @@ from forerun.server.protocols.tools import tool_use
 from forerun.server.protocols.unsupported import UNSUPPORTED
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 
+NUM_OF_ID: Final = 32  # letters and digits of an item's id
 STATEFUL: Final = ("previous_response_id", "conversation", "background", "prompt")
 STATELESS: Final = "responses are not stored on this server: send the whole conversation as input."
 
@@ -96,6 +96,7 @@ class ResponsesWriter:
         self._answer, self._asked = answer, answer.asked.source
         self._own = offered_tools(self._asked.tools or ()).own
         self._num_events = 0
+        self._make_id = id_maker(answer.key)
         self._ids: list[str] = []  # of the items that were added
         self._open: Part | None = None  # the part that the last item stands for
         self._item_id = ""
@@ -145,7 +146,7 @@ class ResponsesWriter:
         """Add an item; the last one is done."""
         ended = self._end("completed")
         self._open = part
-        self._ids.append(uuid4().hex)
+        self._ids.append(self._make_id(NUM_OF_ID))
         item = self._item(part, "in_progress", is_new=True)
         self._item_id = item["id"]
         written = ended + self._event("response.output_item.added", output_index=self._index, item=item)
@@ -188,7 +189,7 @@ class ResponsesWriter:
     def whole(self) -> Body:
         parts = [part for part in self._choice.parts if isinstance(part, Call) or part.text]
         while len(self._ids) < len(parts):  # a stream has given ids to its items already
-            self._ids.append(uuid4().hex)
+            self._ids.append(self._make_id(NUM_OF_ID))
         items = [
             self._item(part, self._status if is_last(part, parts) else "completed", place=place)
             for place, part in enumerate(parts)

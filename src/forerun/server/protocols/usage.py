@@ -30,7 +30,8 @@ def usage(answer: Answer) -> Body:
             "accepted_prediction_tokens": sum(result.stats.num_predicted_accepted for result in predicted),
             "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in predicted),
         },
-        "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last),
+        "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last)
+        | ({"replica": answer.replica} if answer.replica else {}),
     }
 
 

@@ -1,14 +1,16 @@
-"""Ray on this machine: one deployment per replica, without Ray's proxy, since the front process has the only open
-socket.
+"""Ray, on this machine or a cluster: one deployment per replica, without Ray's proxy, since fronts have the only open
+sockets.
 
-Ray's processes talk over their own sockets, which require the token in the environment. Importing this module takes
-seconds.
+Ray's processes talk over their own sockets. On this machine these require the token in the environment. Importing this
+module takes seconds.
 """
 
 import logging
+import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
@@ -16,11 +18,11 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
-from forerun.runtime.affinity import own_cores
+from forerun.core.errors import ConfigError
 from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import Replica, ReplicaReport
-from forerun.server.replicas.shares import cores_of, gpu_share
+from forerun.server.replicas.shares import cores_each, gpu_share
 
 # Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -28,6 +30,9 @@ OBJECT_STORE_BYTES: Final = 80 * 2**20  # Ray's minimum; the messages are small
 MAX_ONGOING: Final = 100_000  # no limit here, since a replica's own queue refuses requests when it is full
 HEALTH_EVERY_S: Final = 2.0
 FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
+OF_REPLICAS: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0"}  # replicas fork only to start other programs
+LEAVING: Final = "PENDING_MIGRATION"  # Ray Serve's state of a replica whose machine is being drained
+STAYING: Final = ("NOT_STARTED", "DEPLOYING", "RUNNING", "UNHEALTHY")  # its states of applications that go on
 
 
 class RayReplica:
@@ -40,10 +45,10 @@ class RayReplica:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    async def report(self) -> ReplicaReport:
+    async def report(self, front: str, version: str) -> ReplicaReport:
         """See `Replica.report`."""
         with loses_replica():
-            report = await self._handle.report.remote()
+            report = await self._handle.report.remote(front, version)
         assert isinstance(report, ReplicaReport), "it is what a replica's method gives"
         return report
 
@@ -51,6 +56,11 @@ class RayReplica:
         """See `Replica.metrics`."""
         with loses_replica():
             return str(await self._handle.metrics.remote())
+
+    async def leave(self, front: str) -> int:
+        """See `Replica.leave`."""
+        with loses_replica():
+            return int(await self._handle.leave.remote(front))
 
     async def end(self) -> None:
         """See `Replica.end`."""
@@ -77,44 +87,171 @@ def loses_replica() -> Iterator[None]:
         raise NoReplicaError(
             "no replica can be started: see the log lines of Ray Serve above for the reason"
         ) from error
-    except (RayError, RayServeException) as error:
+    except (RayError, RayServeException, OSError) as error:
         raise ReplicaLostError("a replica ended before its answer") from error
 
 
-def start_cluster(about: Mapping[str, Any], *, num_replicas: int, uses_gpus: bool, folder: str) -> Sequence[RayReplica]:
-    """Start the replicas and return them without waiting for their models to load.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundReplica:
+    """A replica that Ray Serve knows.
 
     Args:
-        about: keyword arguments for every `Replica`.
-        folder: for Ray's sockets and logs.
+        is_leaving: its machine is being drained, and another replica takes its place.
+        is_ending: it finishes what it has begun, and nothing takes its place.
     """
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        _node_ip_address=LOOPBACK,
-        _temp_dir=folder,
-        object_store_memory=OBJECT_STORE_BYTES,
-        logging_level=logging.ERROR,
+
+    replica: RayReplica
+    is_leaving: bool
+    is_ending: bool
+
+
+class Cluster:
+    """The replicas of one model on Ray.
+
+    Args:
+        name: of the model; fronts find the replicas by it.
+        about: keyword arguments for every `Replica`.
+        max_replicas: how many replicas may run at most, which share cores and GPUs.
+        num_ranks: processes of a replica on its own machine that need a GPU each.
+        num_remote: ranks of its target on other machines.
+        num_threads: cores of a replica; None: as many as allow all to run.
+        drain_s: time for running requests to finish before a replica is stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        about: Mapping[str, Any],
+        *,
+        max_replicas: int,
+        num_ranks: int,
+        num_remote: int,
+        num_threads: int | None,
+        uses_gpus: bool,
+        drain_s: float,
+    ) -> None:
+        self._name, self._about, self._drain_s = re.sub(r"[^\w.-]", "-", name), about, drain_s
+        self._max_replicas, self._num_ranks, self._num_threads = max_replicas, num_ranks, num_threads
+        self._num_remote, self._uses_gpus = num_remote, uses_gpus
+        self._found: dict[int, RayReplica] = {}
+
+    def start(self, indices: Iterable[int]) -> None:
+        """Start these replicas without waiting for their models to load. One that runs so already goes on."""
+        serve.start(proxy_location="Disabled", logging_config=FEW_LINES)
+        needs = self._needs()
+        known = {name for name, application in serve.status().applications.items() if application.status in STAYING}
+        targets = []
+        for index in indices:
+            if (name := f"{self._name}.{index}") in known:
+                continue  # with the settings that it was started with
+            bound = replica_deployment(
+                index, self._about, needs=needs, drain_s=self._drain_s, num_remote=self._num_remote
+            )
+            targets.append(serve.RunTarget(bound, name=name, route_prefix=None))
+        if targets:
+            serve.run_many(targets, wait_for_applications_running=False)
+
+    def _needs(self) -> dict[str, float]:
+        """What Ray counts for a replica."""
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if self._uses_gpus else 0
+        has_ranks, num_parts = self._num_ranks + self._num_remote > 1, self._max_replicas * (1 + self._num_remote)
+        gpus = self._num_ranks if num_gpus and has_ranks else gpu_share(num_gpus, self._max_replicas)
+        cores = cores_each([machine.get("CPU", 0) for machine in machines], num_parts)
+        return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
+
+    def find(self) -> dict[int, FoundReplica]:
+        """The replicas that Ray Serve runs or starts, whoever has started them.
+
+        Raises:
+            ReplicaLostError: Ray Serve does not answer.
+        """
+        found = {}
+        with loses_replica():
+            for name, application in serve.status().applications.items():
+                model, _, index = name.rpartition(".")
+                if model != self._name or not index.isdigit():
+                    continue
+                states = [state for item in application.deployments.values() for state in item.replica_states]
+                with suppress(RayServeException):  # it is not deployed yet
+                    if int(index) not in self._found:
+                        self._found[int(index)] = RayReplica(serve.get_app_handle(name))
+                    found[int(index)] = FoundReplica(
+                        replica=self._found[int(index)],
+                        is_leaving=LEAVING in states,
+                        is_ending=application.status == "DELETING",
+                    )
+        self._found = {index: item.replica for index, item in found.items()}
+        return found
+
+    def stop(self, indices: Iterable[int]) -> None:
+        """Stop these replicas when they have answered what they have begun."""
+        for index in indices:
+            with suppress(RayError, RayServeException):
+                serve.delete(f"{self._name}.{index}", _blocking=False)
+
+
+def replica_deployment(
+    index: int, about: Mapping[str, Any], *, needs: Mapping[str, float], drain_s: float, num_remote: int = 0
+) -> serve.Application:
+    """A replica for Ray Serve.
+
+    Args:
+        needs: what Ray counts for it; "num_cpus" are cores of its own.
+        num_remote: ranks of its target on other machines, each with as many cores and one GPU if it has any.
+    """
+    share, gpus_each = int(needs["num_cpus"]), min(1.0, needs.get("num_gpus", 0))
+    bundles = [
+        {"CPU": share or 0.01, "GPU": needs.get("num_gpus", 0)},
+        *[{"CPU": share or 0.01, "GPU": gpus_each}] * num_remote,
+    ]
+    used = [{name: number for name, number in bundle.items() if number} for bundle in bundles]
+    group = {"placement_group_bundles": used, "placement_group_strategy": "SPREAD"} if num_remote else {}
+    deployment = serve.deployment(
+        Replica,
+        name=f"replica-{index}",
+        num_replicas=1,
+        max_ongoing_requests=MAX_ONGOING,
+        ray_actor_options={**needs, "runtime_env": {"env_vars": OF_REPLICAS}},
+        health_check_period_s=HEALTH_EVERY_S,
+        graceful_shutdown_timeout_s=drain_s,
+        logging_config=FEW_LINES,
+        **group,
     )
+    name = deployment.name
+    return deployment.bind(**about, name=name, share=share, num_remote=num_remote, gpus_each=gpus_each)
+
+
+def open_ray(address: str | None, *, folder: str) -> None:
+    """Start Ray on this machine, or join a cluster.
+
+    Args:
+        address: of a running cluster, which this machine belongs to; None: of this machine alone.
+        folder: for the sockets and logs of Ray on this machine.
+
+    Raises:
+        ConfigError: the cluster cannot be joined.
+    """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    serve.start(proxy_location="Disabled", logging_config=FEW_LINES)
-    num_gpus = ray.cluster_resources().get("GPU", 0.0) if uses_gpus else 0.0
-    options = {"num_cpus": 0, "num_gpus": gpu_share(num_gpus, num_replicas)}
-    targets = []
-    for index, cores in enumerate(cores_of(own_cores(), num_replicas)):
-        deployment = serve.deployment(
-            Replica,
-            name=f"replica-{index}",
-            num_replicas=1,
-            max_ongoing_requests=MAX_ONGOING,
-            ray_actor_options=options,
-            health_check_period_s=HEALTH_EVERY_S,
-            logging_config=FEW_LINES,
+    if address is None:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=folder,
+            object_store_memory=OBJECT_STORE_BYTES,
+            logging_level=logging.ERROR,
         )
-        targets.append(serve.RunTarget(deployment.bind(**about, cores=cores), name=deployment.name, route_prefix=None))
-    return [RayReplica(handle) for handle in serve.run_many(targets, wait_for_applications_running=False)]
+        return
+    try:
+        ray.init(address=address, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ConfigError(
+            f"ray_address {address} cannot be joined from this machine ({error}): start Ray here first, "
+            "ray start --address=HOST:PORT, with the same versions of Python and Ray"
+        ) from error
 
 
-def stop_cluster() -> None:
-    """Stop Ray and all its processes; does nothing if it is not running."""
+def close_ray() -> None:
+    """Leave the cluster; Ray of this machine alone ends with all its processes. Does nothing if it is not running."""
     ray.shutdown()

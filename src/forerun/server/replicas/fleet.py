@@ -1,51 +1,51 @@
-"""The replicas: starting, monitoring and choosing one per request."""
+"""The replicas as a front sees them: starting, finding, monitoring and choosing one per request."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
+import forerun
+from forerun.core.config import EngineConfig
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
 from forerun.server.replicas.homes import Homes
+from forerun.server.replicas.link import Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
-from forerun.server.replicas.replica import ReplicaReport
-from forerun.server.work.engine_thread import MakeEngine
+from forerun.server.replicas.replica import OpenEngine, ReplicaReport
+from forerun.server.replicas.scaling import Scaling
+from forerun.server.work.service import short_name_of
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
-    from forerun.server.replicas.cluster import RayReplica
+    from forerun.server.replicas.cluster import Cluster, FoundReplica
 
 logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 ASK_EVERY_S: Final = 1.0
-PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes milliseconds
 SIGNALS_EVERY_S: Final = 0.05
-HIDDEN_KEY: Final = "known to the front process only"  # replicas only need to know that there is a key
+HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
 
 
-class Link:
-    """One replica as seen from the front process."""
-
-    def __init__(self, replica: "RayReplica") -> None:
-        self.replica = replica
-        self.is_ready = False
-        self.lost: dict[object, Callable[[], None]] = {}  # a callback per open request, for when the replica is lost
-
-    def lose(self) -> None:
-        """Send it no more requests, and end its open ones."""
-        self.is_ready = False
-        for tell in list(self.lost.values()):
-            tell()
+def about_replicas(
+    config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
+) -> dict[str, Any]:
+    """Keyword arguments for every `Replica`."""
+    hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
+    return {
+        "config": hidden, "open_engine": open_engine, "target": engine_config.target, "drafter_name": drafter_name,
+        "version": forerun.__version__,
+    }  # fmt: skip
 
 
 class Fleet:
     """All replicas of a server. Use it in the event loop's thread only.
 
     Args:
+        open_engine: opens the engine in a replica's process.
         uses_gpus: the engines may run on GPUs, which the replicas share.
         keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
             aborts the process.
@@ -56,53 +56,73 @@ class Fleet:
     def __init__(
         self,
         config: ServerConfig,
-        make_engine: MakeEngine,
+        open_engine: OpenEngine,
+        engine_config: EngineConfig,
         *,
-        target: str,
         drafter_name: str,
-        uses_gpus: bool,
         keep_signals: Callable[[], None],
         on_ready: Callable[[], None],
         on_end: Callable[[BaseException], None],
     ) -> None:
-        self.config = config
-        hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
-        self._about = {"config": hidden, "make_engine": make_engine, "target": target, "drafter_name": drafter_name}
-        self._keep_signals, self._uses_gpus, self._on_ready, self._on_end = keep_signals, uses_gpus, on_ready, on_end
-        self._homes, self._links, self._tasks = Homes(), dict[int, Link](), list[asyncio.Task[None]]()
+        self.config, self._engine_config = config, engine_config
+        self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
+        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
+        self.front = uuid4().hex  # its name for the replicas
+        self._homes = Homes(are_shared=config.ray_address is not None)
+        self._links, self._tasks = dict[int, Link](), list[asyncio.Task[None]]()
         self._folder = TemporaryDirectory(prefix="forerun-", ignore_cleanup_errors=True)
+        self._cluster: Cluster | None = None
         self.is_over = False
 
     def begin(self) -> None:
-        """Start the replicas."""
+        """Start the replicas, or find those that run."""
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
-        """Stop the replicas and Ray, and remove its folder."""
+        """Stop the replicas, unless other fronts use them, and leave Ray."""
         for task in self._tasks[1:]:
             task.cancel()
         await self._tasks[0]  # Ray cannot be interrupted while it starts
-        await answered(asyncio.gather(*(link.replica.end() for link in self._links.values() if link.is_ready)))
-        await asyncio.to_thread(self._stop)
+        ready = [link.replica for link in self._links.values() if link.is_ready]
+        for link in self._links.values():
+            link.end()
+        left = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in ready))
+        if not self.config.is_front and not any(left):
+            await answered(asyncio.gather(*(replica.end() for replica in ready)))
+            if self._cluster is not None and self.config.ray_address is not None:
+                await asyncio.to_thread(self._cluster.stop, list(self._links))
+        await asyncio.to_thread(self._leave)
         self._folder.cleanup()
 
     @property
     def num_ready(self) -> int:
         return sum(link.is_ready for link in self._links.values())
 
+    @property
+    def num_replicas(self) -> int:
+        """The replicas that there are or should be."""
+        return len(self._links) if self.config.is_front else max(len(self._links), self.config.num_replicas)
+
     @contextmanager
-    def visit(self, session: str, *, on_lost: Callable[[], None]) -> Iterator[Link]:
+    def visit(self, session: str, *, on_lost: Callable[[], None], but: Link | None = None) -> Iterator[Link]:
         """The replica that answers this conversation. Within the block the request counts as open on that replica.
 
         Args:
             on_lost: called if the replica is lost.
+            but: the replica that was lost last; perhaps its whole machine is lost.
 
         Raises:
             ApiError: no replica is ready.
         """
-        num_open = {index: len(link.lost) for index, link in self._links.items() if link.is_ready}
-        if not num_open:
+        ready = {index: link for index, link in self._links.items() if link.is_ready}
+        if not ready:
             raise loading()
+        others = {index: link for index, link in ready.items() if link is not but}
+        if but is not None and (elsewhere := {i: link for i, link in others.items() if link.machine != but.machine}):
+            others = elsewhere
+        others = others or ready
+        staying = {index: link for index, link in others.items() if not link.is_leaving} or others
+        num_open = {index: link.num_open for index, link in staying.items()}
         link, visitor = self._links[self._homes.choose(session, num_open)], object()
         link.lost[visitor] = on_lost
         try:
@@ -110,17 +130,24 @@ class Fleet:
         finally:
             del link.lost[visitor]
 
-    async def pages(self) -> Mapping[int, str | None]:
-        """The metrics page of every replica; None for one that does not answer."""
+    async def some_ready(self) -> None:
+        """Wait until a replica is ready, at most as long as a request may take."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.max_request_s):
+                while not self.num_ready:
+                    await asyncio.sleep(ASK_EVERY_S / 4)
+
+    async def pages(self) -> Mapping[tuple[str, ...], str | None]:
+        """The metrics page of every replica, by its index and machine; None for one that does not answer."""
 
         async def page(link: Link) -> str | None:
             return await answered(link.replica.metrics()) if link.is_ready else None
 
-        links = dict(self._links)
-        return dict(zip(links, await asyncio.gather(*map(page, links.values())), strict=True))
+        places = {(str(index), link.machine): link for index, link in self._links.items()}
+        return dict(zip(places, await asyncio.gather(*map(page, places.values())), strict=True))
 
     async def _start(self) -> None:
-        starting = asyncio.create_task(asyncio.to_thread(self._start_cluster))
+        starting = asyncio.create_task(asyncio.to_thread(self._join))
         while not starting.done():
             await asyncio.wait([starting], timeout=SIGNALS_EVERY_S)
             self._keep_signals()
@@ -128,62 +155,105 @@ class Fleet:
         if error is not None:
             self._fail(error)
             return
-        for index, replica in enumerate(starting.result()):
-            self._links[index] = Link(replica)
-            self._tasks.append(asyncio.create_task(self._watch(index, self._links[index])))
+        self._cluster = starting.result()
+        self._tasks.append(asyncio.create_task(self._look(self._cluster)))
 
-    def _start_cluster(self) -> "Sequence[RayReplica]":
-        """Start Ray and the replicas. This takes seconds, so it runs in its own thread."""
-        from forerun.server.replicas.cluster import start_cluster
+    def _join(self) -> "Cluster":
+        """Start or join Ray, and start the replicas. This takes seconds, so it runs in its own thread."""
+        from forerun.server.replicas.cluster import Cluster, open_ray
 
-        return start_cluster(
+        config, engine = self.config, self._engine_config
+        open_ray(config.ray_address, folder=self._folder.name)
+        cluster = Cluster(
+            config.model_name or short_name_of(engine.target),
             self._about,
-            num_replicas=self.config.num_replicas,
-            uses_gpus=self._uses_gpus,
-            folder=self._folder.name,
+            max_replicas=config.max_replicas or config.num_replicas,
+            num_ranks=engine.target_ranks - engine.remote_ranks,
+            num_remote=engine.remote_ranks if config.ray_address is not None else 0,
+            num_threads=engine.num_threads if config.ray_address is not None else None,
+            uses_gpus=engine.device.startswith(("auto", "cuda")),
+            drain_s=config.drain_s,
         )
+        if not config.is_front:
+            cluster.start(range(config.num_replicas))
+        return cluster
 
-    def _stop(self) -> None:
-        from forerun.server.replicas.cluster import stop_cluster
+    def _leave(self) -> None:
+        from forerun.server.replicas.cluster import close_ray
 
-        stop_cluster()
+        close_ray()
+
+    async def _look(self, cluster: "Cluster") -> None:
+        """Follow which replicas there are, and whether more or fewer are needed."""
+        scaling = Scaling(self.config.num_replicas, self.config.max_replicas)
+        while True:
+            with suppress(ReplicaLostError):  # Ray Serve's own process is restarted
+                self._know(await asyncio.to_thread(cluster.find))
+            if not self.config.is_front:
+                await self._scale(cluster, scaling)
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _scale(self, cluster: "Cluster", scaling: Scaling) -> None:
+        """Start or end a replica if more or fewer are needed."""
+        staying = {index: link for index, link in self._links.items() if not link.is_ended}
+        num_open = {index: link.num_open for index, link in staying.items() if link.is_ready}
+        wanted = scaling.wanted(num_open, num_all=len(staying))
+        if wanted > len(staying):
+            index = next(index for index in range(wanted) if index not in staying)
+            logger.info("requests wait: replica %d is started", index)
+            await asyncio.to_thread(cluster.start, [index])
+        if wanted < len(staying):
+            logger.info("replica %d is not needed and ends", max(staying))
+            await asyncio.to_thread(cluster.stop, [max(staying)])
+
+    def _know(self, found: Mapping[int, "FoundReplica"]) -> None:
+        """Process which replicas there are."""
+        for index in [index for index in self._links if index not in found]:
+            self._links.pop(index).end()
+        for index, item in found.items():
+            if index not in self._links or (self._links[index].is_ended and not item.is_ending):
+                link = self._links[index] = Link(item.replica)
+                link.watch = asyncio.create_task(self._watch(index, link))
+            link = self._links[index]
+            link.is_leaving = item.is_leaving
+            if item.is_ending:
+                link.end()
 
     async def _watch(self, index: int, link: Link) -> None:
         """Poll a replica's state."""
         try:
             while True:
-                self._note(index, link, await answered(link.replica.report()))
+                self._note(index, link, await answered(link.replica.report(self.front, forerun.__version__)))
                 await asyncio.sleep(ASK_EVERY_S)
         except NoReplicaError as error:
             link.lose()
+            link.failure = error
             self._fail(error)
 
     def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
         """Process a replica's report; None if it did not answer."""
-        if report is not None and report.failure is not None:
-            self._fail(report.failure)
         is_ready, is_first = report is not None and report.is_ready, self.num_ready == 0
         if link.is_ready and not is_ready:
-            logger.warning("replica %d does not answer and is restarted", index)
+            logger.warning("replica %d%s does not answer and is restarted", index, self._place(link))
             link.lose()
+        if report is not None:
+            link.machine, link.num_others = report.machine, report.num_others
+            if report.failure is not None:
+                link.failure = report.failure
+                self._fail(report.failure)
         if is_ready and not link.is_ready:
-            logger.info("replica %d is ready", index)
-            link.is_ready = True
+            logger.info("replica %d%s is ready", index, self._place(link))
+            link.is_ready, link.failure = True, None
             if is_first:
                 self._on_ready()
 
+    def _place(self, link: Link) -> str:
+        return "" if self.config.ray_address is None else f" on {link.machine}"
+
     def _fail(self, error: BaseException) -> None:
-        """A replica could not be opened. While no replica is ready, this ends the server."""
-        if self.num_ready > 0:
+        """A replica could not be opened. If all could not, this ends the server."""
+        if any(link.failure is None for link in self._links.values()):
             logger.error("a replica could not be opened: %s", error)
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
-
-
-async def answered(answer: Awaitable[Answer]) -> Answer | None:
-    """A replica's answer; None if the replica is lost, or does not answer in time."""
-    with suppress(ReplicaLostError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
-            return await answer
-    return None

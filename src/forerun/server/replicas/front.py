@@ -5,44 +5,46 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from forerun.core.config import EngineConfig
 from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import url_of
 from forerun.server.merged_metrics import merged
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.forwarding import Forwarder
+from forerun.server.replicas.replica import OpenEngine
 from forerun.server.routes.health import LOADING, unavailable
 from forerun.server.routes.page import page_router
 from forerun.server.run import server_of
-from forerun.server.work.engine_thread import MakeEngine
+
+PLACE: Final = ("replica", "machine")
 
 
 def serve_replicas(
     config: ServerConfig,
     listener: socket.socket,
-    make_engine: MakeEngine,
+    open_engine: OpenEngine,
+    engine_config: EngineConfig,
     *,
-    target: str,
     drafter_name: str,
-    uses_gpus: bool,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives or no replica can be opened; see `run.serve`.
 
     Args:
-        make_engine: opens an engine in a replica's process; must be picklable.
-        uses_gpus: the engines may run on GPUs.
+        open_engine: opens an engine of this config in a replica's process; must be picklable.
 
     Raises:
         the error that kept the replicas from opening.
     """
     make_fleet = partial(
-        Fleet, config, make_engine, target=target, drafter_name=drafter_name, uses_gpus=uses_gpus,
+        Fleet, config, open_engine, engine_config, drafter_name=drafter_name,
         on_ready=lambda: on_ready(url_of(listener)),
     )  # fmt: skip
     failure = asyncio.run(run_front(config, listener, make_fleet))
@@ -97,12 +99,12 @@ def front_app(fleet: Fleet, forwarder: Forwarder) -> FastAPI:
     @app.get("/ready")
     async def show_readiness(request: Request) -> JSONResponse:
         state = "stopping" if forwarder.is_draining else "ready" if fleet.num_ready else "loading"
-        answer = {"status": state, "replicas": fleet.config.num_replicas, "replicas_ready": fleet.num_ready}
+        answer = {"status": state, "replicas": fleet.num_replicas, "replicas_ready": fleet.num_ready}
         return JSONResponse(answer, status_code=200 if state == "ready" else 503)
 
     @app.get("/metrics")
     async def show_metrics(request: Request) -> Response:
-        return Response(merged(await fleet.pages()), media_type=CONTENT_TYPE_LATEST)
+        return Response(merged(await fleet.pages(), labels=PLACE), media_type=CONTENT_TYPE_LATEST)
 
     app.include_router(page_router())
     app.mount("", forwarder)

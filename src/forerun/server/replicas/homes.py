@@ -12,14 +12,20 @@ MAX_BEHIND: Final = 2  # a conversation moves once its replica has this many mor
 class Homes:
     """The replica of every conversation.
 
-    A new conversation is in no replica's cache, so it goes to the least busy one. Choosing by a hash of its name alone
-    would often put two conversations on one replica while another is idle. The hash decides only between equally busy
-    replicas, and so a conversation that was dropped from this table usually gets the same replica again (rendezvous
-    hashing, Thaler and Ravishankar, 1996).
+    A conversation that a lone front does not know is in no replica's cache, so it goes to the least busy one. Choosing
+    by a hash of its name alone would often put two conversations on one replica while another is idle. The hash decides
+    only between equally busy replicas, and so a conversation that was dropped from this table usually gets the same
+    replica again (rendezvous hashing, Thaler and Ravishankar, 1996).
+
+    Beside other fronts, an unknown conversation may be known to them, so the hash alone chooses its replica.
+
+    Args:
+        are_shared: other fronts may use the replicas.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_shared: bool = False) -> None:
         self._homes: OrderedDict[str, int] = OrderedDict()
+        self._are_shared = are_shared
 
     def choose(self, session: str, num_open: Mapping[int, int]) -> int:
         """The replica for a conversation's next request, which is remembered for later ones.
@@ -29,6 +35,8 @@ class Homes:
         """
         least = min(num_open.values())
         home = self._homes.get(session)
+        if home is None and self._are_shared:
+            home = by_hash(session, num_open)
         if home is None or num_open.get(home, least + MAX_BEHIND) >= least + MAX_BEHIND:
             home = by_hash(session, [index for index, number in num_open.items() if number == least])
         self._homes[session] = home

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -10,12 +11,19 @@ from forerun.core.errors import ForerunError
 from forerun.server.guard.gate import Message, Receive, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import protocol_at
+from forerun.server.work.continuing import SENT, Continuing
+from forerun.server.work.job import Mark
 
 EVENTS: Final = b"text/event-stream"
+OK: Final = 200
 
 
 class ReplicaLostError(ForerunError):
     """A replica's process has ended or no longer answers."""
+
+
+class ReplicaSilentError(ReplicaLostError):
+    """A replica no longer answers, perhaps since its machine is lost; no request can be the cause."""
 
 
 class NoReplicaError(ForerunError):
@@ -23,10 +31,12 @@ class NoReplicaError(ForerunError):
 
 
 class AnswerEnd(Enum):
-    """Why an answer ends: it is complete, the replica is lost, the client is gone, or the server shuts down."""
+    """Why an answer ends: it is complete, the replica is lost or does not answer, the client is gone, or the server
+    shuts down."""
 
     OVER = "over"
     LOST = "lost"
+    SILENT = "silent"
     GONE = "gone"
     SHUTDOWN = "shutdown"
 
@@ -37,17 +47,30 @@ Item: TypeAlias = Message | AnswerEnd
 class Relay:
     """Passes one answer from a replica to the client.
 
+    If the replica is lost within a stream that may be continued, another replica's answer to the same request goes on
+    with it: see `forerun.server.work.continuing`.
+
     Args:
         path: of the request; its protocol has its own format for errors.
         max_unread: how many messages the client may fall behind before its connection is closed.
         abort: closes the client's connection.
+        continuing: of an answer that may be continued.
     """
 
-    def __init__(self, send: Send, *, path: str, max_unread: int, abort: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        *,
+        path: str,
+        max_unread: int,
+        abort: Callable[[], object],
+        continuing: Continuing | None = None,
+    ) -> None:
         self._send, self._max_unread, self._abort = send, max_unread, abort
         self._protocol = protocol_at(path)
         self._items: asyncio.Queue[Item] = asyncio.Queue()
-        self._is_begun = self._is_stream = False
+        self.is_begun = self._is_stream = False
+        self.continuing = continuing
 
     def put(self, item: Item) -> None:
         """Add a message for the client, or the reason for the end."""
@@ -56,17 +79,18 @@ class Relay:
             self._abort()
 
     def lose(self) -> None:
-        """The replica is lost."""
-        self.put(AnswerEnd.LOST)
+        """The replica does not answer."""
+        self.put(AnswerEnd.SILENT)
 
     async def run(self, messages: AsyncIterator[Message], receive: Receive, request_id: str) -> None:
         """Pass on the answer until it ends.
 
         Raises:
-            ReplicaLostError: the replica was lost before the answer began.
+            ReplicaLostError: the replica was lost before the answer began, or within one that may be continued.
         """
+        self._items = asyncio.Queue()
         tasks = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._watch(receive))]
-        tasks[0].add_done_callback(lambda _: self.lose())  # has no effect after the answer's end
+        tasks[0].add_done_callback(lambda _: self.put(AnswerEnd.LOST))  # has no effect after the answer's end
         try:
             while not isinstance(item := await self._items.get(), AnswerEnd):
                 await self._hand_back(item)
@@ -78,17 +102,34 @@ class Relay:
 
     async def _hand_back(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if self.is_begun:
+                if message["status"] != OK:
+                    raise ReplicaLostError("the replica that was to go on with an answer refuses it")
+                return
             kinds = [value for name, value in message["headers"] if name == b"content-type"]
-            self._is_begun, self._is_stream = True, any(kind.startswith(EVENTS) for kind in kinds)
+            self.is_begun, self._is_stream = True, any(kind.startswith(EVENTS) for kind in kinds)
+        sent = message.pop(SENT, ())
         await self._send(message)
+        if self.continuing is not None:
+            self.continuing = replace(self.continuing, sent=(*self.continuing.sent, *sent))
 
     async def _finish(self, turn: AnswerEnd, request_id: str) -> None:
         """Report why the answer ends early. An answer that is no stream is cut off, so nobody takes it for complete."""
         if turn in (AnswerEnd.OVER, AnswerEnd.GONE):
             return
+        if self.continuing is not None and self.continuing.sent[-1:] == (Mark.OVER,):
+            await self._send({"type": "http.response.body", "body": b""})
+            return
         error = stopping() if turn is AnswerEnd.SHUTDOWN else lost()
-        if not self._is_begun:
-            raise ReplicaLostError(error.message) if turn is AnswerEnd.LOST else error
+        is_lost = turn in (AnswerEnd.LOST, AnswerEnd.SILENT)
+        if is_lost and (not self.is_begun or (self._is_stream and self.continuing is not None)):
+            raise (ReplicaLostError if turn is AnswerEnd.LOST else ReplicaSilentError)(error.message)
+        await self.fail(error, request_id)
+
+    async def fail(self, error: ApiError, request_id: str) -> None:
+        """End the answer with an error."""
+        if not self.is_begun:
+            raise error
         if self._is_stream:
             body = self._protocol.error_event(error, request_id)
             await self._send({"type": "http.response.body", "body": body})

@@ -2,22 +2,44 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol
 
-from forerun.core.errors import ForerunError
+import forerun
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.gate import Message, Scope
-from forerun.server.work.engine_thread import EngineState, MakeEngine
+from forerun.server.replicas.shares import claimed_cores, threads_of
+from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
+
+if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread
+    from forerun.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 GONE: Final[Message] = {"type": "http.disconnect"}
+LOST_AFTER_S: Final = 15.0  # without a question of a front, which asks every second
+
+
+class OpenEngine(Protocol):
+    """Opens an engine with so many threads, unless its own settings name a number.
+
+    Args:
+        ranks_at: address and key file for ranks of other machines.
+    """
+
+    def __call__(
+        self, *, num_threads: int | None, ranks_at: tuple[str, str] | None
+    ) -> AbstractContextManager["Engine"]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +48,110 @@ class ReplicaReport:
 
     Args:
         is_ready: its model is loaded and its last pass succeeded.
-        failure: why it could not open its engine.
+        failure: why it could not open its engine, or does not answer this front.
+        machine: the name of its machine.
+        num_others: requests of other fronts, running or waiting.
     """
 
     is_ready: bool
     failure: ForerunError | None
+    machine: str
+    num_others: int
 
 
 class Replica:
     """A service and its routes, in its own process with one event loop.
 
     Args:
-        cores: cores that its threads may use; empty for all.
+        open_engine: must be picklable.
+        version: of the front that starts it.
+        name: for users.
+        share: cores that it may have for itself; 0: it shares all cores with others.
+        num_remote: ranks of its target on other machines.
+        gpus_each: of each of these.
     """
 
     def __init__(
-        self, config: ServerConfig, make_engine: MakeEngine, *, target: str, drafter_name: str, cores: Sequence[int]
+        self,
+        config: ServerConfig,
+        open_engine: OpenEngine,
+        *,
+        target: str,
+        drafter_name: str,
+        version: str,
+        name: str,
+        share: int,
+        num_remote: int = 0,
+        gpus_each: float = 0,
     ) -> None:
         self._opening: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        ranks_at = None
+        if num_remote and version == forerun.__version__:
+            from forerun.server.replicas.ranks import start_remote_ranks  # imports Ray
+
+            self._ranks = start_remote_ranks(target, num_remote, share=share, num_gpus=gpus_each)
+            ranks_at = (self._ranks.address, self._ranks.key_file)
         self._service = Service(
-            config, make_engine, target=target, drafter_name=drafter_name, on_end=self._settle, on_ready=self._settle
-        )
+            config, partial(open_engine, num_threads=threads_of(share), ranks_at=ranks_at), target=target,
+            drafter_name=drafter_name, on_end=self._settle, on_ready=self._settle,
+        )  # fmt: skip
+        self._machine = machine_name()
+        self._name = f"{name} on {self._machine}"
         self._routes = make_routes(ServedModels([self._service]))
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_reported = False
-        run_on(cores, self._service.begin)
+        self._fronts: dict[str, float] = {}  # when each has asked last
+        self._open: defaultdict[str, set[asyncio.Event]] = defaultdict(set)  # the requests of each front
+        if version == forerun.__version__:
+            run_on(claimed_cores(share), self._service.begin)
+        else:
+            self._settle(self._foreign(version))
+
+    def _foreign(self, version: str) -> ForerunError:
+        return ConfigError(
+            f"{self._name} has forerun {forerun.__version__}, and this front forerun {version}: install the same "
+            "version on all machines"
+        )
 
     def _settle(self, error: BaseException | None = None) -> None:
         if not self._opening.done():
             self._opening.set_result(error)
 
-    async def report(self) -> ReplicaReport:
-        """The replica's state. Waits until the engine is open or has failed to open."""
+    async def report(self, front: str, version: str) -> ReplicaReport:
+        """The replica's state. Waits until the engine is open or has failed to open.
+
+        Args:
+            front: a name of its own for the front that asks.
+            version: of the front.
+        """
+        self._note(front)
         error = await self._opening
         self._was_reported = True
         failure = error if isinstance(error, ForerunError) else None
-        return ReplicaReport(is_ready=self._service.is_ready, failure=failure)
+        if failure is not None and self._machine not in str(failure):
+            failure.args = (f"{self._name}: {failure}",)
+        if version != forerun.__version__:
+            failure = self._foreign(version)
+        return ReplicaReport(
+            is_ready=failure is None and self._service.is_ready,
+            failure=failure,
+            machine=self._machine,
+            num_others=sum(len(requests) for name, requests in self._open.items() if name != front),
+        )
+
+    def _note(self, front: str) -> None:
+        """A front has asked. The requests of a front that asks no more have no reader."""
+        now_s = monotonic()
+        self._fronts[front] = now_s
+        for lost in [name for name, asked_s in self._fronts.items() if now_s - asked_s > LOST_AFTER_S]:
+            del self._fronts[lost]
+            for is_gone in self._open.pop(lost, ()):
+                is_gone.set()
+
+    async def leave(self, front: str) -> int:
+        """A front ends. Returns how many others use this replica."""
+        self._fronts.pop(front, None)
+        return len(self._fronts)
 
     async def metrics(self) -> str:
         """The replica's Prometheus metrics."""
@@ -85,8 +175,10 @@ class Replica:
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
         """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone."""
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
-        is_gone = asyncio.Event()
+        is_gone, others = asyncio.Event(), self._open[scope["state"]["front"]]
+        scope["state"]["replica"] = self._name
         task = asyncio.create_task(self._play(scope, body, sent, is_gone))
+        others.add(is_gone)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -94,6 +186,7 @@ class Replica:
                 yield message
         finally:
             is_gone.set()
+            others.discard(is_gone)
 
     async def _play(
         self, scope: Scope, body: bytes, sent: asyncio.Queue[Message | None], is_gone: asyncio.Event
@@ -115,3 +208,12 @@ class Replica:
             logger.exception("request %s failed", scope["state"]["request_id"])
         finally:
             sent.put_nowait(None)
+
+
+def machine_name() -> str:
+    """The name of the machine of this process: the one that Ray was given, else its host name."""
+    import ray  # takes seconds, and fronts import this module before they listen
+
+    own = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == own)
+    return str(node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"])

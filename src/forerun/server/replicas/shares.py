@@ -1,24 +1,69 @@
-"""Divides a machine's cores and GPUs among replicas."""
+"""Divides the cores and GPUs of machines among replicas."""
 
+import os
+import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 
+from forerun.core.locks import lock
 from forerun.runtime.affinity import own_cores, usable_cores
 
 
+def cores_each(num_cores: Sequence[float], num_replicas: int) -> int:
+    """Cores per replica, the most with which all replicas fit on the machines; 0 if there are fewer cores than
+    replicas, which then share all cores.
+
+    Args:
+        num_cores: of each machine.
+    """
+    for share in range(int(max(num_cores, default=0)), 0, -1):
+        if sum(int(number) // share for number in num_cores) >= num_replicas:
+            return share
+    return 0
+
+
 def cores_of(cores: Sequence[int], num_replicas: int) -> list[list[int]]:
-    """Adjacent cores for each replica; empty lists if there are fewer cores than replicas, so all share all cores."""
-    if len(cores) < num_replicas:
-        return [[] for _ in range(num_replicas)]
+    """Adjacent cores for each replica of a machine."""
     bounds = [number * len(cores) // num_replicas for number in range(num_replicas + 1)]
     return [list(cores[low:high]) for low, high in pairwise(bounds)]
 
 
-def threads_of(num_replicas: int) -> int | None:
-    """Threads per replica if a container's CPU limit is below the number of visible cores, else None."""
-    num_usable = usable_cores()
-    return None if num_usable >= len(own_cores()) else max(1, num_usable // num_replicas)
+def claimed_cores(share: int, folder: Path | None = None) -> list[int]:
+    """Cores of this machine that no other replica has, at least so many; this process keeps them until it ends.
+
+    Empty if the share is 0, if all cores are taken, or under a CPU quota, which counts time and no cores.
+
+    Args:
+        folder: of the locks, by which the replicas of a machine know of each other.
+    """
+    cores = own_cores()
+    if not 1 <= share <= len(cores) or usable_cores() < len(cores):
+        return []
+    folder = folder or Path(tempfile.gettempdir()) / f"forerun-cores-{os.getuid() if hasattr(os, 'getuid') else ''}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return next((part for part in cores_of(cores, len(cores) // share) if _claims(folder, part)), [])
+
+
+def _claims(folder: Path, cores: Sequence[int]) -> bool:
+    """Lock all of these cores, or none."""
+    held = []
+    try:
+        for core in cores:
+            held.append(os.open(folder / str(core), os.O_RDWR | os.O_CREAT, 0o600))
+            lock(held[-1])
+    except BlockingIOError:
+        for descriptor in held:
+            os.close(descriptor)
+        return False
+    return True
+
+
+def threads_of(share: int) -> int | None:
+    """Threads of a replica with so many cores if a container's CPU limit is below the number of visible cores, else
+    None."""
+    return None if usable_cores() >= len(own_cores()) else max(1, share)
 
 
 def gpu_share(num_gpus: float, num_replicas: int) -> float:

@@ -2,20 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from time import time
+from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.guard.connection import ABORT
-from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter
+from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.unsupported import ignored_header
 from forerun.server.protocols.usage import FINISH
 from forerun.server.routes.orders import orders_for
-from forerun.server.routes.streaming import ClientWatch, EventStream
+from forerun.server.routes.streaming import ClientWatch, EventStream, Note
 from forerun.server.routes.strict_route import owner_of, service_of
+from forerun.server.work.continuing import CONTINUING, SENT, Continuing, SameText, Sent, sent_of
 from forerun.server.work.job import Event, Job, Mark
 from forerun.server.work.prompts import ReadPrompts
 
@@ -31,17 +34,28 @@ class Answering:
 
     def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
         self._request, self._asked, self._service = request, asked, service_of(request)
-        self._orders = orders_for(request, asked, read)
+        self._continuing: Continuing | None = request.scope["state"].get(CONTINUING)
+        self._num_again = 0 if self._continuing is None else len(self._continuing.sent)  # events that are sent already
+        self._sent: list[Sent] = []  # with the next message
+        self._has_failed = False
+        self._orders = orders_for(request, asked, read, self._continuing)
         self._headers = ignored_header([*asked.ignored, *read.ignored])
         tokenizer, details = self._service.engine.tokenizer, asked.reporting.details
         echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
+        key = uuid4().hex if self._continuing is None else self._continuing.key
         self._answer = Answer(
+            key=key,
+            created_s=int(time()) if self._continuing is None else self._continuing.created_s,
             asked=asked,
             request_id=request.scope["state"]["request_id"],
             model=asked.model or self._service.model_name,
-            choices=[AnswerChoice(tokenizer, read.make_parser(), echo=echo, has_details=details) for echo in echoes],
+            choices=[
+                AnswerChoice(tokenizer, read.make_parser(id_maker(f"{key} {index}")), echo=echo, has_details=details)
+                for index, echo in enumerate(echoes)
+            ],
             num_prompt_tokens=sum(map(len, read.ids)),
             drafter=asked.drafter or self._service.drafter_name,
+            replica=request.scope["state"].get("replica", ""),
         )
         self._writer = make_writer(self._answer)
 
@@ -53,8 +67,10 @@ class Answering:
         try:
             if self._asked.streams:
                 events = self._pinged(job)
+                if self._continuing is not None:
+                    events = SameText(self._continuing.sent).events(events)
                 first = await self._first_of(events)
-                return EventStream(self._stream(job, first, events), watch, self._headers)
+                return EventStream(self._stream(job, first, events), watch, self._headers, self._note)
             answer = await self._whole(job)
         except BaseException:
             watch.end()
@@ -95,17 +111,33 @@ class Answering:
     async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         if first is None:
             return
-        yield self._writer.begin() + self._event(first)
+        pieces = self._unsent(first, self._writer.begin() + self._event(first))
+        if pieces:
+            yield pieces
         pieces = b""  # events that arrived together are sent together
         async for event in events:
-            pieces += self._event(event)
+            pieces += self._unsent(event, self._event(event))
             if pieces and not job.has_unread:
                 yield pieces
                 pieces = b""
-        if job.early_end is None and job.error is None:
+        if job.early_end is None and not self._has_failed:
             pieces += self._writer.close()
+            self._sent.append(Mark.OVER)
         if pieces:
             yield pieces
+
+    def _unsent(self, event: Event, written: bytes) -> bytes:
+        """What is written for an event, unless it was sent before this replica went on with the answer."""
+        if self._num_again and not isinstance(event[1], ApiError):
+            self._num_again -= 1
+            return b""
+        self._sent.append(sent_of(event))
+        return written
+
+    def _note(self) -> Note:
+        """What the next message shows, for whoever may let another replica go on with the answer."""
+        sent, self._sent = self._sent, []
+        return {} if self._continuing is None else {SENT: sent}
 
     def _event(self, event: Event) -> bytes:
         """A job's event as bytes to send; may be empty."""
@@ -117,6 +149,7 @@ class Answering:
                 self._finish(index, happening)
                 return self._writer.end(index)
             case ApiError():
+                self._has_failed = True
                 return self._writer.fail(happening)
             case Mark.PING:
                 return self._writer.wait()

@@ -10,6 +10,7 @@ from forerun.core.seeds import seed_of_text
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import invalid
 from forerun.server.routes.strict_route import owner_of, service_of
+from forerun.server.work.continuing import Continuing
 from forerun.server.work.job import Order
 from forerun.server.work.prompts import ReadPrompts
 from forerun.server.work.service import Service
@@ -17,8 +18,11 @@ from forerun.server.work.service import Service
 MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts must be at most {}."
 
 
-def orders_for(request: Request, asked: Asked, read: ReadPrompts) -> list[Order]:
+def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Continuing | None = None) -> list[Order]:
     """Orders for all texts of a request; those of one prompt are adjacent.
+
+    Args:
+        continuing: what was sent of the answer is its prediction, so it is soon written again.
 
     Raises:
         ApiError: a prompt or a token id in another field is invalid, or there are too many texts.
@@ -31,20 +35,21 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts) -> list[Order]
     for name in ("logit_bias", "stop_token_ids"):
         reader.require_vocabulary(tuple(asked.sampling.get(name, ())), param=name)
     drafter = named_drafter(asked, service)
-    orders = []
+    sent_ids = {} if continuing is None else continuing.sent_ids()
+    orders: list[Order] = []
     for prompt_ids in read.ids:
         reader.require_prompt(prompt_ids, param=asked.param)
         room = engine.max_length - len(prompt_ids)
         limit = room if asked.limit is None else max(1, min(asked.limit, room))
         params = settings_of(asked, read, engine.default_sampling, max_new_tokens=limit)
-        seed = params.seed
+        seed = continuing.seed if params.seed is None and continuing is not None else params.seed
         orders += [
             Order(
                 prompt_ids=prompt_ids,
                 # Each of several texts has its own seed.
                 params=params if seed is None else replace(params, seed=seed_of_text(seed, number)),
                 drafter=drafter,
-                prediction=read.prediction,
+                prediction=sent_ids.get(len(orders) + number) or read.prediction,
                 owner=owner_of(request),
                 shown_tokens=read.shown_tokens,
                 only_reads=asked.limit == 0,

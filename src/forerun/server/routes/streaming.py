@@ -1,7 +1,7 @@
 """An answer as a stream of events, and detection of a client that disconnects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ HEADERS: Final = {
     "x-accel-buffering": "no",  # makes nginx pass events on at once
 }
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Note = Mapping[str, Any]
 
 
 class ClientWatch:
@@ -42,18 +43,21 @@ class EventStream(Response):
     Args:
         events: the job's events as bytes.
         watch: ended with this response, which also ends the job.
+        note: further keys of the message with the last event.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:
+    def __init__(
+        self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str], note: Callable[[], Note]
+    ) -> None:
         super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
-        self._events, self._watch = events, watch
+        self._events, self._watch, self._note = events, watch, note
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                await send({"type": "http.response.body", "body": event, "more_body": True, **self._note()})
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._watch.end()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.answer import EventParser
+from forerun.server.protocols.answer import EventParser, MakeId
 from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
 from forerun.server.work.forms import answer_grammar
@@ -32,7 +32,7 @@ class ReadChat:
 
     Args:
         text: as formatted by the chat template.
-        make_parser: makes a parser of an answer's text.
+        make_parser: makes a parser of an answer's text, given what makes ids.
         grammar: what the answer must look like.
         shown_tokens: special tokens that the parser needs in the text.
         ignored: names of fields that the template does not use.
@@ -40,7 +40,7 @@ class ReadChat:
 
     ids: Sequence[int]
     text: str
-    make_parser: Callable[[], EventParser]
+    make_parser: Callable[[MakeId], EventParser]
     grammar: Grammar | None
     shown_tokens: Sequence[str]
     ignored: Sequence[str]
@@ -87,7 +87,9 @@ class ChatReader:
         return ReadChat(
             ids=self._tokenizer.encode_rendered(text),
             text=plain,
-            make_parser=lambda: OutputParser(traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools)),
+            make_parser=lambda make_id: OutputParser(
+                traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools), make_id=make_id
+            ),
             grammar=answer_grammar(traits, chat.tool_use, shape, prompt=plain, added=self._tokenizer.id_of_added),
             shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
             ignored=ignored,

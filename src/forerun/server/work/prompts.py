@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
-from forerun.server.protocols.answer import EventParser, PlainParser
+from forerun.server.protocols.answer import EventParser, MakeId, PlainParser
 from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.shapes import INVALID_GRAMMAR
@@ -36,7 +36,7 @@ class ReadPrompts:
     Args:
         ids: of each prompt.
         echoes: the texts of the prompts, if the answers begin with them; else empty.
-        make_parser: makes a parser of an answer's text.
+        make_parser: makes a parser of an answer's text, given what makes ids.
         grammar: what the answers must look like.
         shown_tokens: special tokens that the parser needs in the text.
         end_ids: tokens that end an answer, besides the model's own.
@@ -46,7 +46,7 @@ class ReadPrompts:
 
     ids: Sequence[Sequence[int]]
     echoes: Sequence[str] = ()
-    make_parser: Callable[[], EventParser] = PlainParser
+    make_parser: Callable[[MakeId], EventParser] = PlainParser
     grammar: Grammar | None = None
     shown_tokens: Sequence[str] = ()
     end_ids: Sequence[int] = ()

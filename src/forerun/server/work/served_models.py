@@ -239,7 +239,9 @@ class ServedModels:
         """Prometheus metrics; with several models each has a label with its name."""
         if not self.are_several:
             return self.first.metrics.page()
-        return merged({item.model_name: page_of(item) for item in self.services}, label="model", is_one_process=True)
+        return merged(
+            {(item.model_name,): page_of(item) for item in self.services}, labels=("model",), is_one_process=True
+        )
 
 
 def page_of(service: Service) -> str:

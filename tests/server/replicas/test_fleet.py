@@ -1,0 +1,121 @@
+"""What a front and a replica know of each other, without Ray between them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+import forerun
+from forerun.cli.engine_loading import open_engine
+from forerun.server.guard.gate import Message
+from forerun.server.replicas import replica as module
+from forerun.server.replicas.fleet import Fleet
+from forerun.server.replicas.link import Link
+from forerun.server.replicas.replica import Replica
+from tests.server.serving import CONFIG, ENGINE
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "machine_name", lambda: "here")
+
+
+def with_replica(work: Callable[[Replica], Coroutine[Any, Any, None]], *, version: str = forerun.__version__) -> None:
+    async def play() -> None:
+        replica = Replica(
+            CONFIG, partial(open_engine, ENGINE), target=ENGINE.target, drafter_name="draft_model", version=version,
+            name="replica-0", share=0,
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            await work(replica)
+            await replica.end()
+
+    asyncio.run(play())
+
+
+def test_a_replica_refuses_the_front_that_started_it_with_another_version() -> None:
+    async def work(replica: Replica) -> None:
+        failure = (await replica.report("front", "0.0.1")).failure
+        assert f"replica-0 on here has forerun {forerun.__version__}, and this front forerun 0.0.1" in str(failure)
+
+    with_replica(work, version="0.0.1")
+
+
+def test_a_replica_refuses_another_front_of_another_version_and_stays_ready() -> None:
+    async def work(replica: Replica) -> None:
+        refused = await replica.report("old", "0.0.1")
+        assert not refused.is_ready
+        assert "forerun 0.0.1" in str(refused.failure)
+        report = await replica.report("front", forerun.__version__)
+        assert report.is_ready
+        assert (report.machine, report.failure) == ("here", None)
+        assert await replica.leave("old") == 1
+        assert await replica.leave("front") == 0
+
+    with_replica(work)
+
+
+def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b'{"prompt": "def f(", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
+    scope: dict[str, Any] = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"",
+        "root_path": "", "headers": [(b"content-type", b"application/json")],
+        "state": {"owner": "", "request_id": "id", "front": "lost"},
+    }  # fmt: skip
+
+    async def work(replica: Replica) -> None:
+        await replica.report("lost", forerun.__version__)
+        got: list[Message] = []
+
+        async def read() -> None:
+            got.extend([message async for message in replica.answer(scope, body)])
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(0.2)
+        assert (await replica.report("front", forerun.__version__)).num_others == 1
+        monkeypatch.setattr(module, "LOST_AFTER_S", -1.0)
+        await replica.report("front", forerun.__version__)
+        await reading
+
+    with_replica(work)
+
+
+def fleet_of(**machines: tuple[str, int]) -> Fleet:
+    """A fleet of ready replicas, each on a machine with so many requests of other fronts."""
+    unused = cast(Any, None)
+    fleet = Fleet(
+        CONFIG, unused, ENGINE, drafter_name="none", keep_signals=unused, on_ready=unused, on_end=unused
+    )  # fmt: skip
+    fleet._folder.cleanup()
+    for index, (name, num_others) in enumerate(machines.values()):
+        link = fleet._links[index] = Link(unused)
+        link.machine, link.num_others, link.is_ready = name, num_others, True
+    return fleet
+
+
+def visited(fleet: Fleet, but: Link | None = None) -> int:
+    with fleet.visit("session", on_lost=lambda: None, but=but) as link:
+        return next(index for index, each in fleet._links.items() if each is link)
+
+
+def test_who_is_busy_with_requests_of_other_fronts_is_left_alone() -> None:
+    assert visited(fleet_of(first=("a", 3), second=("b", 0), third=("c", 3))) == 1
+
+
+def test_a_lost_replica_s_request_goes_to_another_machine_if_there_is_one() -> None:
+    fleet = fleet_of(first=("a", 0), second=("a", 0), third=("b", 1))
+    assert visited(fleet, fleet._links[0]) == 2
+    fleet._links[2].is_ready = False
+    assert visited(fleet, fleet._links[0]) == 1
+    fleet._links[1].is_ready = False
+    assert visited(fleet, fleet._links[0]) == 0
+
+
+def test_a_machine_that_is_drained_takes_nothing_new_while_there_is_another() -> None:
+    fleet = fleet_of(first=("a", 0), second=("b", 1))
+    fleet._links[0].is_leaving = True
+    assert visited(fleet) == 1
+    fleet._links[1].is_ready = False
+    assert visited(fleet) == 0
