@@ -16,7 +16,8 @@ from tests.golden.gguf_writer import add_sizes, permute
 
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
-    "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2", "glm4": "GLM4", "gpt_oss": "GPT_OSS",
+    "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2",
+    "glm4": "GLM4", "gpt_oss": "GPT_OSS",
 }  # fmt: skip
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
 

@@ -61,9 +61,7 @@ def model_like(size: str, dtype: torch.dtype, **changes: object) -> tuple[ModelS
     ("dtype", "weight_format"), RELATIVE, ids=lambda value: str(value).rpartition(".")[2]
 )  # fmt: skip
 @pytest.mark.parametrize("seed", range(4))
-def test_every_buffer_is_the_references(
-    seed: int, dtype: torch.dtype, weight_format: WeightFormat, size: str
-) -> None:
+def test_every_buffer_is_the_references(seed: int, dtype: torch.dtype, weight_format: WeightFormat, size: str) -> None:
     rng, (spec, weights) = random.Random(seed), model_like(size, dtype)
     mine, theirs = (TreeCache(spec, CAPACITY, dtype=kind, device="cpu") for kind in (dtype, torch.float32))
     wide = {name: weight.float() for name, weight in weights.items()}
@@ -71,7 +69,8 @@ def test_every_buffer_is_the_references(
         native = NATIVE.executor(spec, LoadedWeights(weights, weight_format), mine)
         reference = REFERENCE.executor(spec, LoadedWeights(wide, weight_format), theirs)
         prefix_len = rng.choice([0, 1, 15, 40])
-        text = torch.randn(mine.keys_LSKD[:, :prefix_len].shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        generator, shape = torch.Generator().manual_seed(seed), mine.keys_LSKD[:, :prefix_len].shape
+        text = torch.randn(shape, generator=generator).to(dtype)
         for cache in (mine, theirs):
             cache.keys_LSKD[:, :prefix_len], cache.values_LSKD[:, :prefix_len] = text, text.flip(1)
             cache.keys_LSKD[:, prefix_len + 30 :] = float("nan")

@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from forerun.checkpoints.families.family import Family, typed_or_all_but_every
 from forerun.checkpoints.families.gemma3 import GEMMA3, PERIOD, common
+from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
@@ -118,14 +119,18 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
         CheckpointError: layers differ in other ways than those of Gemma 4.
     """
     full, num_borrowing = keys.integer("attention.key_length"), borrowers(keys, "attention.shared_kv_layers", spec)
-    same = (("attention.value_length", full), ("rope.dimension_count", full), ("rope.dimension_count_swa", spec.head_dim))
-    for key, size in same:
+    sizes = {"attention.value_length": full, "rope.dimension_count": full, "rope.dimension_count_swa": spec.head_dim}
+    for key, size in sizes.items():
         if keys.integer(key, size) != size:
             raise keys.wrong(key, f"the {size} dimensions of a head")
     inner, first = by_layer(keys, "feed_forward_length", int), spec.num_layers - num_borrowing
     is_wide = bool(num_borrowing) and inner[-1] == 2 * inner[0]
     if inner != [inner[0]] * first + [inner[0] * (1 + is_wide)] * num_borrowing:
         raise keys.wrong("feed_forward_length", "one value, or twice as much in layers that share keys and values")
+    if not spec.rope.divisors:
+        raise CheckpointError(
+            f"{keys.path} lacks tensor 'rope_freqs.weight', which says what of a head turns: fetch the file again"
+        )
     cap, full_kv_heads = "final_logit_softcapping", of_kind(keys, "attention.head_count_kv", slides=False)
     if full_kv_heads < 1 or spec.num_heads % full_kv_heads:
         raise keys.wrong("attention.head_count_kv", f"divisors of attention.head_count ({spec.num_heads})")

@@ -67,7 +67,11 @@ class Pieces:
         return cls(tokens=tokens, types=types, special_ids=special_ids)
 
     def vocabulary(self, keys: VocabularyKeys, *, has_twins: bool = False) -> dict[str, int]:
-        """Ids by token, without padding tokens such as [PAD151665]; of a token listed twice the last, if `has_twins`."""
+        """Ids by token, without padding tokens such as [PAD151665].
+
+        Args:
+            has_twins: a token may be listed twice, and has the last one's id.
+        """
         used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
         vocabulary = {self.tokens[id_]: id_ for id_ in used}
         if not vocabulary:
@@ -188,9 +192,9 @@ def _sentencepiece(
 ) -> tokenizers.Tokenizer:
     """sentencepiece's BPE: merges in this order, and byte tokens for unknown characters.
 
-    A space is added before every text if the kind has it so or the file says so, also after control tokens, as in llama.cpp and in most of these models'
-    tokenizer.json. transformers 5 omits it after control tokens if the class is LlamaTokenizer and `legacy` is not set;
-    a GGUF file does not record that.
+    A space is added before every text, if the kind has it so or the file says so; also after control tokens, as in
+    llama.cpp and in most of these models' tokenizer.json. transformers 5 omits it after control tokens if the class is
+    LlamaTokenizer and `legacy` is not set; a GGUF file does not record that.
     """
     unknown = pieces.special_tokens().get("unk_token", pieces.tokens[0])
     model = _bpe(keys, vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
