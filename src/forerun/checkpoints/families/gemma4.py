@@ -83,9 +83,10 @@ def by_layer(keys: JsonFile, key: str, kind: type[Value]) -> list[Value]:
     """A value for each layer, from a list of so many or one for all of them."""
     value, num_layers = keys.values.get(key), keys.integer("block_count")
     values = list(value) if isinstance(value, list | tuple) else [value] * num_layers
-    if len(values) != num_layers or any(type(one) is not kind for one in values):
+    typed = [one for one in values if type(one) is kind]
+    if len(values) != num_layers or len(typed) != num_layers:
         raise keys.wrong(key, f"a list of {num_layers} values, one for each layer")
-    return values
+    return typed
 
 
 def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
