@@ -86,11 +86,7 @@ def bind_weights(
         sinks={op.weights: weights.vector(op.weights) for op in program if op.kind == "tree_attention" and op.weights},
         linears={op.weights: packed(op) for op in program if "linear" in op.kind},
         norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
-        head_norms={
-            op.weights: norms_of_heads(op)
-            for op in program
-            if (op.kind == "rope_append" and spec.qk_norm) or op.kind == "norm_qk"
-        },
+        head_norms={op.weights: norms_of_heads(op) for op in program if norms_heads(op, spec)},
         table=weights.table(),
         rotations={
             rope: rope_table(rope, head_dim, num_positions, dtype=rope_dtype, device=device)
@@ -105,6 +101,11 @@ def bind_weights(
         scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
         embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
     )
+
+
+def norms_heads(op: Op, spec: ModelSpec) -> bool:
+    """Whether an op has norms of query heads and key heads."""
+    return op.kind == "norm_qk" or (op.kind == "rope_append" and spec.qk_norm)
 
 
 def head_sizes(spec: ModelSpec) -> dict[RopeSpec | None, int]:
