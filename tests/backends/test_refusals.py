@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from forerun.backends.choose import choose_backend
+from forerun.backends.cpu.binding import fault
 from forerun.backends.dtypes import Conditions
 from forerun.core.config import KernelsName
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
-from tests.tiny import tiny_spec
 from tests.tiny_families import FAMILIES, family_spec
-
-CAPPED = {"family": "gemma4_text", "logit_cap": 30.0}
 
 
 def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: bool = False) -> Conditions:
@@ -22,14 +20,15 @@ def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: boo
     return Conditions(kernels=kernels, needed=needed, is_shared=is_shared)
 
 
-def test_capped_logits_run_on_torchs_kernels_which_says_why() -> None:
-    spec = tiny_spec(random.Random(0), **CAPPED)
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma4_text"])
+def test_the_native_kernels_run_every_family(family: str) -> None:
+    spec = family_spec(random.Random(1), family)
     choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
-    assert choice.backend.name == "fused"
-    assert choice.missing == "the native kernels do not compute capped logits, which this model has"
+    assert choice.missing == fault()
+    assert choice.backend.name == ("native" if fault() is None else "fused")
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "smollm3"])
+@pytest.mark.parametrize("family", [name for name in [*FAMILIES, "gemma4_text"] if name != "smollm3"])
 def test_tritons_kernels_are_refused_by_name(family: str) -> None:
     spec = family_spec(random.Random(1), family)
     with pytest.raises(ConfigError, match="the Triton kernels do not compute "):

@@ -16,7 +16,8 @@ from tests.golden.gguf_writer import add_sizes, permute
 
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
-    "phi3": "PHI3", "gemma3_text": "GEMMA3", "olmo2": "OLMO2", "olmo3": "OLMO2", "glm4": "GLM4", "gpt_oss": "GPT_OSS",
+    "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2",
+    "glm4": "GLM4", "gpt_oss": "GPT_OSS",
 }  # fmt: skip
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
 
@@ -47,6 +48,8 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 values = permute(
                     values, spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
                 )
+            if name.endswith("layer_scalar"):
+                name = f"{name}.weight"
             if ".experts." in name or name.endswith(".sinks"):
                 yield from of_experts(name, values)
             elif "shared_mlp.input_linear" in name:
@@ -99,6 +102,8 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
             assert spec.sliding_rope is not None, "sliding layers have a rotation of their own"
             writer.add_float32(f"{architecture}.rope.freq_base_swa", spec.sliding_rope.theta)
             writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+        case "gemma4_text":
+            add_keys_of_gemma4(writer, spec)
         case "gpt_oss":
             writer.add_expert_count(spec.num_experts)
             writer.add_expert_used_count(spec.num_chosen_experts)
@@ -106,3 +111,26 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
             writer.add_float32(f"{architecture}.rope.scaling.yarn_beta_fast", rope.beta_fast)
         case "olmo3":
             writer.add_rope_scaling_attn_factors(rope.attention_factor)
+
+
+def add_keys_of_gemma4(writer: Any, spec: ModelSpec) -> None:
+    """Sizes of full layers and of those with a window, which replace those of all layers; see `Gemma4Model` there."""
+    layers, full, rope = [spec.of_layer(layer) for layer in range(spec.num_layers)], spec.full_head_dim, spec.rope
+    assert full is not None, "full layers have heads of their own"
+    assert spec.sliding_rope is not None, "sliding layers have a rotation of their own"
+    writer.add_sliding_window_pattern([layer in spec.sliding_layers for layer in range(spec.num_layers)])
+    writer.add_shared_kv_layers(spec.num_borrowing_layers)
+    writer.add_embedding_length_per_layer_input(spec.layer_input_size)
+    for add in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        add(full)
+    for add in (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa):
+        add(spec.head_dim)
+    writer.add_rope_freq_base_swa(spec.sliding_rope.theta)
+    if spec.has_wide_borrowers:
+        writer.add_feed_forward_length([one.intermediate_size for one in layers])
+    if spec.full_num_kv_heads != spec.num_kv_heads:
+        writer.add_head_count_kv([one.num_kv_heads for one in layers])
+    if spec.logit_cap is not None:
+        writer.add_final_logit_softcapping(spec.logit_cap)
+    num_turning = (rope.rotated_dims or full) // 2
+    writer.add_tensor("rope_freqs.weight", Tensor([1.0] * num_turning + [1e30] * (full // 2 - num_turning)).numpy())

@@ -24,7 +24,7 @@ FIRST = {"granitemoehybrid": 2}  # the first seed of a model that a GGUF file ca
 CASES = [
     case for name in ARCHITECTURES for case in rest_slow([(name, seed) for seed in range(FIRST.get(name, 0), 10)], 1)
 ]
-MADE_OF = {"gemma3_text": "gemma3", "granitemoehybrid": "granite_hybrid"}
+MADE_OF = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "granitemoehybrid": "granite_hybrid"}
 
 
 def logits_of(source: CheckpointSource, token_ids: list[int]) -> Tensor:

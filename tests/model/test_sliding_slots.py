@@ -19,7 +19,7 @@ from tests.sliding import lose_early
 from tests.tiny import plain_spec, poison_freed_slots, random_weights, tiny_runner
 from tests.tiny_families import family_spec
 
-WINDOWED = ("mistral", "phi3", "gemma3_text", "olmo3")
+WINDOWED = ("mistral", "phi3", "gemma3_text", "gemma4_text", "olmo3")
 CAPACITY = 6 * BLOCK
 AMPLE = 1 << 24
 SPEC = plain_spec(window=5, sliding_layers=(0,), vocab_size=7)

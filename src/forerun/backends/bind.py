@@ -19,6 +19,7 @@ from forerun.model.weights import Table, Weight, WeightSource
 LinearT = TypeVar("LinearT")
 NormT = TypeVar("NormT")
 FINAL_NORM: Final = "final_norm"
+LAYER_TABLE: Final = "layer_table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +36,7 @@ class BoundWeights(Generic[LinearT, NormT]):
         rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
         query_scales: by head size: factors [P] of queries by their position, or None, see `model.rope.query_scales`.
         scales: factors of the residual stream, of scale.
-        layer_table: the embeddings for each layer [V, L * P], or None.
+        layer_table: the embeddings for each layer [V, L * P], or None; `layer_table_scale` is their factor.
         embedding_scale: factor of the embedding, or 1.
     """
 
@@ -49,6 +50,7 @@ class BoundWeights(Generic[LinearT, NormT]):
     query_scales: Mapping[int, Tensor | None]
     scales: Mapping[str, float]
     layer_table: Weight | None
+    layer_table_scale: float
     embedding_scale: float
 
 
@@ -84,11 +86,7 @@ def bind_weights(
         sinks={op.weights: weights.vector(op.weights) for op in program if op.kind == "tree_attention" and op.weights},
         linears={op.weights: packed(op) for op in program if "linear" in op.kind},
         norms={op.weights: norm_of(op.weights) for op in program if op.kind in ("norm", "norm_add", "layer_inputs")},
-        head_norms={
-            op.weights: norms_of_heads(op)
-            for op in program
-            if (op.kind == "rope_append" and spec.qk_norm) or op.kind == "norm_qk"
-        },
+        head_norms={op.weights: norms_of_heads(op) for op in program if norms_heads(op, spec)},
         table=weights.table(),
         rotations={
             rope: rope_table(rope, head_dim, num_positions, dtype=rope_dtype, device=device)
@@ -98,10 +96,16 @@ def bind_weights(
             one.head_dim: query_scales(one, num_positions, dtype=rope_dtype, device=device)
             for one in map(spec.of_layer, range(spec.num_layers))
         },
-        layer_table=weights.linear("layer_table")[0] if spec.layer_input_size else None,
+        layer_table=weights.linear(LAYER_TABLE)[0] if spec.layer_input_size else None,
+        layer_table_scale=rounded(spec.layer_input_size**0.5, cache.keys_LSKD.dtype),
         scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
         embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
     )
+
+
+def norms_heads(op: Op, spec: ModelSpec) -> bool:
+    """Whether an op has norms of query heads and key heads."""
+    return op.kind == "norm_qk" or (op.kind == "rope_append" and spec.qk_norm)
 
 
 def head_sizes(spec: ModelSpec) -> dict[RopeSpec | None, int]:
@@ -122,6 +126,9 @@ def scaled_norm(spec: ModelSpec, name: str, weight_H: Tensor) -> Tensor:
 
 def embedding_scale(spec: ModelSpec, dtype: torch.dtype) -> float:
     """The factor of the embedding, rounded to float32 and the dtype if the architecture rounds it."""
-    if not spec.rounds_embedding_scale:
-        return spec.embedding_scale
-    return float(torch.tensor(spec.embedding_scale, dtype=torch.float32).to(dtype))
+    return rounded(spec.embedding_scale, dtype) if spec.rounds_embedding_scale else spec.embedding_scale
+
+
+def rounded(scale: float, dtype: torch.dtype) -> float:
+    """A factor rounded to float32 and to the dtype."""
+    return float(torch.tensor(scale, dtype=torch.float32).to(dtype))

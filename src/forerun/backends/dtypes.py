@@ -7,13 +7,19 @@ from forerun.backends.cpu.binding import fault as native_fault
 from forerun.backends.cpu.binding import sharing_fault
 from forerun.core.config import DTypeName, InputsName, KernelsName
 from forerun.core.mechanisms import (
+    BORROWING,
+    CAP,
     CLAMPED,
     EMBEDDING,
     EXPERTS,
     GELU,
+    LAYER_INPUTS,
+    LAYER_SCALE,
     NORMS,
+    OTHER_HEADS,
     QUERIES,
     SINKS,
+    VALUE_NORM,
     WHOLE_NORMS,
     WINDOW,
     lacking,
@@ -21,7 +27,10 @@ from forerun.core.mechanisms import (
 
 APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE: Final = ("float32", "bfloat16")
-NATIVE_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED})
+NATIVE_MECHANISMS: Final = frozenset({
+    WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED, CAP, VALUE_NORM, LAYER_SCALE,
+    LAYER_INPUTS, BORROWING, OTHER_HEADS,
+})  # fmt: skip
 UNSHARED: Final = frozenset({WHOLE_NORMS})  # of these, what the native kernels do not compute across ranks
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
 from forerun.checkpoints.source import BytesRead
-from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format
+from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format, own_format
 from forerun.core.model_spec import WeightFormat
 from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.part import WHOLE, Part, Piece
-from forerun.model.quantise import as_plain, blocks, head_format
+from forerun.model.quantise import as_plain, blocks
 from forerun.model.slicing import take_bias, take_columns, take_part
 from forerun.model.weights import BlockWeight, DenseWeight, RowsInFile, StackedWeight, Table, Weight
 
@@ -133,7 +133,7 @@ class StoredWeights:
         return self._table
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
-        weight_format = head_format(self._format) if name == HEAD else self._format
+        weight_format = own_format(name, self._format)
         is_shared = name == HEAD and f"{HEAD}.weight" not in self._parts
         needs_whole = is_shared or (weight_format != "plain" and part.columns is not None)  # scales need all
         stored = self.table() if is_shared else self._read(f"{name}.weight", WHOLE if needs_whole else part)

@@ -11,6 +11,7 @@ from forerun.model.slicing import take_bias, take_part
 from forerun.model.weights import DenseWeight, Int4Weight, Weight
 
 HEAD = "head"
+LAYER_TABLE = "layer_table"  # a linear by name, of which rows are looked up
 TABLE = "embedding.weight"
 
 
@@ -31,13 +32,20 @@ class LoadedWeights:
         return self._table
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
-        weight_format = head_format(self._format) if name == HEAD else self._format
+        weight_format = own_format(name, self._format)
         is_shared = name == HEAD and f"{HEAD}.weight" not in self._tensors
         weight = in_format(self._table if is_shared else DenseWeight(values_OI=self.vector(name)), weight_format)
         return take_part(weight, part), take_bias(self._tensors.pop(f"{name}.bias", None), part)
 
     def vector(self, name: str) -> Tensor:
         return self._tensors.pop(f"{name}.weight")
+
+
+def own_format(name: str, weight_format: WeightFormat) -> WeightFormat:
+    """The format of one linear in a model whose linears have this one."""
+    if name == LAYER_TABLE:
+        return "plain"
+    return head_format(weight_format) if name == HEAD else weight_format
 
 
 def in_format(weight: Weight, weight_format: WeightFormat) -> Weight:

@@ -68,8 +68,8 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
     ]
     if spec.layer_input_size:
         ops += [
-            Op(kind="linear", reads=("x",), writes="layer_inputs", weights="layer_inputs"),
-            Op(kind="layer_inputs", reads=("layer_inputs",), writes="layer_inputs", weights="layer_inputs_norm"),
+            Op(kind="linear", reads=("x",), writes="layer_projection", weights="layer_inputs"),
+            Op(kind="layer_inputs", reads=("layer_projection",), writes="layer_inputs", weights="layer_inputs_norm"),
         ]
     for layer in range(spec.num_layers):
         tap = Op(kind="tap", reads=("x",), writes="features", tapped=layer)
@@ -141,7 +141,7 @@ def layer_input_ops(layer: int) -> list[Op]:
     part = f"layers.{layer}.layer_input_"
     return [
         Op(kind="linear", reads=("x",), writes="gate_input", weights=part + "gate", behind=layer),
-        Op(kind="gate_input", reads=("gate_input",), writes="gate_input", behind=layer),
+        Op(kind="gate_input", reads=("gate_input", "layer_inputs"), writes="gate_input", behind=layer),
         Op(kind="linear", reads=("gate_input",), writes="branch", weights=part + "out", behind=layer),
         Op(kind="norm_add", reads=("branch", "x"), writes="x", weights=part + "post_norm", behind=layer),
     ]

@@ -92,7 +92,7 @@ void check_attention(Random& random, Results& results) {
     const size_t rows = static_cast<size_t>(num_rows), size = static_cast<size_t>(num_slots) * slot_size;
     const size_t live = size - rows * slot_size;
     auto keys = slots(random, live, size, is_bf16), values = slots(random, live, size, is_bf16);
-    const LayerCache cache{keys.get(), values.get(), is_bf16};
+    const LayerCache cache{keys.get(), values.get(), is_bf16, static_cast<int64_t>(slot_size)};
 
     const auto qkv = normals(random, rows * (row_size + 2 * slot_size));
     const auto turns = normals(random, static_cast<size_t>(7 * 2 * head_dim));

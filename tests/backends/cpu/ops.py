@@ -5,7 +5,7 @@ A model's pass calls them inside one C function, see `forerun.backends.cpu.execu
 Legend: T rows, Q query heads, K key/value heads, S slots, W tree slots, P positions, H size, D head size, V vocabulary.
 """
 
-from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -23,7 +23,7 @@ MOST_ROWS: Final = 16  # of one call of the attention kernel
 class LayerCache(Structure):
     """One layer's keys and values."""
 
-    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("is_bf16", c_int32))
+    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("is_bf16", c_int32), ("slot_stride", c_int64))
 
 
 class Visibility(Structure):
@@ -205,7 +205,8 @@ def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:
     assert keys_SKD.is_contiguous(), keys_SKD.stride()
     assert values_SKD.is_contiguous(), values_SKD.stride()
     assert keys_SKD.dtype == values_SKD.dtype in (torch.float32, torch.bfloat16), keys_SKD.dtype
-    return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), keys_SKD.dtype == torch.bfloat16)
+    is_bf16, slot_stride = keys_SKD.dtype == torch.bfloat16, keys_SKD.stride(0)
+    return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), is_bf16, slot_stride)
 
 
 def floats(x: Tensor) -> c_void_p:

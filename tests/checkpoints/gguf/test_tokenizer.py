@@ -128,6 +128,23 @@ def test_sentencepiece_tokenizers_give_the_ids_of_their_own_files(tmp_path: Path
     require_same(read_tokenizer(gguf_of(metadata)), theirs, (*TEXTS, "the fox and the fox</s> the", " the"))
 
 
+def test_pieces_with_listed_merges_give_the_ids_of_their_own_file(tmp_path: Path) -> None:
+    """Gemma 4's kind: the merges stand in the file, in this order whatever the scores; no space before a text."""
+    folder = write_llama(tmp_path)
+    file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in file["model"]["merges"]]
+    metadata = metadata_of(
+        folder / "tokenizer.json", pre=None, unknown_token_id=0, model="gemma4", merges=tuple(merges)
+    )
+    metadata["tokenizer.ggml.scores"] = (0.0,) * len(metadata["tokenizer.ggml.tokens"])
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    require_same(read_tokenizer(gguf_of(metadata)), theirs, (*TEXTS, "the fox and the fox</s> the", " the", "a\n\nb"))
+    with pytest.raises(CheckpointError, match="merges is None, but must be a list of texts"):
+        read_tokenizer(gguf_of({key: value for key, value in metadata.items() if not key.endswith("merges")}))
+
+
 def test_pieces_merge_best_score_first_and_into_one_piece_by_the_lower_ids() -> None:
     vocabulary = {piece: id_ for id_, piece in enumerate(("aba", "ba", "ab", "b", "a"))}
     keys = VocabularyKeys(file=gguf_of({}))
@@ -179,7 +196,7 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
     ("key", "value", "fault"),
     [
         ("model", None, "is None, but must be a text"),
-        ("model", "bert", "is 'bert', but must be gpt2 or llama"),
+        ("model", "bert", "is 'bert', but must be gpt2, llama or gemma4"),
         ("pre", "no-such", r"is 'no-such', but must be one of default, llama-bpe, .*smollm"),
         ("pre", 3, "is 3, but must be a text"),
         ("tokens", None, "is None, but must be a list of texts"),

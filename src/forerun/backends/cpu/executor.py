@@ -51,7 +51,7 @@ class NativeExecutor(Executor):
         `observe` is called after each op that computes something, with the buffer it wrote. Ops then run one by one,
         unfused.
         """
-        logits, features = torch.empty(inputs.num_logit_rows, self.lowering.widths[OUTPUT]), None
+        logits, features = torch.empty(inputs.num_logit_rows, self.lowering.buffers.widths[OUTPUT]), None
         if inputs.taps:
             features = torch.empty(len(inputs.token_ids), len(inputs.taps), self.lowering.spec.hidden_size)
         output = ForwardOutput(logits=logits, features=features)
@@ -75,7 +75,7 @@ class NativeExecutor(Executor):
 
     def calls(self, inputs: ForwardInput) -> list[Callable[[], None]]:
         """One function per fused op. Called in order they run one pass. Valid until the next pass is run."""
-        logits = torch.empty(inputs.num_logit_rows, self.lowering.widths[OUTPUT])
+        logits = torch.empty(inputs.num_logit_rows, self.lowering.buffers.widths[OUTPUT])
         one_pass = self._pass.fill(inputs, None)
         return [partial(self.fused.run, one_pass, logits, op, op + 1) for op in range(len(self.fused.ops))]
 
@@ -96,7 +96,7 @@ class NativeExecutor(Executor):
                     assert output.features is not None, "a tap that is part of a pass"
                     observe(op, output.features[:, : inputs.taps.index(op.layer) + 1])
                 case written:
-                    observe(op, self._stepwise.buffer(written, num_rows))
+                    observe(op, self._stepwise.buffer(self.lowering.buffers.name(written, op.layer), num_rows))
 
 
 class NativeProgram:
@@ -110,7 +110,7 @@ class NativeProgram:
         ops = self.ops = lowering.lower(fuse=fuse)
         self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops) + lowering.work_of_experts
-        self._widths, self._holds, self._max_rows = lowering.widths, lowering.holds, 0
+        self._widths, self._holds, self._max_rows = lowering.buffers.widths, lowering.holds, 0
         self._rooms: list[dict[str, Tensor]] = []  # the last one is in use
         self._output_number = list(self._widths).index(OUTPUT)
         self._handle = library().forerun_program_new(

@@ -7,12 +7,12 @@ from forerun.model.block_types import BLOCKS
 
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
-EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2, "gelu_mul": 3, "clamped_mul": 4}
+EPILOGUES: Final = {"store": 0, "add": 1, "silu_mul": 2, "gelu_mul": 3, "clamped_mul": 4, "capped": 5}
 GATES: Final = ("silu_mul", "gelu_mul")
 OP_KINDS: Final = {
     "embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6,
     "add_partials": 7, "norm_add": 8, "norm_qk": 9, "gelu_mul": 10, "sum_partials": 7,
-    "experts": 11,
+    "experts": 11, "scale": 12, "layer_inputs": 13, "gate_input": 14,
 }  # fmt: skip
 
 
@@ -66,24 +66,33 @@ class NativeOp(Structure):
 
     _fields_ = (
         *numbers("kind", "reads", "writes", "residual", "sublayer", "layer", "after_select", "epilogue", "window"),
+        ("norms_values", c_int32),
+        ("factor", c_float),
+        ("heads", Heads),
         ("linear", NativeLinear),
         *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales", "sinks", "experts"),
     )
+
+
+class NativeTable(Structure):
+    """Rows by token: plain values, or a packed weight."""
+
+    _fields_ = (("values", c_void_p), ("is_bf16", c_int32), ("packed", NativeLinear))
 
 
 class Shape(Structure):
     """The model and its cache."""
 
     _fields_ = (
-        ("heads", Heads),
         *numbers("num_layers", "capacity"),
         ("eps", c_float),
         ("embedding_scale", c_float),
-        ("table", c_void_p),
-        ("table_is_bf16", c_int32),
-        ("packed_table", NativeLinear),
+        ("table", NativeTable),
+        ("layer_table", NativeTable),
+        ("layer_table_scale", c_float),
+        ("layer_input_size", c_int32),
         *pointers("keys", "values"),
-        *numbers("cache_is_bf16", "num_sublayers"),
+        *numbers("slot_size", "cache_is_bf16", "num_sublayers"),
         ("link", c_void_p),
     )
 

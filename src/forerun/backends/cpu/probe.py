@@ -64,7 +64,7 @@ class NativeProbe(KernelProbe):
     def _work_of(self, op: NativeOp, inputs: ForwardInput) -> OpWork:
         kind = KIND_NAMES[op.kind]
         if kind == "tree_attention":
-            num_bytes, multiply_adds = self._attention_work(inputs)
+            num_bytes, multiply_adds = self._attention_work(op, inputs)
             return OpWork(name=kind, weights="", num_bytes=num_bytes, multiply_adds=multiply_adds, inputs="float32")
         if kind == "experts":
             return self._experts_work(op, len(inputs.token_ids))
@@ -95,18 +95,17 @@ class NativeProbe(KernelProbe):
             inputs=INPUTS[formats[0]],
         )
 
-    def _attention_work(self, inputs: ForwardInput) -> tuple[int, int]:
+    def _attention_work(self, op: NativeOp, inputs: ForwardInput) -> tuple[int, int]:
         """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""
-        lowering = self._executor.lowering
-        spec, keys = lowering.spec, lowering.cache.keys_LSKD
+        heads, keys = op.heads, self._executor.lowering.cache.keys_LSKD
         num_rows = len(inputs.token_ids)
         num_slots = inputs.first_slot + num_rows
         if inputs.ancestry is None:
             num_seen = sum(range(inputs.first_slot + 1, num_slots + 1))
         else:
             num_seen = num_rows * inputs.prefix_len + int(inputs.ancestry.sum())
-        num_bytes = 2 * num_slots * spec.num_kv_heads * spec.head_dim * keys.element_size()
-        return num_bytes, 2 * num_seen * spec.num_heads * spec.head_dim
+        num_bytes = 2 * num_slots * heads.num_kv_heads * heads.head_dim * keys.element_size()
+        return num_bytes, 2 * num_seen * heads.num_heads * heads.head_dim
 
 
 def select_tier(name: str | None) -> bool:

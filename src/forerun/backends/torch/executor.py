@@ -119,7 +119,8 @@ class EagerExecutor:
                 return bind_add(op, lambda branch, x: x + norm(branch), number)
             case "layer_inputs":
                 assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
-                return bind_layer_inputs(self._spec, as_plain(self._bound.layer_table), self._bound.norms[op.weights])
+                table, scale = as_plain(self._bound.layer_table), self._bound.layer_table_scale
+                return bind_layer_inputs(self._spec, table, scale, self._bound.norms[op.weights])
             case "gate_input":
                 return bind_gate_input(op)
             case "linear":
@@ -197,14 +198,13 @@ def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:
     return sum_up
 
 
-def bind_layer_inputs(spec: ModelSpec, table: Tensor, norm: Norm) -> Step:
+def bind_layer_inputs(spec: ModelSpec, table: Tensor, token_scale: float, norm: Norm) -> Step:
     """Gemma 4 E2B: each layer's embedding of the token, and a projection of the first embedding, as one sum."""
     shape = (-1, spec.num_layers, spec.layer_input_size)
-    token_scale = float(torch.tensor(spec.layer_input_size**0.5, dtype=torch.float32).to(table.dtype))
     projection_scale = spec.hidden_size**-0.5
 
     def layer_inputs(frame: Frame) -> None:
-        projected = norm((frame.layer_inputs * projection_scale).view(shape))
+        projected = norm((frame.layer_projection * projection_scale).view(shape))
         of_token = (functional.embedding(frame.token_ids, table) * token_scale).view(shape)
         frame.layer_inputs = (projected + of_token) * 2.0**-0.5
 

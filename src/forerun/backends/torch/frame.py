@@ -21,6 +21,7 @@ class Frame:
     gated: Tensor
     h: Tensor
     layer_inputs: Tensor
+    layer_projection: Tensor
     logits: Tensor
     mask: dict[tuple[int | None, int], Any]  # by window and group: the result of the kernels' prepare_mask
     mixed: Tensor

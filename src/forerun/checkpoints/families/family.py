@@ -46,6 +46,11 @@ def all_but_every(period: int, num_layers: int) -> tuple[int, ...]:
     return tuple(layer for layer in range(num_layers) if (layer + 1) % period)
 
 
+def as_they_are(keys: JsonFile) -> JsonFile:
+    """All layers have the same values."""
+    return keys
+
+
 def unchanged(_: JsonFile, spec: ModelSpec) -> ModelSpec:
     """The family has no values of its own."""
     return spec
@@ -81,6 +86,7 @@ class Family:
         fused: projections that a folder stores as one, with their parts in the order of their rows.
         renamed: other modules with another name than Llama's, with Llama's.
         gguf_fused, gguf_norms: the same for GGUF files.
+        gguf_usual: a GGUF file's keys with the values of layers with a window in place of those that differ by layer.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
         gguf_keys: the keys that `read_gguf` and `gguf_sliding` know besides those of all families.
     """
@@ -119,6 +125,7 @@ class Family:
             "mlp_post_norm": "post_ffw_norm",
         }
     )  # fmt: skip
+    gguf_usual: Callable[[JsonFile], JsonFile] = as_they_are
     read: ReadValues = unchanged
     read_gguf: ReadValues = unchanged
     gguf_keys: tuple[str, ...] = ()

@@ -58,8 +58,9 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
     family = _read_family(file)
-    keys = file.section(f"{family.architecture}.")
-    _refuse_unknown(keys, family)
+    stated = file.section(f"{family.architecture}.")
+    _refuse_unknown(stated, family)
+    keys = family.gguf_usual(stated)
     num_heads, num_kv_heads = read_head_counts(keys, "attention.head_count", "attention.head_count_kv")
     max_positions = keys.integer("context_length", least=MIN_POSITIONS)
     window = keys.integer("attention.sliding_window", max_positions, least=MIN_POSITIONS)
@@ -82,11 +83,11 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         mlp_bias="blk.0.ffn_down.bias" in file.tensors,  # `read_gguf` of families with experts says it itself
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
-        rope=read_rope(file, keys, max_positions, head_dim),
+        rope=read_rope(file, stated, max_positions, stated.integer("attention.key_length", head_dim)),
         window=window if window < max_positions and sliding_layers else None,
         sliding_layers=sliding_layers,
     )
-    return family.read_gguf(keys, spec)
+    return family.read_gguf(stated, spec)
 
 
 def _read_family(file: GgufFile) -> Family:

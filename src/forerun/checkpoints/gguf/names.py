@@ -13,7 +13,7 @@ from forerun.checkpoints.gguf.config import DIVISORS_NAMES, EMBEDDING_NAME, HEAD
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface import names as huggingface_names
 from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
-from forerun.checkpoints.huggingface.plain_names import rows_of, split
+from forerun.checkpoints.huggingface.plain_names import rows_of, split, values_from_keys
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -24,6 +24,9 @@ OUTER: Final = {
     huggingface_names.EMBEDDING_NAME: EMBEDDING_NAME,
     "model.norm.weight": "output_norm.weight",
     huggingface_names.HEAD_NAME: HEAD_NAME,
+    "model.embed_tokens_per_layer.weight": "per_layer_token_embd.weight",
+    "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
+    "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
 }
 IN_LAYERS: Final = {
     "model.layers.": "blk.",
@@ -38,7 +41,12 @@ IN_LAYERS: Final = {
     "mlp.down_proj.": "ffn_down.",
     "mlp.router.": "ffn_gate_inp.",
     "self_attn.sinks": "attn_sinks.weight",
+    "layer_scalar": "layer_output_scale.weight",
+    "per_layer_input_gate.": "inp_gate.",
+    "per_layer_projection.": "proj.",
+    "post_per_layer_input_norm.": "post_norm.",
 }
+UNUSED_OF_BORROWERS: Final = ("attn_k", "attn_v", "attn_k_norm")
 EXPERTS: Final = re.compile(r"(?P<weight>blk\.\d+\.ffn_\w+_exps)\.(?P<kind>weight|bias)")
 EXPERT: Final = re.compile(r"mlp\.experts\.(?P<expert>\d+)\.(?P<weight>gate|up|down)_proj\.")
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
@@ -63,11 +71,17 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
 
 def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
     """The file's tensors by name, fused ones in parts."""
-    plan, fused, named = gguf_plan(spec), BY_NAME[spec.family].gguf_fused, dict[str, StoredTensor]()
+    plan, family, named = gguf_plan(spec), BY_NAME[spec.family], dict[str, StoredTensor]()
+    unused = {
+        f"blk.{layer}.{module}.weight"
+        for layer in filter(spec.borrows, range(spec.num_layers))
+        for module in UNUSED_OF_BORROWERS
+    }
     for name, tensor in file.tensors.items():
-        for part in experts_of(name, tensor, spec):
-            named |= split(part.name, part, fused, plan, {})
-    return named
+        if name not in unused:
+            for part in experts_of(name, tensor, spec):
+                named |= split(part.name, part, family.gguf_fused, plan, {})
+    return named | values_from_keys(named, plan, "attn_v", "attn_k") if family.keys_are_values else named
 
 
 def experts_of(name: str, tensor: StoredTensor, spec: ModelSpec) -> Iterator[StoredTensor]:

@@ -7,7 +7,7 @@ llama.cpp's src/llama-vocab.cpp.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
@@ -66,13 +66,17 @@ class Pieces:
             types[id_] = CONTROL
         return cls(tokens=tokens, types=types, special_ids=special_ids)
 
-    def vocabulary(self, keys: VocabularyKeys) -> dict[str, int]:
-        """Ids by token, without padding tokens such as [PAD151665]."""
+    def vocabulary(self, keys: VocabularyKeys, *, has_twins: bool = False) -> dict[str, int]:
+        """Ids by token, without padding tokens such as [PAD151665].
+
+        Args:
+            has_twins: a token may be listed twice, and has the last one's id.
+        """
         used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
         vocabulary = {self.tokens[id_]: id_ for id_ in used}
         if not vocabulary:
             raise keys.wrong("tokens", "lists no token")
-        if len(vocabulary) < len(used):
+        if len(vocabulary) < len(used) and not has_twins:
             twice = next(id_ for id_ in used if vocabulary[self.tokens[id_]] != id_)
             other = vocabulary[self.tokens[twice]]
             raise keys.wrong("tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
@@ -131,9 +135,14 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
         case "gpt2":
             backend, adds_bos = _byte_level(keys, pieces)
         case "llama":
-            backend, adds_bos = _sentencepiece(keys, pieces), True
+            vocabulary, scores = pieces.vocabulary(keys), keys.numbers("scores", len(pieces.tokens))
+            merges = merges_by_score(keys, vocabulary, scores)
+            backend, adds_bos = _sentencepiece(keys, pieces, vocabulary, merges, adds_space=True), True
+        case "gemma4":
+            vocabulary = pieces.vocabulary(keys, has_twins=True)
+            backend, adds_bos = _sentencepiece(keys, pieces, vocabulary, _merges(keys), adds_space=False), True
         case other:
-            raise keys.wrong("model", f"is {short(other)}, but must be gpt2 or llama, the supported kinds")
+            raise keys.wrong("model", f"is {short(other)}, but must be gpt2, llama or gemma4, the supported kinds")
     backend.add_tokens(pieces.added())
     _surround(backend, keys, pieces, adds_bos=adds_bos)
     return backend, {}
@@ -142,19 +151,26 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
 def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
     """Byte-level BPE, and whether its texts begin with a BOS token."""
     splitting = _read_splitting(keys)
-    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in keys.texts("merges"))]
-    if any(not left or not right or " " in right for left, right in merges):
-        raise keys.wrong("merges", "holds an entry that is not two tokens with a space between them")
-    vocabulary = pieces.vocabulary(keys)
-    try:
-        model = models.BPE(vocabulary, merges, ignore_merges=splitting.ignore_merges)
-    except Exception as error:  # tokenizers raises a bare Exception if a merge's part is not a token
-        raise keys.wrong("merges", f"does not fit the tokens ({short(str(error))})") from error
-    backend = tokenizers.Tokenizer(model)
+    merges, vocabulary = _merges(keys), pieces.vocabulary(keys)
+    backend = tokenizers.Tokenizer(_bpe(keys, vocabulary, merges, ignore_merges=splitting.ignore_merges))
     if splitting.composes:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer, backend.decoder = splitting.pre_tokenizer(), decoders.ByteLevel()
     return backend, splitting.adds_bos
+
+
+def _merges(keys: VocabularyKeys) -> list[tuple[str, str]]:
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in keys.texts("merges"))]
+    if any(not left or not right or " " in right for left, right in merges):
+        raise keys.wrong("merges", "holds an entry that is not two tokens with a space between them")
+    return merges
+
+
+def _bpe(keys: VocabularyKeys, vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> models.BPE:
+    try:
+        return models.BPE(vocabulary, merges, **options)
+    except Exception as error:  # tokenizers raises a bare Exception if a merge's part is not a token
+        raise keys.wrong("merges", f"does not fit the tokens ({short(str(error))})") from error
 
 
 def _read_splitting(keys: VocabularyKeys) -> Splitting:
@@ -171,20 +187,19 @@ def _read_splitting(keys: VocabularyKeys) -> Splitting:
     return SPLITTINGS[name]
 
 
-def _sentencepiece(keys: VocabularyKeys, pieces: Pieces) -> tokenizers.Tokenizer:
-    """sentencepiece's BPE: merges with the best score first, and byte tokens for unknown characters.
+def _sentencepiece(
+    keys: VocabularyKeys, pieces: Pieces, vocabulary: dict[str, int], merges: list[tuple[str, str]], *, adds_space: bool
+) -> tokenizers.Tokenizer:
+    """sentencepiece's BPE: merges in this order, and byte tokens for unknown characters.
 
-    A space is added before every text, also after control tokens, as in llama.cpp and in most of these models'
-    tokenizer.json. transformers 5 omits it after control tokens if the class is LlamaTokenizer and `legacy` is not set;
-    a GGUF file does not record that.
+    A space is added before every text, if the kind has it so or the file says so; also after control tokens, as in
+    llama.cpp and in most of these models' tokenizer.json. transformers 5 omits it after control tokens if the class is
+    LlamaTokenizer and `legacy` is not set; a GGUF file does not record that.
     """
-    vocabulary, scores = pieces.vocabulary(keys), keys.numbers("scores", len(pieces.tokens))
     unknown = pieces.special_tokens().get("unk_token", pieces.tokens[0])
-    model = models.BPE(
-        vocabulary, merges_by_score(keys, vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
-    )
+    model = _bpe(keys, vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     backend = tokenizers.Tokenizer(model)
-    adds_space = keys.flag("add_space_prefix", True)
+    adds_space = keys.flag("add_space_prefix", adds_space)
     prepend = [normalizers.Prepend(SPACE)] if adds_space else []
     backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE)])
     decoding = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]

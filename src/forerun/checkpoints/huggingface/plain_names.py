@@ -36,7 +36,7 @@ def plain_names(
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
         named |= split(name, tensor, family.fused, plan, family.renamed)
-    for layer in range(spec.num_layers - spec.num_borrowing_layers, spec.num_layers):
+    for layer in filter(spec.borrows, range(spec.num_layers)):
         for module in UNUSED_OF_BORROWERS:  # some files hold them
             named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
     if family.keys_are_values:
@@ -44,9 +44,11 @@ def plain_names(
     return named
 
 
-def values_from_keys(named: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace]) -> dict[str, StoredTensor]:
+def values_from_keys(
+    named: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace], values: str = "v_proj", keys: str = "k_proj"
+) -> dict[str, StoredTensor]:
     """The keys' projections as those of the values that are missing: Gemma 4 has one for both in some layers."""
-    missing = {name: name.replace("v_proj", "k_proj") for name in plan if "v_proj" in name and name not in named}
+    missing = {name: name.replace(values, keys) for name in plan if values in name and name not in named}
     return {name: replace(named[keys], name=name) for name, keys in missing.items() if keys in named}
 
 

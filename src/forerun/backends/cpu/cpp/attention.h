@@ -281,7 +281,7 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
     call.seen = seen;
     call.keys = static_cast<const E*>(cache.keys) + head;
     call.values = static_cast<const E*>(cache.values) + head;
-    call.slot_stride = static_cast<int64_t>(heads.num_kv_heads) * heads.head_dim;
+    call.slot_stride = cache.slot_stride;
     call.queries = reinterpret_cast<Query<E>*>(scratch + places.queries);
     call.transposed = reinterpret_cast<int32_t*>(scratch + places.keys);
     call.slots = reinterpret_cast<int32_t*>(scratch + places.slots);

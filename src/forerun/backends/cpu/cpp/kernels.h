@@ -79,22 +79,27 @@ struct Rows {
 //   silu_mul     y[t][i] = silu(gate_i) * up_i; the weight is paired, y is [T][I]
 //   gelu_mul     likewise, with the tanh approximation of GELU
 //   clamped_mul  likewise, with the clamped gate of gpt-oss
-enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2, gelu_mul = 3, clamped_mul = 4 };
+//   capped       y[t][n] = cap tanh((x W^T + bias) / cap)
+enum class Epilogue : int32_t { store = 0, add = 1, silu_mul = 2, gelu_mul = 3, clamped_mul = 4, capped = 5 };
 
-static inline bool is_gate(Epilogue epilogue) { return epilogue >= Epilogue::silu_mul; }
+static inline bool is_gate(Epilogue epilogue) {
+    return epilogue >= Epilogue::silu_mul && epilogue <= Epilogue::clamped_mul;
+}
 
 struct Output {
     float* y;
     const float* residual;
     int64_t y_stride, residual_stride;  // floats
     Epilogue epilogue;
+    float cap;
 };
 
-// One layer's keys and values in the cache: slot s, head h at (s * num_kv_heads + h) * head_dim.
+// One layer's keys and values in the cache: slot s, head h at s * slot_stride + h * head_dim.
 struct LayerCache {
     void* keys;
     void* values;
-    int32_t is_bf16;  // else float32
+    int32_t is_bf16;      // else float32
+    int64_t slot_stride;  // elements
 };
 
 struct Heads {
@@ -136,18 +141,21 @@ struct Kernels {
     void (*rms_norm)(const float* x, int64_t x_stride, const float* weight, int size, float eps, int t_begin, int t_end,
                      float* y, int64_t y_stride);
 
-    // y = silu(gate) * up for rows [t_begin, t_end) of gate_up [T][2 * size].
-    void (*silu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
+    // y = silu(gate) * up for rows [t_begin, t_end), of `size` elements each; y may be the gate.
+    void (*silu_mul)(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int size, int t_begin,
+                     int t_end, float* y);
     // The same with the tanh approximation of GELU.
-    void (*gelu_mul)(const float* gate_up, int size, int t_begin, int t_end, float* y);
+    void (*gelu_mul)(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int size, int t_begin,
+                     int t_end, float* y);
 
     // Normalizes (unless weights are null) and rotates the heads [head_begin, head_end) of row t. Stores queries in
     // q [T][num_heads * head_dim], and keys and values in slot first_slot + t. Heads are numbered queries, keys,
     // values. cos_sin [P][2][D]: cosines, and sines whose first half is negated, see forerun.model.rope. Queries are
-    // multiplied by query_scale at last.
+    // multiplied by query_scale at last. Values are normalized, without weights, if norms_values. Without key/value
+    // heads nothing is stored.
     void (*rope_append)(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
-                        int position, const float* q_norm, const float* k_norm, float eps, float query_scale, float* q,
-                        LayerCache cache, int slot);
+                        int position, const float* q_norm, const float* k_norm, bool norms_values, float eps,
+                        float query_scale, float* q, LayerCache cache, int slot);
 
     // Attention of the queries of one key head for rows [t_begin, t_end) over chunk `chunk`. A logical position is a
     // slot's index in the row's own text; a chunk is ATTENTION_CHUNK logical positions. Writes for each row and query

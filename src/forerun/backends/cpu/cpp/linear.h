@@ -225,6 +225,8 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
         if (out.epilogue == Epilogue::add)
             value = simd::add(
                 load_some(out.residual + row * out.residual_stride + columns.begin, columns.count), value);
+        if (out.epilogue == Epilogue::capped)
+            value = simd::mul(simd::tanh(simd::div(value, simd::set1(out.cap))), simd::set1(out.cap));
         store_some(y + columns.begin, value, columns.count);
     }
 }

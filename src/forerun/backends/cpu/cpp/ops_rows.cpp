@@ -15,7 +15,7 @@ FORERUN_EXPORT void forerun_rms_norm(const float* x, const float* weight, int nu
 
 // y [T][size] = silu(gate) * up of gate_up [T][2 * size].
 FORERUN_EXPORT void forerun_silu_mul(const float* gate_up, int num_rows, int size, float* y) {
-    kernels().silu_mul(gate_up, size, 0, num_rows, y);
+    kernels().silu_mul(gate_up, 2 * size, gate_up + size, 2 * size, size, 0, num_rows, y);
 }
 
 // All heads of T rows; row t goes to slot first_slot + t. See Kernels::rope_append.
@@ -24,8 +24,8 @@ FORERUN_EXPORT void forerun_rope_append(const float* qkv, int num_rows, const He
                                         float* q, const LayerCache* cache, int first_slot) {
     const int num_heads = heads->num_heads + 2 * heads->num_kv_heads;
     for (int row = 0; row < num_rows; row++)
-        kernels().rope_append(qkv, row, 0, num_heads, *heads, cos_sin, positions[row], q_norm, k_norm, eps, 1.0f, q,
-                              *cache, first_slot + row);
+        kernels().rope_append(qkv, row, 0, num_heads, *heads, cos_sin, positions[row], q_norm, k_norm, false, eps,
+                              1.0f, q, *cache, first_slot + row);
 }
 
 // mixed [T][num_heads * head_dim]: attention in calls of rows_per_call rows, at most ATTENTION_ROWS.

@@ -4,7 +4,6 @@
 
 #include "blocks.h"
 #include "memory.h"
-#include "pack.h"
 
 namespace forerun {
 
@@ -77,6 +76,12 @@ Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers
     for (const Op& op : ops_) {
         if (op.experts && op.experts->num_chosen > most_chosen_) most_chosen_ = op.experts->num_chosen;
         if (op.experts && op.experts->num_experts > most_experts_) most_experts_ = op.experts->num_experts;
+        if (op.kind == static_cast<int32_t>(OpKind::tree_attention)) {
+            const int64_t scratch = round_up(attend_scratch_bytes(op.heads), LINE);
+            const int64_t result = static_cast<int64_t>(op.heads.num_heads) * (2 + op.heads.head_dim) * 4;
+            if (scratch > most_scratch_) most_scratch_ = scratch;
+            if (result > most_result_) most_result_ = result;
+        }
         if (op.kind != static_cast<int32_t>(OpKind::linear)) continue;
         for (const Linear* part = &op.linear; part; part = part->below)
             if (part->padded_in > widest_input_) widest_input_ = part->padded_in;
@@ -103,11 +108,8 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
 // Memory of one thread: a normed row and prepared rows, or attention's scratch and partial results. False if there is
 // not enough memory.
 bool Program::reserve(const Pass& pass, int num_threads) {
-    const Heads& heads = shape_.heads;
-    const int64_t result = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * 4;  // of one row and chunk
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
-    const int64_t scratch = round_up(attend_scratch_bytes(heads), LINE);
-    const int64_t attention = scratch + result * rows_together(pass) * num_chunks(pass);
+    const int64_t attention = most_scratch_ + most_result_ * rows_together(pass) * num_chunks(pass);
     if (most_chosen_) {
         const auto num_pairs = static_cast<size_t>(pass.num_rows) * static_cast<size_t>(most_chosen_);
         for (std::vector<int32_t>* pairs : {&choice_.chosen, &choice_.places, &choice_.rows})
@@ -119,7 +121,7 @@ bool Program::reserve(const Pass& pass, int num_threads) {
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_)
         if (!own.reserve(prepared > attention ? prepared : attention)) return false;
-    const int64_t partials = pass.num_rows <= ATTENTION_ROWS ? result * pass.num_rows * num_chunks(pass) : 0;
+    const int64_t partials = pass.num_rows <= ATTENTION_ROWS ? most_result_ * pass.num_rows * num_chunks(pass) : 0;
     const int64_t kept = pass.row_skips ? widest_sum_ * 4 * pass.num_rows : 0;
     return (!partials || partials_.reserve(partials)) && (!kept || kept_.reserve(kept));
 }
@@ -157,6 +159,9 @@ void Program::work(const Run& run, Member& self) {
             case OpKind::tree_attention: return attention(run, op, self);
             case OpKind::add_partials: return add_partials(run, op, self);
             case OpKind::experts: return experts(run, op, self);
+            case OpKind::scale: return share_rows(run, op, self, &Program::scale);
+            case OpKind::layer_inputs: return share_rows(run, op, self, &Program::layer_inputs);
+            case OpKind::gate_input: return share_rows(run, op, self, &Program::gate_input);
         }
         return true;
     };
@@ -168,76 +173,6 @@ void Program::work(const Run& run, Member& self) {
 bool Program::share_rows(const Run& run, const Op& op, Member& self,
                          void (Program::*work)(const Run&, const Op&, Slice)) {
     return self.share(run.num_rows(op), ROWS_OF_A_TILE, [&](Slice rows) { (this->*work)(run, op, rows); });
-}
-
-// Writes a token's row of the embedding to x.
-static void embed_token(const Shape& shape, int64_t token, int64_t size, float* x) {
-    if (!shape.table) return read_row(shape.packed_table, token, x);
-    if (!shape.table_is_bf16) {
-        std::memcpy(x, static_cast<const float*>(shape.table) + token * size, static_cast<size_t>(size) * 4);
-        return;
-    }
-    const uint16_t* narrow = static_cast<const uint16_t*>(shape.table) + token * size;
-    for (int64_t i = 0; i < size; i++) {
-        const uint32_t bits = static_cast<uint32_t>(narrow[i]) << 16;
-        std::memcpy(x + i, &bits, 4);
-    }
-}
-
-void Program::embed(const Run& run, const Op& op, Slice rows) {
-    const int64_t size = width(op.writes);
-    for (int row = rows.begin; row < rows.end; row++) {
-        float* x = buffer(op.writes) + row * size;
-        embed_token(shape_, run.pass.token_ids[row], size, x);
-        if (shape_.embedding_scale != 1.0f)
-            for (int64_t i = 0; i < size; i++) x[i] *= shape_.embedding_scale;
-    }
-}
-
-void Program::norm(const Run& run, const Op& op, Slice rows) {
-    const int64_t size = width(op.reads);
-    const int first = run.first_row(op);
-    run.kernels.rms_norm(buffer(op.reads) + first * size, size, op.norm, static_cast<int>(size), shape_.eps, rows.begin,
-                         rows.end, buffer(op.writes), size);
-}
-
-void Program::gate(const Run& run, const Op& op, Slice rows) {
-    const int size = static_cast<int>(width(op.writes));
-    const bool is_silu = op.kind == static_cast<int32_t>(OpKind::silu_mul);
-    (is_silu ? run.kernels.silu_mul : run.kernels.gelu_mul)(buffer(op.reads), size, rows.begin, rows.end,
-                                                            buffer(op.writes));
-}
-
-// Adds the norm of a sublayer's output to the residual stream, except in rows that skip the sublayer.
-void Program::norm_add(const Run& run, const Op& op, Slice rows) {
-    const int64_t size = width(op.writes);
-    for (int row = rows.begin; row < rows.end; row++) {
-        const uint8_t* skips = run.pass.row_skips;
-        if (skips && skips[static_cast<int64_t>(row) * shape_.num_sublayers + op.sublayer]) continue;
-        float* branch = buffer(op.reads) + row * size;
-        float* x = buffer(op.writes) + row * size;
-        run.kernels.rms_norm(branch, size, op.norm, static_cast<int>(size), shape_.eps, 0, 1, branch, size);
-        for (int64_t i = 0; i < size; i++) x[i] += branch[i];
-    }
-}
-
-// Normalizes all queries of a row together, and all its keys, in place.
-void Program::norm_qk(const Run& run, const Op& op, Slice rows) {
-    const int64_t stride = width(op.reads);
-    const int q_size = shape_.heads.num_heads * shape_.heads.head_dim;
-    const int kv_size = shape_.heads.num_kv_heads * shape_.heads.head_dim;
-    float* qkv = buffer(op.reads);
-    run.kernels.rms_norm(qkv, stride, op.q_norm, q_size, shape_.eps, rows.begin, rows.end, qkv, stride);
-    run.kernels.rms_norm(qkv + q_size, stride, op.k_norm, kv_size, shape_.eps, rows.begin, rows.end, qkv + q_size,
-                         stride);
-}
-
-// features[t][index of the layer] = x[t].
-void Program::tap(const Run& run, const Op& op, Slice rows) {
-    const int64_t size = width(op.reads), place = run.pass.taps[op.layer];
-    for (int64_t row = rows.begin; row < rows.end; row++)
-        std::memcpy(run.pass.features + (row * run.pass.num_taps + place) * size, buffer(op.reads) + row * size,
-                    static_cast<size_t>(size) * 4);
 }
 
 // Converts rows of x to the linear's input format, after a norm if the op has one.
@@ -302,6 +237,7 @@ void Program::multiply_panels(const Run& run, const Op& op, const Linear& linear
     out.y = buffer(op.writes) + column;
     out.y_stride = width(op.writes);
     out.epilogue = static_cast<Epilogue>(op.epilogue);
+    out.cap = op.factor;
     if (op.residual >= 0) out.residual = buffer(op.residual) + column, out.residual_stride = width(op.residual);
     // The sum is in place, so rows that skip it are restored. No other thread reads or writes these columns.
     const bool has_gates = run.pass.row_skips && op.residual >= 0;

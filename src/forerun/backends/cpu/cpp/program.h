@@ -20,7 +20,7 @@ namespace forerun {
 
 enum class OpKind : int32_t {
     embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
-    norm_add = 8, norm_qk = 9, gelu_mul = 10, experts = 11,
+    norm_add = 8, norm_qk = 9, gelu_mul = 10, experts = 11, scale = 12, layer_inputs = 13, gate_input = 14,
 };
 
 // A buffer of float32 with `width` elements per row. It has the rows of the pass or, after select_rows, the last ones.
@@ -43,12 +43,15 @@ struct Op {
     int32_t kind;      // an OpKind
     int32_t reads;     // buffer numbers; -1 for none
     int32_t writes;
-    int32_t residual;  // added to a linear's products or to partials, or -1
+    int32_t residual;  // added to a linear's products or to partials; of gate_input, the inputs of all layers; or -1
     int32_t sublayer;  // its index in Pass::skipped and Pass::row_skips, or -1
-    int32_t layer;     // of attention; of a tap, the layer whose output it copies
+    int32_t layer;     // of attention, that whose keys and values it reads; of a tap, that whose output it copies
     int32_t after_select;  // reads and writes only the last rows of the pass, those whose logits are needed
     int32_t epilogue;      // of a linear
     int32_t window;        // of attention: slots that a row sees at most, or 0
+    int32_t norms_values;  // of rope_append
+    float factor;          // of scale; of layer_inputs, of the projection; the cap of capped logits
+    Heads heads;           // of attention and what precedes it; no key/value heads if there are queries alone
     Linear linear;
     const float* norm;  // weights of a norm; for a linear, of the norm applied to its input, or null
     const float* q_norm;
@@ -59,15 +62,23 @@ struct Op {
     const Experts* experts;     // or null
 };
 
+// Rows by token.
+struct Table {
+    const void* values;  // null where it is packed
+    int32_t is_bf16;
+    Linear packed;  // a table that is tied to the head or has blocks
+};
+
 struct Shape {
-    Heads heads;
     int32_t num_layers, capacity;  // slots of the cache
     float eps, embedding_scale;
-    const void* table;  // the embedding [V][H]; null where it is packed
-    int32_t table_is_bf16;
-    Linear packed_table;  // an embedding that is tied to the head or has blocks
-    void* keys;          // [L][capacity][num_kv_heads][head_dim], values likewise
+    Table table;        // the embedding [V][H]
+    Table layer_table;  // [V][L * layer_input_size]: the embeddings for each layer
+    float layer_table_scale;
+    int32_t layer_input_size;  // 0: there are none
+    void* keys;                // [L][capacity][slot_size], values likewise
     void* values;
+    int32_t slot_size;  // elements of a slot in a layer, as many as the layer with the most key/value heads needs
     int32_t cache_is_bf16;
     int32_t num_sublayers;
     RankLink* link;  // to the ranks whose partials are added, or null
@@ -140,6 +151,9 @@ class Program {
     void gate(const Run& run, const Op& op, Slice rows);
     void norm_add(const Run& run, const Op& op, Slice rows);
     void norm_qk(const Run& run, const Op& op, Slice rows);
+    void scale(const Run& run, const Op& op, Slice rows);
+    void layer_inputs(const Run& run, const Op& op, Slice rows);
+    void gate_input(const Run& run, const Op& op, Slice rows);
     // Ops that divide their own work among the threads. False: the job is over, see Member.
     bool share_rows(const Run& run, const Op& op, Member& self, void (Program::*work)(const Run&, const Op&, Slice));
     bool linear(const Run& run, const Op& op, Member& self);
@@ -171,6 +185,7 @@ class Program {
     const std::vector<Op> ops_;
     std::vector<Buffer> buffers_;
     int64_t widest_input_ = 0, widest_sum_ = 0;  // floats
+    int64_t most_scratch_ = 0, most_result_ = 0;  // bytes: of attention, and of its result of one row and chunk
     Scratch shared_rows_, partials_;
     Choice choice_;
     int most_chosen_ = 0, most_experts_ = 0;  // of any op

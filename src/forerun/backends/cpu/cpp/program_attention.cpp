@@ -9,9 +9,10 @@ constexpr int CHUNKS_OF_A_TILE = 4;
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 LayerCache Program::layer_cache(int layer) const {
-    const int64_t elements = static_cast<int64_t>(shape_.capacity) * shape_.heads.num_kv_heads * shape_.heads.head_dim;
+    const int64_t elements = static_cast<int64_t>(shape_.capacity) * shape_.slot_size;
     const int64_t offset = elements * layer * (shape_.cache_is_bf16 ? 2 : 4);
-    return {static_cast<char*>(shape_.keys) + offset, static_cast<char*>(shape_.values) + offset, shape_.cache_is_bf16};
+    return {static_cast<char*>(shape_.keys) + offset, static_cast<char*>(shape_.values) + offset, shape_.cache_is_bf16,
+            shape_.slot_size};
 }
 
 Visibility Program::visibility(const Run& run, const Op& op) const {
@@ -28,15 +29,16 @@ static int first_chunk(const Visibility& seen, int row) {
 
 bool Program::rope_append(const Run& run, const Op& op, Member& self) {
     const Pass& pass = run.pass;
-    const int num_heads = shape_.heads.num_heads + 2 * shape_.heads.num_kv_heads;
+    const int num_heads = op.heads.num_heads + 2 * op.heads.num_kv_heads;
     return self.share(pass.num_rows * num_heads, HEADS_OF_A_TILE, [&](Slice items) {
         for (int item = items.begin; item < items.end;) {
             const int row = item / num_heads, head = item % num_heads;
             const int last = items.end - item < num_heads - head ? head + items.end - item : num_heads;
             const int position = static_cast<int>(pass.positions[row]);
-            run.kernels.rope_append(buffer(op.reads), row, head, last, shape_.heads, op.cos_sin, position, op.q_norm,
-                                    op.k_norm, shape_.eps, op.query_scales ? op.query_scales[position] : 1.0f,
-                                    buffer(op.writes), layer_cache(op.layer), pass.first_slot + row);
+            run.kernels.rope_append(buffer(op.reads), row, head, last, op.heads, op.cos_sin, position, op.q_norm,
+                                    op.k_norm, op.norms_values, shape_.eps,
+                                    op.query_scales ? op.query_scales[position] : 1.0f, buffer(op.writes),
+                                    layer_cache(op.layer), pass.first_slot + row);
             item += last - head;
         }
     });
@@ -44,7 +46,7 @@ bool Program::rope_append(const Run& run, const Op& op, Member& self) {
 
 // The work is divided by heads if they divide evenly; otherwise few rows with a long context are divided by chunks.
 bool Program::attention(const Run& run, const Op& op, Member& self) {
-    const int num_rows = run.pass.num_rows, num_kv_heads = shape_.heads.num_kv_heads, size = self.num_threads();
+    const int num_rows = run.pass.num_rows, num_kv_heads = op.heads.num_kv_heads, size = self.num_threads();
     const bool is_even = num_kv_heads % size == 0;
     if (!is_even && num_rows <= ATTENTION_ROWS && num_chunks(run.pass) > 1) return attend_chunks(run, op, self);
     int rows_per_item = ATTENTION_ROWS;
@@ -54,7 +56,7 @@ bool Program::attention(const Run& run, const Op& op, Member& self) {
 }
 
 bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_per_item) {
-    const Heads& heads = shape_.heads;
+    const Heads& heads = op.heads;
     const Visibility seen = visibility(run, op);
     const int group = heads.num_heads / heads.num_kv_heads;
     const int num_blocks = ceil_div(seen.num_rows, rows_per_item);
@@ -78,7 +80,7 @@ bool Program::attend_whole(const Run& run, const Op& op, Member& self, int rows_
 }
 
 bool Program::attend_chunks(const Run& run, const Op& op, Member& self) {
-    const Heads& heads = shape_.heads;
+    const Heads& heads = op.heads;
     const Visibility seen = visibility(run, op);
     const int first = first_chunk(seen, 0), num_chunks = this->num_chunks(run.pass) - first;
     const int64_t chunk_stride = static_cast<int64_t>(heads.num_heads) * (2 + heads.head_dim) * seen.num_rows;

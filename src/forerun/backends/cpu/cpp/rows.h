@@ -47,10 +47,11 @@ inline simd::F gated(simd::F gate, simd::F up) {
 
 // Applies `gated` to gate and up of every row.
 template <typename Gated>
-void gate_mul(const float* gate_up, int size, int t_begin, int t_end, float* y, Gated gated) {
+void gate_mul(const float* gates, int64_t gate_stride, const float* ups, int64_t up_stride, int size, int t_begin,
+              int t_end, float* y, Gated gated) {
     for (int t = t_begin; t < t_end; t++) {
-        const float* gate = gate_up + static_cast<int64_t>(t) * 2 * size;
-        const float* up = gate + size;
+        const float* gate = gates + t * gate_stride;
+        const float* up = ups + t * up_stride;
         float* to = y + static_cast<int64_t>(t) * size;
         int i = 0;
         for (; i + 16 <= size; i += 16) simd::store(to + i, gated(simd::load(gate + i), simd::load(up + i)));
@@ -59,12 +60,15 @@ void gate_mul(const float* gate_up, int size, int t_begin, int t_end, float* y, 
     }
 }
 
-inline void silu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
-    gate_mul(gate_up, size, t_begin, t_end, y, gated);
+inline void silu_mul(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int size, int t_begin,
+                     int t_end, float* y) {
+    gate_mul(gate, gate_stride, up, up_stride, size, t_begin, t_end, y, gated);
 }
 
-inline void gelu_mul(const float* gate_up, int size, int t_begin, int t_end, float* y) {
-    gate_mul(gate_up, size, t_begin, t_end, y, [](simd::F gate, simd::F up) { return simd::mul(simd::gelu(gate), up); });
+inline void gelu_mul(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int size, int t_begin,
+                     int t_end, float* y) {
+    gate_mul(gate, gate_stride, up, up_stride, size, t_begin, t_end, y,
+             [](simd::F a, simd::F b) { return simd::mul(simd::gelu(a), b); });
 }
 
 // One head rotated by rope: y[i] = x[i] cos[i] + x[(i + D/2) mod D] sin[i], where x is first multiplied by scale and
@@ -111,9 +115,18 @@ inline void rotate(const Rotation& head, void* to, bool is_bf16, int64_t first) 
     }
 }
 
+// Stores a head's value times `scale` at place `to` of the cache.
+inline void put_value(const float* x, int size, float scale, LayerCache cache, int64_t to) {
+    for (int i = 0; i < size; i += 16) {
+        const int n = size - i < 16 ? size - i : 16;
+        const simd::F plain = n == 16 ? simd::load(x + i) : simd::load_n(x + i, n);
+        put(cache.values, cache.is_bf16, to + i, simd::mul(plain, simd::set1(scale)), n);
+    }
+}
+
 inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
-                        int position, const float* q_norm, const float* k_norm, float eps, float query_scale, float* q,
-                        LayerCache cache, int slot) {
+                        int position, const float* q_norm, const float* k_norm, bool norms_values, float eps,
+                        float query_scale, float* q, LayerCache cache, int slot) {
     const int size = heads.head_dim, num_kv = heads.num_kv_heads;
     const float* of_row = qkv + static_cast<int64_t>(row) * (heads.num_heads + 2 * num_kv) * size;
     const float* cosines = cos_sin + static_cast<int64_t>(position) * 2 * size;
@@ -121,12 +134,10 @@ inline void rope_append(const float* qkv, int row, int head_begin, int head_end,
         const float* x = of_row + static_cast<int64_t>(head) * size;
         const int kv_head = head - heads.num_heads;
         const bool is_query = kv_head < 0;
-        const int64_t place = (static_cast<int64_t>(slot) * num_kv + kv_head % num_kv) * size;  // of a key or value
+        const int64_t of_slot = slot * cache.slot_stride;
         if (kv_head >= num_kv) {
-            for (int i = 0; i < size; i += 16) {
-                const int n = size - i < 16 ? size - i : 16;
-                put(cache.values, cache.is_bf16, place + i, n == 16 ? simd::load(x + i) : simd::load_n(x + i, n), n);
-            }
+            const float scale = norms_values ? norm_scale(x, size, eps) : 1.0f;
+            put_value(x, size, scale, cache, of_slot + static_cast<int64_t>(kv_head - num_kv) * size);
             continue;
         }
         const float* weight = is_query ? q_norm : k_norm;
@@ -135,7 +146,7 @@ inline void rope_append(const float* qkv, int row, int head_begin, int head_end,
         if (is_query)
             rotate(rotation, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
         else
-            rotate(rotation, cache.keys, cache.is_bf16, place);
+            rotate(rotation, cache.keys, cache.is_bf16, of_slot + static_cast<int64_t>(kv_head) * size);
     }
 }
 

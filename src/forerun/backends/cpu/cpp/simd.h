@@ -34,6 +34,7 @@
 //   log_split(e, m)       e ln 2 + log(1 + m), for |m| < 0.42; exact to 2 ulp also where m is tiny
 //   silu(x)               x / (1 + exp(-x))
 //   gelu(x)               its tanh approximation
+//   tanh(x)               to about 2 ulp
 #pragma once
 
 #if defined(__clang__)
@@ -134,6 +135,19 @@ inline F silu(F x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
 inline F gelu(F x) {
     const F cubic = mul(x, fma(mul(x, x), set1(0.044715f), set1(1.0f)));
     return div(x, add(set1(1.0f), exp(mul(cubic, set1(-1.5957691216057308f)))));
+}
+
+// A polynomial for |x| < 0.625 (Cephes), else 1 - 2 / (exp(2 x) + 1).
+inline F tanh(F x) {
+    const F square = mul(x, x), size = max(x, sub(zero(), x));
+    F p = set1(-5.70498872745e-3f);
+    p = fma(p, square, set1(2.06390887954e-2f));
+    p = fma(p, square, set1(-5.37397155531e-2f));
+    p = fma(p, square, set1(1.33314442036e-1f));
+    p = fma(p, square, set1(-3.33332819422e-1f));
+    const F near = fma(mul(p, square), x, x);
+    const F far = sub(set1(1.0f), div(set1(2.0f), add(exp(add(x, x)), set1(1.0f))));
+    return select(less(size, set1(0.625f)), near, far);
 }
 
 }  // namespace

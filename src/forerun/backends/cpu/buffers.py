@@ -1,0 +1,53 @@
+"""The buffers of a pass: their widths, and one of its own for each width that a layer has apart from the others."""
+
+from collections.abc import Mapping
+
+from forerun.core.model_spec import ModelSpec
+
+
+class BufferWidths:
+    """Floats per row of every buffer by its name; `widths` are in the order of the library's numbers.
+
+    A layer with other heads or another MLP has buffers of its own, so that rows lie one after another in each.
+    """
+
+    def __init__(self, spec: ModelSpec, num_logits: int) -> None:
+        self._spec = spec
+        inputs = spec.num_layers * spec.layer_input_size
+        self.widths = {
+            "x": spec.hidden_size,
+            "h": spec.hidden_size,
+            **widths_of_layer(spec, has_keys=True),
+            "partial": spec.hidden_size,
+            "branch": spec.hidden_size,
+            "layer_projection": inputs,
+            "layer_inputs": inputs,
+            "gate_input": spec.layer_input_size,
+            "router": spec.num_experts,
+            "expert_gated": spec.num_chosen_experts * spec.intermediate_size,
+            "expert_products": spec.num_chosen_experts * spec.hidden_size,
+            "logits": num_logits,
+        }
+        for layer in range(spec.num_layers):
+            for name, width in self._of_layer(layer).items():
+                self.widths.setdefault(self.name(name, layer), width)
+
+    def name(self, buffer: str, layer: int) -> str:
+        """The buffer that ops of this layer, -1 for none, mean by a name."""
+        width = self._of_layer(layer).get(buffer) if layer >= 0 else None
+        return buffer if width is None or width == self.widths[buffer] else f"{buffer} of {width}"
+
+    def _of_layer(self, layer: int) -> Mapping[str, int]:
+        return widths_of_layer(self._spec.of_layer(layer), has_keys=not self._spec.borrows(layer))
+
+
+def widths_of_layer(one: ModelSpec, *, has_keys: bool) -> Mapping[str, int]:
+    """The buffers whose width a layer's heads and its MLP decide."""
+    inner = 0 if one.num_experts else one.intermediate_size
+    return {
+        "qkv": one.q_size + 2 * one.kv_size * has_keys,
+        "q": one.q_size,
+        "mixed": one.q_size,
+        "gate_up": 2 * inner,
+        "gated": inner,
+    }
