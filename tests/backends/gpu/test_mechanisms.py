@@ -1,33 +1,35 @@
 """What newer families compute besides Llama, on the device executor: torch's numbers, and bits of a row's own."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from forerun.core.model_spec import ModelSpec
+from forerun.backends.torch.backend import REFERENCE
+from forerun.core.config import SamplingParams
+from forerun.drafting.none import NoneDrafter
 from forerun.model.inputs import ForwardInput
 from forerun.model.self_test import find_bit_fault
 from tests.marks import in_turn, rest_slow
-from tests.tiny import tiny_runner
-from tests.tiny_families import family_spec
+from tests.tiny import decode_ids, tiny_runner
 
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.backend import TRITON
-from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, text_pass, tree_pass, weights_of
+from tests.backends.gpu import test_decoder as decoders
+from tests.backends.gpu.test_executor import (
+    CAPACITY,
+    CLOSE,
+    DTYPES,
+    Pair,
+    spec_of,
+    text_pass,
+    tree_pass,
+    weights_of,
+)
 
 FAMILIES = ("gemma3_text", "granite", "ministral3", "smollm3", "mistral", "olmo3", "glm4", "phi3")
-SIZES: dict[str, object] = {
-    "num_layers": 3, "hidden_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "intermediate_size": 40,
-    "vocab_size": 75, "max_positions": CAPACITY,
-}  # fmt: skip
-
-
-def spec_of(family: str, **changes: object) -> ModelSpec:
-    return replace(family_spec(random.Random(3), family, **SIZES), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("family", "dtype"), in_turn(list(FAMILIES), DTYPES))
@@ -79,3 +81,23 @@ def test_the_bits_of_a_row_are_its_own(family: str, device: str) -> None:
     weights = weights_of(spec, torch.bfloat16)
     runner = tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device)
     assert find_bit_fault(runner) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "params"),
+    [
+        ("gemma3_text", decoders.GREEDY), ("granite", decoders.SAMPLED),
+        *(pytest.param(family, decoders.SAMPLED, marks=pytest.mark.slow) for family in FAMILIES),
+        pytest.param("olmo3", decoders.FILTERED, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+@torch.inference_mode()
+def test_rounds_on_the_device_write_the_text_of_torch(family: str, params: SamplingParams, device: str) -> None:
+    sizes: dict[str, object] = {"num_layers": 2, "vocab_size": 40, "sliding_layers": (0,), "unrotated_layers": (1,)}
+    spec = spec_of(family, window=5, logit_cap=6.0 if family == "granite" else None, **sizes)
+    pair = decoders.Pair(device, spec=spec)
+    plain = tiny_runner(spec, pair.weights, backend=REFERENCE, capacity=decoders.CAPACITY, device=device)
+    expected = decode_ids(plain, NoneDrafter(), decoders.PROMPT, params, seed=7, num_tokens=10)
+    found = pair.write(pair.decoder(decoders.tree()), decoders.PROMPT, params, 7, 10)
+    assert found == expected
+    assert len(set(found)) > 3, "a text of few different tokens proves little"
