@@ -22,7 +22,7 @@ from forerun.core.mechanisms import (
 APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
 NATIVE: Final = ("float32", "bfloat16")
 NATIVE_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED})
-UNSHARED: Final = frozenset({WHOLE_NORMS})  # of these, what the native kernels do not compute across ranks
+UNSHARED: Final = frozenset({WHOLE_NORMS})  # what neither they nor Triton's kernels compute across ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
