@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
+from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
@@ -53,6 +53,7 @@ from tests.backends.gpu.compile_case import (
     row_table,
     weight,
 )
+from tests.backends.gpu.compile_mechanisms import mechanism_cases
 
 NO_MODEL: Final = "any model"
 NUM_CHILDREN: Final = 4
@@ -74,6 +75,7 @@ def compile_cases() -> Iterator[CompileCase]:
     """All of them. The model is named together with its weights' format where there are weights."""
     yield from _tree_cases()
     yield from _score_cases()
+    yield from mechanism_cases()
     for name, spec in MODELS.items():
         yield from _cache_cases(name, spec)
         yield from _attention_cases(name, spec)
@@ -174,6 +176,9 @@ def _rank_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
         row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
     )  # fmt: skip
     yield CompileCase(name="add_partials", model=model, num_rows=8, launch=partial(_launch, add), is_product=False)
+    like = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    total = partial(sum_partials, _exchange(spec), x, like=like, num_rows=8)
+    yield CompileCase(name="sum_partials", model=model, num_rows=8, launch=partial(_launch, total), is_product=False)
     meet = partial(meet_all, _exchange(spec))
     yield CompileCase(name="meet_all", model=model, num_rows=1, launch=lambda _: meet(), is_product=False)
 

@@ -22,6 +22,7 @@ TYPICAL = (  # architecture, most rows, model, cases: each kernel once, where no
     (90, 8, "any model", UNMAPPED), (90, 8, "Llama-3.1-8B", ALL), (80, 1, "Llama-3.2-1B", "tree_attention"),
     (90, 64, "Llama-3.1-8B", "text_attention"),
     (90, 8, "Llama-3.1-8B int4", "qkv|linear_add.*|linear_gate"), (90, 8, "Llama-3.1-8B bfloat16", UNMAPPED),
+    (90, 64, "newer families", ALL),
 )  # fmt: skip
 # Lane instructions of the inner loop for each int4 weight, by rows: memory at 4.3 TB/s leaves time for 3.4 on 132
 # processors. Then the inputs of a step, and the outputs of a program.
@@ -31,8 +32,8 @@ INT4_KERNELS = ("qkv_kernel", "linear_add_kernel", "linear_gate_kernel")
 LANES = 32
 MOST_IDLE, LEAST_SHARE = 0.03, 0.85  # of a layer's time; of the bandwidth, while a kernel runs
 MODELS = (
-    "any model", "Llama-3.2-1B", "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.2-1B bfloat16", "Llama-3.1-8B bfloat16",
-    "Llama-3.1-8B int8", "Llama-3.1-8B int4", "Llama-3.1-70B int4",
+    "any model", "newer families", "Llama-3.2-1B", "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.2-1B bfloat16",
+    "Llama-3.1-8B bfloat16", "Llama-3.1-8B int8", "Llama-3.1-8B int4", "Llama-3.1-70B int4",
 )  # fmt: skip
 
 

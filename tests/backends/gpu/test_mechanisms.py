@@ -77,7 +77,7 @@ def test_capped_logits_are_those_of_torch(device: str) -> None:
 
 @pytest.mark.parametrize("family", rest_slow(["gemma3_text", "olmo3", "ministral3"], 1))
 def test_the_bits_of_a_row_are_its_own(family: str, device: str) -> None:
-    spec = spec_of(family, window=30)
+    spec = spec_of(family, num_layers=1, window=30)
     weights = weights_of(spec, torch.bfloat16)
     runner = tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device)
     assert find_bit_fault(runner) is None

@@ -38,7 +38,8 @@ class Texts:
     ) -> None:
         self.texts, self.q_TQD, self.prefix_len, self.is_causal = texts, q_TQD, prefix_len, is_causal
         self.window, self.written_2SKD = window, cache_2SKD
-        seen = sorted({slot for text in texts for slot in text[-window:]})
+        first = max(0, prefix_len - window) if window else 0  # What precedes all windows may be anything.
+        seen = sorted({slot for text in texts for slot in text[first:]})
         self.cache_2SKD = torch.full_like(cache_2SKD, float("nan"))
         self.cache_2SKD[:, seen] = cache_2SKD[:, seen]
 

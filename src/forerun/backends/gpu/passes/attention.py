@@ -106,17 +106,19 @@ def tree_attention(
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
-    # Early loads need more registers than there are for two programs on a multiprocessor or wide heads in float32.
-    has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not _lacks_registers(keys_SKD)
+    is_crowded = _lacks_registers(keys_SKD) or head_dim * keys_SKD.element_size() > WIDE_HEAD_BYTES
+    # Early loads need more registers than there are for two programs on a multiprocessor or wide heads.
+    has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not is_crowded
     is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
-        maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or _lacks_registers(keys_SKD)) else None,
+        maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or is_crowded) else None,
         **launch_options(
-            num_warps=_num_warps(keys_SKD), num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
+            num_warps=MOST_WARPS if is_crowded else NUM_WARPS,
+            num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps,
         ),
     )  # fmt: skip
 
@@ -136,7 +138,10 @@ def text_attention(
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), OVERLAPS=overlaps,
-        **launch_options(num_warps=_num_warps(keys_SKD), num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
+        **launch_options(
+            num_warps=MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS, num_stages=_num_stages(keys_SKD, 3),
+            overlaps=overlaps,
+        ),
     )  # fmt: skip
 
 
@@ -167,10 +172,6 @@ def _fewest_rows(keys_SKD: Tensor, group: int) -> int:
 def _lacks_registers(keys_SKD: Tensor) -> bool:
     """True if products without matrix instructions need more registers than NUM_WARPS warps have."""
     return keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= WIDE_HEAD
-
-
-def _num_warps(keys_SKD: Tensor) -> int:
-    return MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS
 
 
 def _check(q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int) -> None:

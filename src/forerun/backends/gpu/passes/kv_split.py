@@ -28,7 +28,6 @@ STRETCH: Final = 16  # Splits of a stretch: for a text of 32k tokens, 256 splits
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
 STRETCH_SIZE = tl.constexpr(STRETCH)
-MOST_LENGTH = tl.constexpr((1 << 31) - 1)
 _LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum to at most 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
@@ -59,12 +58,6 @@ def first_split_of(length, SHAPE: tl.constexpr):
         return 0
     else:
         return tl.maximum(length - SHAPE.window, 0) // SPLIT_SIZE
-
-
-@triton.jit
-def first_position(length_M, SHAPE: tl.constexpr):
-    """The first logical position that any row of a block sees. Those before it may hold anything, and are not read."""
-    return tl.min(tl.where(length_M > 0, length_M, MOST_LENGTH)) - SHAPE.window
 
 
 @triton.jit

@@ -21,7 +21,6 @@ from forerun.backends.gpu.passes.kv_split import (
     begins_stretch,
     end_stretch,
     find_slots,
-    first_position,
     first_split_of,
     has_nan,
     is_seen,
@@ -50,7 +49,7 @@ def _attend_together(head_cache, q_MD, length_M, least, prefix_len, is_causal, s
     complete stretches and the incomplete one.
 
     Args:
-        least: no row of the block that sees anything has a smaller length, so no split before its window is read.
+        least: no row of the block that sees anything has a smaller length, so nothing before its window is read.
     """
     num_splits_M, num_common = tl.cdiv(length_M, SPLIT_SIZE), prefix_len // SPLIT_SIZE
     limit = tl.where(is_causal != 0, tl.max(length_M), num_common * SPLIT_SIZE)
@@ -65,7 +64,7 @@ def _attend_together(head_cache, q_MD, length_M, least, prefix_len, is_causal, s
         positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
         is_visible_MS, is_read_S = is_seen(positions_S[None, :], length_M[:, None], SHAPE), positions_S < limit
         if SHAPE.window > 0:
-            is_read_S = is_read_S & (positions_S >= first_position(length_M, SHAPE))
+            is_read_S = is_read_S & (positions_S >= least - SHAPE.window)
         part = _attend(head_cache, positions_S, is_read_S, q_MD, is_visible_MS, scale)
         stretch = join(stretch, part, is_seen_M)
     return sofar, stretch

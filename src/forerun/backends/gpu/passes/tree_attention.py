@@ -16,12 +16,10 @@ import triton.language as tl
 
 from forerun.backends.gpu.language import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
-    MOST_LENGTH,
     SPLIT_SIZE,
     STRETCH_SIZE,
     attend_split,
     find_slots,
-    first_position,
     first_split_of,
     is_seen,
     load_header,
@@ -149,9 +147,7 @@ def attend_tree(
         for split in range(first_split, end_split):
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
             slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
-            is_read_S, is_new_S = positions_S < limit, positions_S >= prefix_len
-            if SHAPE.window > 0:
-                is_read_S = is_read_S & (positions_S >= first_position(length_M, SHAPE))
+            is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
             q_MD, keys_DS, values_SD = _load_split(
                 q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
             )
@@ -164,7 +160,7 @@ def attend_tree(
         is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
         first_split_M = first_split_of(length_M, SHAPE)
         if SHAPE.window > 0:
-            is_counted_M = is_counted_M & (tl.where(is_own, MOST_LENGTH, first_split) >= first_split_M)
+            is_counted_M = is_counted_M & (first_split >= tl.where(is_own, 0, first_split_M))
         splits_M = (first_split_M, num_splits_M)
         _join_stretches(
             workspace, mixed_ptr, row_M, head_M, splits, splits_M, is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD
