@@ -85,22 +85,26 @@ def _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE: tl.con
 
 @triton.jit
 def _join_stretches(
-    workspace, mixed_ptr, row_M, head_M, splits, splits_M, is_counted_M,
+    workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Call `join_if_last` for every stretch that has one of this program's splits.
 
     Args:
         splits: the program's first split, the split after its last one, and the number of common splits.
-        splits_M: the first split of each row, and the split after its last one.
+        is_own: whether they are one row's own splits.
     """
     first_split, end_split, num_common = splits
+    first_split_M, num_splits_M = first_split_of(length_M, SHAPE), tl.cdiv(length_M, SPLIT_SIZE)
+    is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
+    if SHAPE.window > 0:
+        is_counted_M = is_counted_M & (first_split >= tl.where(is_own, 0, first_split_M))
     last_split = tl.maximum(end_split - 1, 0)
     first_stretch = tl.minimum(first_split, last_split) // STRETCH_SIZE
     for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
-        num_programs_M = _programs_of(stretch, splits_M[0], splits_M[1], num_common, SHAPE)
+        num_programs_M = _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE)
         join_if_last(
-            workspace, mixed_ptr, row_M, head_M, stretch, splits_M, num_programs_M, is_counted_M,
+            workspace, mixed_ptr, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M, is_counted_M,
             SHAPE, MAX_SPLITS, NUM_AHEAD,
         )  # fmt: skip
 
@@ -156,12 +160,7 @@ def attend_tree(
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
-        num_splits_M, splits = tl.cdiv(length_M, SPLIT_SIZE), (first_split, end_split, num_common)
-        is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
-        first_split_M = first_split_of(length_M, SHAPE)
-        if SHAPE.window > 0:
-            is_counted_M = is_counted_M & (first_split >= tl.where(is_own, 0, first_split_M))
-        splits_M = (first_split_M, num_splits_M)
+        splits = (first_split, end_split, num_common)
         _join_stretches(
-            workspace, mixed_ptr, row_M, head_M, splits, splits_M, is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD
+            workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
         )
