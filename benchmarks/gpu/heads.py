@@ -9,7 +9,8 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import Layers, reduced
 from benchmarks.gpu.models import Model, rows_of
-from forerun.backends.gpu.launches import NARROW_ROWS, PassShape
+from forerun.backends.gpu.buffers import NARROW_ROWS
+from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens

@@ -10,8 +10,10 @@ import torch
 from benchmarks.gpu.cases import Setting
 from benchmarks.gpu.models import DTYPE, Model, RandomWeights, filled_cache, pass_of
 from forerun.backends.gpu.backend import TRITON
+from forerun.backends.gpu.buffers import Buffers, DeviceWeights
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
-from forerun.backends.gpu.launches import Buffers, DeviceWeights, LaunchList, PassShape
+from forerun.backends.gpu.launches import LaunchList
+from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.torch.backend import FUSED

@@ -17,7 +17,7 @@ from benchmarks.gpu.cases import Case, Row, Setting
 from benchmarks.gpu.clock import time_calls
 from benchmarks.gpu.layers import LINEARS, Layers, reduced
 from benchmarks.gpu.models import DTYPE, Model, models, quantise_at_random
-from forerun.backends.gpu.launches import PassShape
+from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.tiles import Tiles
 from forerun.bench.run.call_times import Call

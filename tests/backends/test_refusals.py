@@ -28,13 +28,26 @@ def test_the_native_kernels_run_every_family(family: str) -> None:
     assert choice.backend.name == ("native" if fault() is None else "fused")
 
 
-@pytest.mark.parametrize("family", [name for name in [*FAMILIES, "gemma4_text"] if name != "smollm3"])
-def test_tritons_kernels_are_refused_by_name(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "missing"),
+    [("gpt_oss", "a clamped gate or attention sinks or experts"), ("gemma4_text", ".*a factor of each layer.*")],
+)
+def test_tritons_kernels_are_refused_by_name(family: str, missing: str) -> None:
     spec = family_spec(random.Random(1), family)
-    with pytest.raises(ConfigError, match="the Triton kernels do not compute "):
+    with pytest.raises(ConfigError, match=f"the Triton kernels do not compute {missing}, which this model has"):
         choose_backend(
             "fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton")
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt_oss"])
+def test_tritons_kernels_compute_all_of_the_other_families(family: str) -> None:
+    pytest.importorskip("triton")
+    spec = family_spec(random.Random(1), family)
+    choice = choose_backend(
+        "fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton")
+    )  # fmt: skip
+    assert choice.backend.name == "triton"
 
 
 def test_norms_over_all_heads_of_several_ranks_are_refused() -> None:
@@ -43,4 +56,9 @@ def test_norms_over_all_heads_of_several_ranks_are_refused() -> None:
         "fast", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec, is_shared=True)
     )
     assert choice.missing is not None
+    with pytest.raises(ConfigError, match="the Triton kernels of several ranks do not compute norms of queries"):
+        choose_backend(
+            "fast", dtype=torch.float32, device="cpu", head_dim=16,
+            conditions=conditions(spec, "triton", is_shared=True),
+        )  # fmt: skip
     assert "of several ranks do not compute norms of queries and keys over all heads" in choice.missing

@@ -1,7 +1,16 @@
 """The device executor computes what transformers computes, for what sets families apart."""
 
 import pytest
-from transformers import SmolLM3Config, SmolLM3ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 
 from forerun.backends.gpu.backend import TRITON
 from tests.golden.families import FAMILIES, LINEAR_ROPE, Family, llama, qwen2
@@ -12,6 +21,11 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("emulation")
 
 HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 2}  # of 16, as the kernels know them
+GEMMA3 = {
+    "head_dim": 16, "query_pre_attn_scalar": 21, "sliding_window": 9,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+GRANITE = {"embedding_multiplier": 3.5, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 3.0}
 QWEN3 = FAMILIES["qwen3"]
 CASES = {
     "llama3.2": FAMILIES["llama3.2"],
@@ -19,6 +33,9 @@ CASES = {
     "deepseek_coder": llama(**LINEAR_ROPE, **HEADS),
     "llama_biased": llama(attention_bias=True, mlp_bias=True, **HEADS),
     "qwen2": qwen2(rms_norm_eps=1e-6, **HEADS),
+    "gemma3": Family(config=Gemma3TextConfig, model=Gemma3ForCausalLM, changes={**HEADS, **GEMMA3}),
+    "granite": Family(config=GraniteConfig, model=GraniteForCausalLM, changes={**HEADS, **GRANITE}),
+    "olmo2": Family(config=Olmo2Config, model=Olmo2ForCausalLM, changes=HEADS),
     "smollm3": Family(config=SmolLM3Config, model=SmolLM3ForCausalLM, changes={**HEADS, "no_rope_layer_interval": 2}),
 }
 

@@ -9,14 +9,14 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
-from forerun.backends.dtypes import APART, USUAL, Conditions, native_obstacle
+from forerun.backends.dtypes import APART, UNSHARED, USUAL, Conditions, native_obstacle
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
-from forerun.core.mechanisms import lacking
+from forerun.core.mechanisms import CAP, EMBEDDING, GELU, NORMS, QUERIES, WHOLE_NORMS, WINDOW, lacking
 
-TRITON_MECHANISMS: Final[frozenset[str]] = frozenset()
+TRITON_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP})
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -53,7 +53,9 @@ def choose_backend(
     is_shared, is_apart = conditions.is_shared, conditions.is_apart
     kind = torch.device(device).type
     if conditions.kernels == "triton" or (conditions.kernels == "auto" and kind == "cuda"):
-        missing = APART if is_apart else lacking(conditions.needed, TRITON_MECHANISMS, "the Triton kernels")
+        known = TRITON_MECHANISMS - (UNSHARED if is_shared else frozenset())
+        kernels = "the Triton kernels" + " of several ranks" * is_shared
+        missing = APART if is_apart else lacking(conditions.needed, known, kernels)
         missing = missing or triton_fault(device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared)
         if conditions.kernels == "triton" and missing is not None:
             raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')

@@ -31,7 +31,7 @@ NATIVE_MECHANISMS: Final = frozenset({
     WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED, CAP, VALUE_NORM, LAYER_SCALE,
     LAYER_INPUTS, BORROWING, OTHER_HEADS,
 })  # fmt: skip
-UNSHARED: Final = frozenset({WHOLE_NORMS})  # of these, what the native kernels do not compute across ranks
+UNSHARED: Final = frozenset({WHOLE_NORMS})  # what neither they nor Triton's kernels compute across ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

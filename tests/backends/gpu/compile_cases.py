@@ -14,11 +14,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
+from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
-from forerun.backends.gpu.passes.linear import linear, linear_add, linear_partial, linear_silu
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_gate, linear_partial
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.qkv import qkv
@@ -53,6 +53,7 @@ from tests.backends.gpu.compile_case import (
     row_table,
     weight,
 )
+from tests.backends.gpu.compile_mechanisms import mechanism_cases
 
 NO_MODEL: Final = "any model"
 NUM_CHILDREN: Final = 4
@@ -74,6 +75,7 @@ def compile_cases() -> Iterator[CompileCase]:
     """All of them. The model is named together with its weights' format where there are weights."""
     yield from _tree_cases()
     yield from _score_cases()
+    yield from mechanism_cases()
     for name, spec in MODELS.items():
         yield from _cache_cases(name, spec)
         yield from _attention_cases(name, spec)
@@ -143,7 +145,7 @@ def _cache_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
     """What does not depend on the format of weights."""
     table_VH = empty(VOCAB_SIZE, spec.hidden_size, dtype=COMPUTE)
     x, rows = empty(MAX_ROWS, spec.hidden_size), row_table()
-    start = partial(embed, table_VH, rows.token_ids, x, _next_norm(spec, 1), num_rows=32)
+    start = partial(embed, table_VH, rows.token_ids, x, _next_norm(spec, 1), scale=1.0, num_rows=32)
     yield CompileCase(name="embed", model=model, num_rows=32, launch=partial(_launch, start), is_product=False)
     move = partial(move_slots, cache(spec), empty(2 + 32, dtype=torch.int32))
     yield CompileCase(name="move_slots", model=model, num_rows=32, launch=partial(_launch, move), is_product=False)
@@ -174,6 +176,9 @@ def _rank_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
         row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
     )  # fmt: skip
     yield CompileCase(name="add_partials", model=model, num_rows=8, launch=partial(_launch, add), is_product=False)
+    like = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    total = partial(sum_partials, _exchange(spec), x, like=like, num_rows=8)
+    yield CompileCase(name="sum_partials", model=model, num_rows=8, launch=partial(_launch, total), is_product=False)
     meet = partial(meet_all, _exchange(spec))
     yield CompileCase(name="meet_all", model=model, num_rows=1, launch=lambda _: meet(), is_product=False)
 
@@ -205,13 +210,15 @@ def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: in
     )  # fmt: skip
     qkv_step = partial(
         qkv, h, packed.qkv, q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=num_rows, spec=spec, head_norms=None,
-        norm=norm, workspace=workspace,
+        query_scales_P=None, norm=norm, workspace=workspace,
     )  # fmt: skip
-    gate = partial(linear_silu, h, packed.gate_up, gated, num_rows=num_rows, norm=norm, workspace=workspace)
+    gate = partial(
+        linear_gate, h, packed.gate_up, gated, gate="silu", num_rows=num_rows, norm=norm, workspace=workspace
+    )
     steps = {
         "qkv": (packed.qkv, qkv_step),
         "linear_add, attention": (packed.attention_out, partial(add, mixed, packed.attention_out, sublayer=2)),
-        "linear_silu": (packed.gate_up, gate),
+        "linear_gate": (packed.gate_up, gate),
         "linear_add, mlp": (packed.mlp_out, partial(add, gated, packed.mlp_out, sublayer=3)),
     }
     for name, (weights, step) in steps.items():

@@ -51,8 +51,8 @@ def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
         for num_rows in (8, 128):
             qkv(
                 empty(MAX_ROWS, HIDDEN_SIZE, dtype=dtype), packed, q, keys_SKD, values_SKD,
-                empty(NUM_SLOTS, 2, head_dim), rows, num_rows=num_rows, spec=spec, head_norms=head_norms, norm=norm,
-                workspace=workspace, overlaps=overlaps,
+                empty(NUM_SLOTS, 2, head_dim), rows, num_rows=num_rows, spec=spec, head_norms=head_norms,
+                query_scales_P=None, norm=norm, workspace=workspace, overlaps=overlaps,
             )  # fmt: skip
     for num_rows, num_splits in ((1, 8), (8, 64), (32, 64)):
         tree_attention(

@@ -75,10 +75,12 @@ def map_of(known: Sequence[int], vocab_size: int) -> VocabularyMap:
 
 
 class Pair:
-    def __init__(self, device: str, spread: float = 0.2, known: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, device: str, spread: float = 0.2, known: Sequence[int] | None = None, spec: ModelSpec | None = None
+    ) -> None:
         """With `known`, the draft has only these of the target's tokens, in rising order."""
         self.device = device
-        self.spec = spec_of()
+        self.spec = spec or spec_of()
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(5), dtype=torch.float32)
         self.target = runner_of(self.spec, self.weights, device)
         self.draft_spec, self.draft_weights, self.vocabulary = self.spec, noisy(self.weights, spread), None

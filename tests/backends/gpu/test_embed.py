@@ -23,7 +23,7 @@ def test_rows_are_looked_up_and_prepared_for_the_first_linear(dtype: torch.dtype
         scale=scale,
     )
     x = torch.full((6, size), POISON)
-    embed(table_VH, token_ids_T, x, next_norm, num_rows=5, overlaps=False)
+    embed(table_VH, token_ids_T, x, next_norm, scale=1.0, num_rows=5, overlaps=False)
     expected = table_VH[token_ids_T.long()].float()
     assert torch.equal(x[:5], expected)
     cut_off = 2**-7 if dtype == torch.bfloat16 else 0.0  # Triton's interpreter rounds to bfloat16 downwards

@@ -20,6 +20,7 @@ from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import diff_buffers
 from tests.marks import in_turn, rest_slow
 from tests.tiny import Weights, random_weights, tiny_runner, tiny_spec
+from tests.tiny_families import family_spec
 
 pytest.importorskip("triton")
 
@@ -40,11 +41,14 @@ CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}  # of t
 
 
 def spec_of(shape: str, **changes: object) -> ModelSpec:
+    """One of SHAPES, or a family of `tiny_families`."""
     fixed: dict[str, object] = {
-        "num_layers": 2, "hidden_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+        "hidden_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
         "intermediate_size": 40, "vocab_size": 75, "max_positions": CAPACITY,
     }  # fmt: skip
-    return tiny_spec(random.Random(3), **{**fixed, **SHAPES[shape], **changes})
+    if shape not in SHAPES:
+        return replace(family_spec(random.Random(3), shape, **{"num_layers": 3, **fixed}), **changes)  # type: ignore[arg-type]
+    return tiny_spec(random.Random(3), **{**fixed, "num_layers": 2, **SHAPES[shape], **changes})
 
 
 def weights_of(spec: ModelSpec, dtype: torch.dtype) -> Weights:

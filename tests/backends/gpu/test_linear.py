@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.gpu.passes.linear import linear, linear_add, linear_silu
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_gate
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import MULTIPROCESSORS, choose_tiles
@@ -125,7 +125,9 @@ def test_a_norm_left_out_before_is_made_up_for_after(scale: float) -> None:
 def gated_of(packed: DeviceLinear, h_TI: Tensor, num_rows: int) -> Tensor:
     gated = poisoned(MOST_ROWS, packed.num_out // 2, dtype=h_TI.dtype)
     norm, _ = norm_of(scale=1.0, size=packed.num_in)
-    linear_silu(h_TI, packed, gated, num_rows=num_rows, norm=norm, workspace=workspace_of(packed), overlaps=False)
+    linear_gate(
+        h_TI, packed, gated, gate="silu", num_rows=num_rows, norm=norm, workspace=workspace_of(packed), overlaps=False
+    )
     assert gated[num_rows:].isnan().all()
     return gated[:num_rows]
 

@@ -39,6 +39,8 @@ MORE_CASES: Final = (
     (2, "qwen2", {"num_layers": 3}, torch.float32, "plain", 1e-5),
     (2, "llama", {"num_layers": 1}, torch.bfloat16, "plain", 0.1),
     (4, "qwen2", {"num_layers": 1}, torch.float32, "int8", 1e-5),
+    (2, "gemma3_text", {}, torch.float32, "plain", 1e-5),
+    (2, "granite", {}, torch.float32, "plain", 1e-5),
 )
 
 

@@ -70,8 +70,8 @@ class Case:
         norm = replace(norm, squares=torch.nn.functional.pad(norm.squares[:, first_row:], (0, first_row)))
         qkv(
             self.h[first_row:], self.packed, q, keys_SKD, values_SKD, self.cos_sin_P2D, rows,
-            num_rows=num_rows, spec=spec,
-            head_norms=self.head_norms, norm=norm, workspace=workspace_of(self.packed), overlaps=False,
+            num_rows=num_rows, spec=spec, head_norms=self.head_norms, query_scales_P=None,
+            norm=norm, workspace=workspace_of(self.packed), overlaps=False,
         )  # fmt: skip
         used = slots[:num_rows].long()
         unused = torch.ones(NUM_SLOTS, dtype=torch.bool).index_fill(0, used, False)

@@ -34,9 +34,12 @@ class Texts:
         *,
         prefix_len: int,
         is_causal: bool = False,
+        window: int = 0,
     ) -> None:
         self.texts, self.q_TQD, self.prefix_len, self.is_causal = texts, q_TQD, prefix_len, is_causal
-        seen = sorted({slot for text in texts for slot in text})
+        self.window, self.written_2SKD = window, cache_2SKD
+        first = max(0, prefix_len - window) if window else 0  # What precedes all windows may be anything.
+        seen = sorted({slot for text in texts for slot in text[first:]})
         self.cache_2SKD = torch.full_like(cache_2SKD, float("nan"))
         self.cache_2SKD[:, seen] = cache_2SKD[:, seen]
 
@@ -52,6 +55,7 @@ class Texts:
         head_dim: int = 16,
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        window: int = 0,
     ) -> "Texts":
         """The last rows of a tree whose nodes lie behind the prefix; the others came in earlier passes."""
         paths: list[list[int]] = []
@@ -60,10 +64,14 @@ class Texts:
         texts = [[*range(prefix_len), *path] for path in paths[len(parents) - num_rows :]]
         q_TQD = random_tensor(num_rows, num_kv_heads * group, head_dim, dtype=dtype, seed=seed)
         size = (2, prefix_len + len(parents) + 3, num_kv_heads, head_dim)
-        return cls(texts, q_TQD, random_tensor(*size, dtype=dtype, seed=seed + 1), prefix_len=prefix_len)
+        cache_2SKD = random_tensor(*size, dtype=dtype, seed=seed + 1)
+        return cls(texts, q_TQD, cache_2SKD, prefix_len=prefix_len, window=window)
 
     def only(self, row: int) -> "Texts":
-        return Texts(self.texts[row : row + 1], self.q_TQD[row : row + 1], self.cache_2SKD, prefix_len=self.prefix_len)
+        rows = slice(row, row + 1)
+        return Texts(
+            self.texts[rows], self.q_TQD[rows], self.written_2SKD, prefix_len=self.prefix_len, window=self.window
+        )  # fmt: skip
 
     def contiguous(self, row: int, *, num_rows: int) -> "Texts":
         """The last positions of a row's text as a text of its own: that row is the last one."""
@@ -71,7 +79,10 @@ class Texts:
         q_TQD = random_tensor(num_rows, *self.q_TQD.shape[1:], dtype=self.q_TQD.dtype, seed=99)
         q_TQD[-1] = self.q_TQD[row]
         texts = [range(end) for end in range(len(slots) - num_rows + 1, len(slots) + 1)]
-        return Texts(texts, q_TQD, self.cache_2SKD[:, slots], prefix_len=len(slots) - num_rows, is_causal=True)
+        return Texts(
+            texts, q_TQD, self.written_2SKD[:, slots], prefix_len=len(slots) - num_rows, is_causal=True,
+            window=self.window,
+        )  # fmt: skip
 
     def table(self) -> RowTable:
         stride = max(1, *(len(text) - self.prefix_len for text in self.texts)) + 1
@@ -105,7 +116,7 @@ class Texts:
         tree_attention(
             self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
             num_heads=self.q_TQD.shape[1], num_splits=self.prefix_len // SPLIT if num_splits is None else num_splits,
-            workspace=workspace, overlaps=is_settled, is_settled=is_settled,
+            workspace=workspace, overlaps=is_settled, is_settled=is_settled, window=self.window,
         )  # fmt: skip
         assert not workspace.counters.any()
         return self._checked(mixed)
@@ -114,12 +125,12 @@ class Texts:
         mixed = self._poisoned()
         text_attention(
             self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
-            num_heads=self.q_TQD.shape[1], overlaps=False,
+            num_heads=self.q_TQD.shape[1], overlaps=False, window=self.window,
         )  # fmt: skip
         return self._checked(mixed)
 
     def by_definition(self) -> Tensor:
-        slots = [torch.tensor(list(text), dtype=torch.int64) for text in self.texts]
+        slots = [torch.tensor(list(text[-self.window :]), dtype=torch.int64) for text in self.texts]
         return reference.tree_attention(self.q_TQD.double(), *self.cache_2SKD.double(), slots)
 
     def _poisoned(self) -> Tensor:

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from forerun.backends.bind import bind_weights
+from forerun.backends.gpu.buffers import NARROW_ROWS, Buffers
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.language import on_device
-from forerun.backends.gpu.launches import NARROW_ROWS, Buffers, Launch, LaunchList, PassShape
+from forerun.backends.gpu.launches import LaunchList
+from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
@@ -170,8 +172,10 @@ class DeviceExecutor:
                 observe(op, getattr(self.buffers, op.writes)[: shape.num_rows])
 
     def launch_attention(self, shape: PassShape) -> None:
-        """Launch attention for one layer, the only kernel that depends on the number of splits."""
-        next(launch for op, launch in self._list_for(shape.skipped) if op.kind == "tree_attention")(shape)
+        """Launch attention for one layer with each window, the only kernel that depends on the number of splits."""
+        attention = [(op, launch) for op, launch in self._list_for(shape.skipped) if op.kind == "tree_attention"]
+        for launch in {self._launches.heads.window_of(op.layer): launch for op, launch in attention}.values():
+            launch(shape)
 
     def _list_for(self, skipped: SkipSet) -> list[tuple[Op, Launch]]:
         if skipped not in self._lists:

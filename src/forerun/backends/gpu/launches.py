@@ -7,85 +7,34 @@ Legend: R the largest number of rows of a pass, H hidden size, Q query heads, D 
 vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, log2
-from typing import Final, TypeAlias
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from forerun.backends.bind import FINAL_NORM, BoundWeights
-from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
-from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
+from forerun.backends.gpu.buffers import Buffers, DeviceWeights
+from forerun.backends.gpu.head_launches import HeadLaunches
+from forerun.backends.gpu.pass_shape import Launch, PassShape
+from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
 from forerun.backends.gpu.passes.embed import embed
 from forerun.backends.gpu.passes.exchange import RankExchange
-from forerun.backends.gpu.passes.linear import linear_add, linear_partial, linear_silu
-from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.linear import linear, linear_add, linear_gate, linear_partial
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape
+from forerun.backends.gpu.passes.norm_add import norm_add
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
-from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
-from forerun.core.sublayers import SkipSet, all_sublayers
+from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 
-NARROW_ROWS: Final = 32  # Up to this many rows, a pass reads weights once and splits attention over the text.
-EMBED_TILES: Final = 1  # The embedding writes a row's sum of squares as one part.
+WHOLE_ROW: Final = 1  # A kernel whose programs compute whole rows writes a row's sum of squares as one part.
+NO_NORM: Final = ""  # The name of the norm before a linear layer that has none.
 HALF_ROOM: Final = 16  # float16 goes up to 65504, so this leaves room for outliers of x up to a million before a norm.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassShape:
-    """The parameters on which a pass's launches depend; everything else is data on the device.
-
-    Args:
-        num_splits: upper bound of the number of attention splits entirely in the prefix.
-        num_logit_rows: number of rows at the end that get logits.
-        taps: layers after which the residual stream is copied.
-    """
-
-    num_rows: int
-    num_splits: int
-    num_logit_rows: int
-    skipped: SkipSet
-    has_row_skips: bool = False
-    taps: tuple[int, ...] = ()
-
-
-Launch = Callable[[PassShape], None]
-DeviceWeights: TypeAlias = BoundWeights[DeviceLinear, Tensor]
-
-
-class Buffers:
-    """The buffers of a pass. `x` is the residual stream; `h`, `q`, `mixed` and `gated` have the compute dtype."""
-
-    def __init__(
-        self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
-    ) -> None:
-        device, linears = bound.norms[FINAL_NORM].device, list(bound.linears.values())
-        most_tiles = max(num_tiles_of(spec.hidden_size), *(packed.num_tiles for packed in linears))
-
-        def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(max_rows, width, dtype=kind, device=device)
-
-        self.x, self.h = empty(spec.hidden_size, torch.float32), empty(spec.hidden_size)
-        self.q, self.mixed, self.gated = empty(spec.q_size), empty(spec.q_size), empty(spec.intermediate_size)
-        self._features: dict[int, Tensor] = {}
-        self.squares = torch.zeros(most_tiles, max_rows, device=device)
-        self.workspace = SplitWorkspace.for_linears(linears, max_rows=max_rows, device=str(device))
-        self.attention = AttentionWorkspace.for_heads(
-            max_rows=NARROW_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=max_splits,
-            device=str(device),
-        )  # fmt: skip
-
-    def features(self, num_taps: int) -> Tensor:
-        """Buffer of the taps' copies, [R, num_taps, H]. It never changes, as recorded passes use its address."""
-        if num_taps not in self._features:
-            max_rows, size = self.x.shape
-            self._features[num_taps] = self.x.new_zeros(max_rows, num_taps, size)
-        return self._features[num_taps]
 
 
 class LaunchList:
@@ -99,12 +48,14 @@ class LaunchList:
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
         exchange: RankExchange | None, overlaps: bool,
     ) -> None:  # fmt: skip
-        self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
+        self._spec, self._bound, self._buffers, self._rows = spec, bound, buffers, rows
         self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
+        self.heads = HeadLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
         self._scales = {
             name: half_scale(weight_H) if buffers.h.dtype == torch.float16 else 1.0
             for name, weight_H in bound.norms.items()
-        }
+        } | {NO_NORM: 1.0}
+        self._ones_H = torch.ones_like(buffers.x[0])
         self._table_VH = as_plain(bound.table)
 
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
@@ -115,17 +66,23 @@ class LaunchList:
         for place, op in enumerate(program):
             match op.kind:
                 case "embed":
-                    tiles, norm = EMBED_TILES, next_norm(program, place)
+                    tiles, norm = WHOLE_ROW, next_norm(program, place)
                     launches.append((op, self._embed(norm)))
                 case "linear":
                     inputs = op
+                    if op.writes == "branch":
+                        launches.append((op, self._product(op, self._input_norm(0, NO_NORM))))
+                    elif op.writes == "qkv" and self._spec.qk_norm_whole:
+                        launches.append((op, self._product(op, self._input_norm(tiles, norm))))
+                case "rope_append" if self._spec.qk_norm_whole:
+                    launches.append((op, self.heads.whole_heads(op)))
                 case "rope_append":
                     assert inputs is not None, "rope_append must follow a linear"
-                    launches.append((op, self._qkv(op, inputs, self._input_norm(tiles, norm))))
+                    launches.append((op, self.heads.qkv(op, inputs, self._input_norm(tiles, norm))))
                 case "tree_attention":
-                    launches.append((op, self._attention(op)))
-                case "silu_mul":
-                    assert inputs is not None, "silu_mul must follow a linear"
+                    launches.append((op, self.heads.attention(op)))
+                case "silu_mul" | "gelu_mul":
+                    assert inputs is not None, f"{op.kind} must follow a linear"
                     launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
                 case "linear_add":
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
@@ -135,73 +92,61 @@ class LaunchList:
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
                     launches.append((inputs, self._partial(inputs)))
                     launches.append((op, self._add_partials(op, norm)))
+                case "sum_partials":
+                    assert inputs is not None, "sum_partials must follow a linear"
+                    launches += [(inputs, self._partial(inputs)), (op, self._sum_partials())]
+                case "norm_add":
+                    tiles, norm = WHOLE_ROW, next_norm(program, place)
+                    launches.append((op, self._norm_add(op, norm)))
                 case "tap":
                     launches.append((op, self._tap(op)))
-                case "mask" | "norm" | "select_rows":
+                case "mask" | "norm" | "norm_qk" | "select_rows":
                     pass  # Other launches do this.
+                case _:
+                    raise AssertionError(f"these kernels have no {op.kind}")
         return launches
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and the norm that its inputs still need."""
-        writer = next(op for op in reversed(program) if op.kind in ("linear_add", "add_partials", "embed"))
-        norm = next_norm(program, program.index(writer))
-        return self._bound.linears[program[-1].weights], self._input_norm(self._tiles_of(writer), norm)
+        writer = next(op for op in reversed(program) if op.writes == "x" and op.kind != "select_rows")
+        norm = self._input_norm(self._tiles_of(writer), next_norm(program, program.index(writer)))
+        shape = norm.shape._replace(cap=self._spec.logit_cap or 0.0)
+        return self._bound.linears[program[-1].weights], replace(norm, shape=shape)
 
     def _tiles_of(self, writer: Op) -> int:
         """Number of partial sums of squares that a writer of x stores."""
         match writer.kind:
-            case "embed":
-                return EMBED_TILES
+            case "embed" | "norm_add":
+                return WHOLE_ROW
             case "add_partials":
                 return num_tiles_of(self._spec.hidden_size)
             case _:
                 return self._bound.linears[writer.weights].num_tiles
 
     def _input_norm(self, tiles: int, norm: str) -> InputNorm:
-        shape = NormShape(num_parts=tiles, size=self._spec.hidden_size, eps=self._spec.norm_eps)
+        num_parts = 0 if norm == NO_NORM else tiles
+        shape = NormShape(num_parts=num_parts, size=self._spec.hidden_size, eps=self._spec.norm_eps)
         return InputNorm(squares=self._buffers.squares, shape=shape, scale=self._scales[norm])
 
     def _next_norm(self, norm: str) -> NextNorm:
-        return NextNorm(
-            weight=self._bound.norms[norm], h=self._buffers.h, squares=self._buffers.squares, scale=self._scales[norm]
-        )
+        weight_H = self._ones_H if norm == NO_NORM else self._bound.norms[norm]
+        buffers = self._buffers
+        return NextNorm(weight=weight_H, h=buffers.h, squares=buffers.squares, scale=self._scales[norm])
 
     def _embed(self, norm: str) -> Launch:
         table_VH, token_ids, x = self._table_VH, self._rows.token_ids, self._buffers.x
-        following, overlaps = self._next_norm(norm), self._overlaps
-        return lambda shape: embed(table_VH, token_ids, x, following, num_rows=shape.num_rows, overlaps=overlaps)
+        following, scale, overlaps = self._next_norm(norm), self._bound.embedding_scale, self._overlaps
+        return lambda shape: embed(
+            table_VH, token_ids, x, following, scale=scale, num_rows=shape.num_rows, overlaps=overlaps
+        )
 
-    def _qkv(self, op: Op, inputs: Op, norm: InputNorm) -> Launch:
-        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
-        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
-        cos_sin_P2D = bound.rotations[spec.rope_of(op.layer)]
-        return lambda shape: qkv(
-            buffers.h, packed, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows,
-            num_rows=shape.num_rows, spec=spec, head_norms=head_norms, norm=norm,
-            workspace=buffers.workspace, overlaps=overlaps,
+    def _product(self, op: Op, norm: InputNorm) -> Launch:
+        buffers, overlaps = self._buffers, self._overlaps
+        packed, inputs, products = self._bound.linears[op.weights], self._inputs_of(op), getattr(buffers, op.writes)
+        return lambda shape: linear(
+            inputs, packed, products,
+            num_rows=shape.num_rows, first_row=0, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip
-
-    def _attention(self, op: Op) -> Launch:
-        buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
-        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
-        num_heads = self._spec.num_heads
-
-        def launch(shape: PassShape) -> None:
-            if shape.num_rows > NARROW_ROWS:
-                text_attention(
-                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
-                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps,
-                )  # fmt: skip
-            else:
-                tree_attention(
-                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
-                    num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
-                    workspace=buffers.attention, overlaps=overlaps,
-                    is_settled=True,  # The previous kernel writes only the slots of the pass's own rows.
-                )  # fmt: skip
-
-        return launch
 
     def _tap(self, op: Op) -> Launch:
         buffers = self._buffers
@@ -214,10 +159,10 @@ class LaunchList:
 
     def _gate(self, inputs: Op, norm: InputNorm) -> Launch:
         buffers, overlaps = self._buffers, self._overlaps
-        packed = self._bound.linears[inputs.weights]
-        return lambda shape: linear_silu(
+        packed, gate = self._bound.linears[inputs.weights], self._spec.gate
+        return lambda shape: linear_gate(
             buffers.h, packed, buffers.gated,
-            num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
+            gate=gate, num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip
 
     def _add(self, op: Op, norm: str) -> Launch:
@@ -247,12 +192,29 @@ class LaunchList:
             sublayer=sublayer, num_sublayers=num_sublayers, overlaps=overlaps,
         )  # fmt: skip
 
+    def _sum_partials(self) -> Launch:
+        exchange, buffers, overlaps = self._shared(), self._buffers, self._overlaps
+        return lambda shape: sum_partials(
+            exchange, buffers.branch, like=buffers.h, num_rows=shape.num_rows, overlaps=overlaps
+        )
+
+    def _norm_add(self, op: Op, norm: str) -> Launch:
+        buffers, eps, overlaps, row_skips = self._buffers, self._spec.norm_eps, self._overlaps, self._rows.row_skips
+        weight_H, following = self._bound.norms[op.weights], self._next_norm(norm)
+        sublayer, num_sublayers = self._place_of(op), len(self._sublayers)
+        return lambda shape: norm_add(
+            buffers.branch, weight_H, buffers.x, following, eps=eps,
+            num_rows=shape.num_rows, row_skips=row_skips if shape.has_row_skips else None,
+            sublayer=sublayer, num_sublayers=num_sublayers, overlaps=overlaps,
+        )  # fmt: skip
+
     def _shared(self) -> RankExchange:
         assert self._exchange is not None, "partial products of a model that is not shared"
         return self._exchange
 
     def _inputs_of(self, op: Op) -> Tensor:
-        return self._buffers.mixed if op.reads[0] == "mixed" else self._buffers.gated
+        found: Tensor = getattr(self._buffers, "h" if op.reads[0] == "x" else op.reads[0])
+        return found
 
     def _place_of(self, op: Op) -> int:
         assert op.sublayer is not None, "a sum belongs to a sublayer"
@@ -269,5 +231,7 @@ def half_scale(weight_H: Tensor) -> float:
 
 
 def next_norm(program: Sequence[Op], place: int) -> str:
-    """The name of the weights of the first norm after an op."""
-    return next(op.weights for op in program[place + 1 :] if op.kind == "norm")
+    """The name of the weights of the first norm after an op, or NO_NORM if a linear layer reads x as it is."""
+    following = (op for op in program[place + 1 :] if op.kind in ("norm", "linear") and op.reads == ("x",))
+    reader = next(following)
+    return reader.weights if reader.kind == "norm" else NO_NORM

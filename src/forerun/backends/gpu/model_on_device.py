@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.executor import DeviceExecutor
-from forerun.backends.gpu.launches import PassShape
+from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead
 from forerun.backends.gpu.sampling.score_shaping import ScoreRows

@@ -17,9 +17,9 @@ from functools import partial
 
 import torch
 
+from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.executor import all_num_splits, num_splits_for
-from forerun.backends.gpu.launches import NARROW_ROWS
 from forerun.backends.gpu.model_on_device import ModelOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN

@@ -44,7 +44,17 @@ def add_partials(
     add_partials_kernel[(num_tiles_of(size),)](
         exchange.peers, exchange.rank, exchange.most_polls, x, num_rows, row_skips, sublayer, num_sublayers,
         next_norm.tensors,
-        SHAPE=exchange.shape, SIZE=size, BLOCK_OUT=BLOCK_OUT, OVERLAPS=overlaps,
+        SHAPE=exchange.shape, SIZE=size, BLOCK_OUT=BLOCK_OUT, IS_SUM=False, OVERLAPS=overlaps,
+        **launch_options(num_warps=4, overlaps=overlaps),
+    )  # fmt: skip
+
+
+def sum_partials(exchange: RankExchange, sums: Tensor, *, like: Tensor, num_rows: int, overlaps: bool) -> None:
+    """Write to `sums`, float32 [any, H], the partial sums of all ranks added up. `like` has the partials' dtype."""
+    size = sums.shape[1]
+    add_partials_kernel[(num_tiles_of(size),)](
+        exchange.peers, exchange.rank, exchange.most_polls, sums, num_rows, None, 0, 0, (None, like, None, 0, 1.0),
+        SHAPE=exchange.shape, SIZE=size, BLOCK_OUT=BLOCK_OUT, IS_SUM=True, OVERLAPS=overlaps,
         **launch_options(num_warps=4, overlaps=overlaps),
     )  # fmt: skip
 
@@ -52,10 +62,10 @@ def add_partials(
 @triton.jit(do_not_specialize=["rank", "most_polls", "end_row", "sublayer", "num_sublayers"])
 def add_partials_kernel(
     peers, rank, most_polls, x, end_row, row_skips, sublayer, num_sublayers, next_norm,
-    SHAPE: tl.constexpr, SIZE: tl.constexpr, BLOCK_OUT: tl.constexpr, OVERLAPS: tl.constexpr,
+    SHAPE: tl.constexpr, SIZE: tl.constexpr, BLOCK_OUT: tl.constexpr, IS_SUM: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """x[t, o] = ((x[t, o] + partial_0[t, o]) + partial_1[t, o]) + ... unless row_skips[t, sublayer]; next_h and
-    next_squares follow from the new x as in `linear_add_kernel`.
+    next_squares follow from the new x as in `linear_add_kernel`. With IS_SUM x begins with 0, and only x is written.
 
     partial_n is [T, H], in the dtype of next_h, at rank n's place. A program computes BLOCK_OUT features of all rows.
     """
@@ -70,7 +80,10 @@ def add_partials_kernel(
         rows_R = first + tl.arange(0, ROWS)
         is_there_RO = (rows_R < end_row)[:, None] & (places_O < SIZE)[None, :]
         places_RO = rows_R[:, None] * SIZE + places_O[None, :]
-        before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
+        if IS_SUM:
+            before_RO = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
+        else:
+            before_RO = tl.load(x + places_RO, mask=is_there_RO, other=0.0)
         after_RO = before_RO
         # Loads from all ranks are in flight before the first is added, as each takes the latency of another GPU. An
         # unrolled loop would not do: ptxas would save registers by issuing the last loads after the first arrived.
@@ -80,5 +93,8 @@ def add_partials_kernel(
             # Bypass the first-level cache (.cg), which may hold older contents of this memory.
             found_RO = tl.load(partial + places_RO, mask=is_there_RO, other=0.0, cache_modifier=".cg")
             after_RO += found_RO.to(tl.float32)
-        after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
-        write_residual(after_RO, x, next_norm, tl.program_id(0), rows_R, places_O, end_row, SIZE)
+        if IS_SUM:
+            tl.store(x + places_RO, after_RO, mask=is_there_RO)
+        else:
+            after_RO = keep_left_out(after_RO, before_RO, row_skips, rows_R, end_row, sublayer, num_sublayers)
+            write_residual(after_RO, x, next_norm, tl.program_id(0), rows_R, places_O, end_row, SIZE)

@@ -17,7 +17,7 @@ from forerun.backends.gpu.passes.kv_split import LOG2_E, STRETCH
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, num_stages_for
+from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, SPLIT, WIDE_HEAD_BYTES, num_stages_for
 
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # On a CPU products of 16 and 32 rows have other bits.
 NUM_WARPS: Final = 8
@@ -32,12 +32,14 @@ class AttentionShape(NamedTuple):
     Args:
         group: query heads of a key head (G).
         matrix_rows: pairs of a row and a query head that a program computes at a time.
+        window: a row sees the last `window` logical positions of its text, its own included; 0: all of them.
     """
 
     num_heads: int
     group: int
     head_dim: int
     matrix_rows: int
+    window: int
 
 
 class AttentionWorkspace(NamedTuple):
@@ -80,7 +82,7 @@ class AttentionWorkspace(NamedTuple):
 
 def tree_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
-    num_splits: int, workspace: AttentionWorkspace, overlaps: bool, is_settled: bool = False,
+    num_splits: int, workspace: AttentionWorkspace, overlaps: bool, is_settled: bool = False, window: int = 0,
 ) -> None:  # fmt: skip
     """Write the attention output of each row over the slots that it sees.
 
@@ -91,7 +93,10 @@ def tree_attention(
         num_splits: at least prefix_len // SPLIT. Programs whose split is not wholly in the prefix end at once.
         is_settled: whether the previous kernel leaves `rows` and the slots below prefix_len alone, so that they may be
             read while it still runs.
+        window: see `AttentionShape`; with one, every row sees at least prefix_len positions, or none.
     """
+    if window:
+        num_splits = min(num_splits, -(-window // SPLIT))
     max_rows, max_splits = len(workspace.maxima), workspace.max_splits
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
@@ -101,24 +106,26 @@ def tree_attention(
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
         matrix_rows = MOST_MATRIX_ROWS
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
-    # Early loads need more registers than there are for two programs on a multiprocessor or wide heads in float32.
-    has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not _lacks_registers(keys_SKD)
+    is_crowded = _lacks_registers(keys_SKD) or head_dim * keys_SKD.element_size() > WIDE_HEAD_BYTES
+    # Early loads need more registers than there are for two programs on a multiprocessor or wide heads.
+    has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not is_crowded
     is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
-        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), MAX_SPLITS=max_splits,
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
-        maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or _lacks_registers(keys_SKD)) else None,
+        maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or is_crowded) else None,
         **launch_options(
-            num_warps=_num_warps(keys_SKD), num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps
+            num_warps=MOST_WARPS if is_crowded else NUM_WARPS,
+            num_stages=1 if is_early else _num_stages(keys_SKD, 2), overlaps=overlaps,
         ),
     )  # fmt: skip
 
 
 def text_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
-    overlaps: bool,
+    overlaps: bool, window: int = 0,
 ) -> None:  # fmt: skip
     """The same as `tree_attention`, for passes whose rows occupy the GPU without splitting their texts."""
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
@@ -130,8 +137,11 @@ def text_attention(
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
         q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
-        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows), OVERLAPS=overlaps,
-        **launch_options(num_warps=_num_warps(keys_SKD), num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps),
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), OVERLAPS=overlaps,
+        **launch_options(
+            num_warps=MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS, num_stages=_num_stages(keys_SKD, 3),
+            overlaps=overlaps,
+        ),
     )  # fmt: skip
 
 
@@ -162,10 +172,6 @@ def _fewest_rows(keys_SKD: Tensor, group: int) -> int:
 def _lacks_registers(keys_SKD: Tensor) -> bool:
     """True if products without matrix instructions need more registers than NUM_WARPS warps have."""
     return keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] >= WIDE_HEAD
-
-
-def _num_warps(keys_SKD: Tensor) -> int:
-    return MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS
 
 
 def _check(q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, num_rows: int, num_heads: int) -> None:

@@ -18,7 +18,7 @@ def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr)
     """Load the norm's sums of squares before the product: a tuple with one tensor for each tile of rows.
 
     It is the tile's partial squares [R, P], which are added up after the product, so that its weights need not wait.
-    If these would take registers from the product, it is the tile's `row_scales` [R].
+    If these would take registers from the product, it is the tile's `row_scales` [R]; without a norm it is 0.
 
     Args:
         norm: the `sums` of an `InputNorm`; NORM is its `NormShape`.
@@ -26,11 +26,14 @@ def load_norm(norm, first_row, end_row, NORM: tl.constexpr, SHAPE: tl.constexpr)
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     loaded = no_tiles()
     for tile in tl.static_range(NUM_TILES):
-        squares_RP = squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM)
-        if NUM_TILES <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
-            loaded = loaded + (squares_RP,)
+        if NORM.num_parts == 0:
+            loaded = loaded + (0,)
         else:
-            loaded = loaded + (row_scales(squares_RP, norm[2], NORM),)
+            squares_RP = squares_of_tile(norm, first_row + tile * ROWS, end_row, NORM)
+            if NUM_TILES <= EARLY_TILES and SHAPE.block_out >= EARLY_OUT:
+                loaded = loaded + (squares_RP,)
+            else:
+                loaded = loaded + (row_scales(squares_RP, norm[2], NORM),)
     return loaded
 
 
@@ -47,16 +50,21 @@ def squares_of_tile(norm, first_row, end_row, NORM: tl.constexpr):
 
 @triton.jit
 def norm_and_bias(sums_RO, bias, norm, loaded, outs_O, NORM: tl.constexpr):
-    """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32; `bias` may be None.
+    """y[r, o] = sums[r, o] * row_scales[r] + bias[o], [R, O] float32, capped if NORM has a cap; `bias` may be None.
 
     Args:
         loaded: the tile's tensor of `load_norm`.
     """
-    if len(loaded.shape) == 2:  # Squares.
-        loaded = row_scales(loaded, norm[2], NORM)
-    sums_RO *= loaded[:, None]
+    if NORM.num_parts > 0:
+        if len(loaded.shape) == 2:  # Squares.
+            loaded = row_scales(loaded, norm[2], NORM)
+        sums_RO *= loaded[:, None]
     if bias is not None:
         sums_RO += tl.load(bias + outs_O)[None, :]
+    if NORM.cap > 0.0:
+        decays_RO = tl.exp(tl.abs(sums_RO) * (-2.0 / NORM.cap))  # tanh z = (1 - exp(-2 z)) / (1 + exp(-2 z)), z >= 0.
+        caps_RO = tl.where(sums_RO < 0.0, -NORM.cap, NORM.cap)
+        sums_RO = caps_RO * (1.0 - decays_RO) / (1.0 + decays_RO)
     return sums_RO
 
 

@@ -52,6 +52,24 @@ def find_slots(tree_slots_ptr, header, row, positions_S, limit):
 
 
 @triton.jit
+def first_split_of(length, SHAPE: tl.constexpr):
+    """The first split that rows of this length see; their window begins in it."""
+    if SHAPE.window == 0:
+        return 0
+    else:
+        return tl.maximum(length - SHAPE.window, 0) // SPLIT_SIZE
+
+
+@triton.jit
+def is_seen(positions, length, SHAPE: tl.constexpr):
+    """Whether rows of this length see these logical positions."""
+    found = positions < length
+    if SHAPE.window > 0:
+        found = found & (positions >= length - SHAPE.window)
+    return found
+
+
+@triton.jit
 def load_keys(head_ptr, slots_S, slot_stride, is_read_S, others_DS):
     """One head's keys at some slots, transposed; `others_DS` where `is_read_S` is false."""
     places_DS = slots_S[None, :] * slot_stride + tl.arange(0, others_DS.shape[0])[:, None]

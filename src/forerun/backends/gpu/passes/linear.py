@@ -13,9 +13,11 @@ from torch import Tensor
 from forerun.backends.gpu.language import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import keep_left_out, load_norm, norm_and_bias, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, place_in
+from forerun.backends.gpu.passes.gates import gated_pairs
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.backends.gpu.passes.split_k import clamped, request_weights, split_k_matmul, whole_sums
+from forerun.core.model_spec import Gate
 
 
 def linear(
@@ -30,15 +32,15 @@ def linear(
     )  # fmt: skip
 
 
-def linear_silu(
-    h: Tensor, packed: DeviceLinear, gated: Tensor, *, num_rows: int, norm: InputNorm, workspace: SplitWorkspace,
-    overlaps: bool,
+def linear_gate(
+    h: Tensor, packed: DeviceLinear, gated: Tensor, *, gate: Gate, num_rows: int, norm: InputNorm,
+    workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
-    """gated [any, O / 2] = silu(gate) * up, where gate and up are the halves of W norm(h) + bias."""
+    """gated [any, O / 2] = act(gate) * up, where gate and up are the halves of W norm(h) + bias, see `gated_pairs`."""
     assert packed.paired, "gates and ups must be in the same program"
-    linear_silu_kernel[packed.grid(num_rows)](
+    linear_gate_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, gated, num_rows, norm.sums,
-        NORM=norm.shape, **packed.options(num_rows, overlaps),
+        GATE=gate, NORM=norm.shape, **packed.options(num_rows, overlaps),
     )  # fmt: skip
 
 
@@ -96,10 +98,11 @@ def linear_kernel(
 
 
 @triton.jit(do_not_specialize=["end_row"])
-def linear_silu_kernel(
-    h, weight, workspace, gated, end_row, norm, SHAPE: tl.constexpr, NORM: tl.constexpr, OVERLAPS: tl.constexpr
-):
-    """gated[t, p] = silu(y[t, p]) * y[t, O / 2 + p], silu(g) = g / (1 + exp(-g)), with y as in `linear_kernel`.
+def linear_gate_kernel(
+    h, weight, workspace, gated, end_row, norm,
+    GATE: tl.constexpr, SHAPE: tl.constexpr, NORM: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """gated[t, p] = act(y[t, p]) * y[t, O / 2 + p] as in `gated_pairs`, with y as in `linear_kernel`.
 
     h [T, I] in the compute dtype, W [O, I] packed, bias [O] or None, gated [T, O / 2] in its own dtype.
     """
@@ -122,9 +125,7 @@ def linear_silu_kernel(
             start = first + tile * ROWS
             sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
-            decays_RP = tl.exp(-tl.abs(gates_RP))  # The argument is never positive, so this cannot overflow.
-            shares_RP = tl.where(gates_RP >= 0.0, 1.0, decays_RP) / (1.0 + decays_RP)
-            gated_RP = gates_RP * shares_RP * ups_RP
+            gated_RP = gated_pairs(gates_RP, ups_RP, GATE)
             rows_R, places_P = start + tl.arange(0, ROWS), tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
             is_there_RP = (rows_R < end_row)[:, None] & (places_P < NUM_GATES)[None, :]
             places_RP = gated + rows_R[:, None] * NUM_GATES + places_P[None, :]

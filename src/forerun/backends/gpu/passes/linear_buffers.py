@@ -45,13 +45,15 @@ class NormShape(NamedTuple):
     """The sizes that a kernel which applies an `InputNorm` is compiled for.
 
     Args:
-        num_parts: partial sums of a row's squares.
+        num_parts: partial sums of a row's squares; 0: there is no norm, and the input is multiplied as it is.
         size: numbers in a row (H).
+        cap: the outputs y become cap tanh(y / cap); 0: they stay.
     """
 
     num_parts: int
     size: int
     eps: float
+    cap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

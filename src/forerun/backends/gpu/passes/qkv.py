@@ -29,8 +29,8 @@ class HeadsShape(NamedTuple):
 
 def qkv(
     h: Tensor, packed: DeviceLinear, q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, cos_sin_P2D: Tensor,
-    rows: RowTable, *, num_rows: int, spec: ModelSpec, head_norms: tuple[Tensor, Tensor] | None, norm: InputNorm,
-    workspace: SplitWorkspace, overlaps: bool,
+    rows: RowTable, *, num_rows: int, spec: ModelSpec, head_norms: tuple[Tensor, Tensor] | None,
+    query_scales_P: Tensor | None, norm: InputNorm, workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
     """Write queries to q [any, H * D] in its dtype, and keys and values to the slots of their rows.
 
@@ -40,6 +40,7 @@ def qkv(
         rows: slots and positions of the rows.
         head_norms: the weights, float32 [D] each, of the RMS norms of query heads and key heads before the rotation
             (Qwen3), or None.
+        query_scales_P: float32 factors of queries by their position, or None.
     """
     assert packed.tiles.block_out * (spec.num_heads + 2 * spec.num_kv_heads) == packed.num_out, (
         "a program must do one head"
@@ -48,7 +49,7 @@ def qkv(
     assert keys_SKD.stride()[1:] == (packed.tiles.block_out, 1), "the heads of a slot lie together"
     qkv_kernel[packed.grid(num_rows)](
         h, packed.weight, workspace, (q, keys_SKD, values_SKD, keys_SKD.stride(0)),
-        (cos_sin_P2D, rows.positions, rows.slots), head_norms, num_rows, norm.sums,
+        (cos_sin_P2D, rows.positions, rows.slots, query_scales_P), head_norms, num_rows, norm.sums,
         NORM=norm.shape, HEADS=HeadsShape(spec.num_heads, spec.num_kv_heads, spec.norm_eps),
         **packed.options(num_rows, overlaps),
     )  # fmt: skip
@@ -59,19 +60,20 @@ def qkv_kernel(
     h, weight, workspace, outputs, rows, head_norms, end_row, norm,
     SHAPE: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """q[t, n] = rope(norm_head(y[t, n]), positions[t]) for a query head n; keys[slots[t], n] likewise for a key head;
-    values[slots[t], n] = y[t, n] for a value head; y[t] = row_scales[t] * (W h[t]) + bias as [H + 2 K, D].
+    """q[t, n] = rope(norm_head(y[t, n]), positions[t]) * query_scales[positions[t]] for a query head n;
+    keys[slots[t], n] likewise for a key head, unscaled; values[slots[t], n] = y[t, n] for a value head;
+    y[t] = row_scales[t] * (W h[t]) + bias as [H + 2 K, D].
 
     h [T, I] in the compute dtype, W [(H + 2 K) D, I] packed, outputs (q [T, H D], keys and values [S, K, D], stride of
     a slot), head_norms (query weight [D], key weight [D]) or None, rows (cos_sin [positions, 2, D], positions [T],
-    slots [T]). A program computes one head of a block of rows.
+    slots [T], query_scales [positions] or None). A program computes one head of a block of rows.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     HEAD_DIM: tl.constexpr = SHAPE.block_out
     HALF: tl.constexpr = HEAD_DIM // 2
     FIRST_VALUE: tl.constexpr = HEADS.num_heads + HEADS.num_kv_heads
     q, keys, values, slot_stride = outputs
-    cos_sin, positions, slots = rows
+    cos_sin, positions, slots, query_scales = rows
     head, first = tl.program_id(1), tl.program_id(0) * (NUM_TILES * ROWS)
     outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: a rotated pair stays in one thread.
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
@@ -89,6 +91,9 @@ def qkv_kernel(
             low_RP, high_RP = norm_head(low_RP, high_RP, head_norms, head, HALF, HEADS)
             is_rotated_R = rows_R < tl.where(head < FIRST_VALUE, end_row, 0)
             low_RP, high_RP = rotate_head(low_RP, high_RP, cos_sin, positions, rows_R, is_rotated_R, HALF)
+            if query_scales is not None:
+                is_scaled_R = rows_R < tl.where(head < HEADS.num_heads, end_row, 0)
+                low_RP, high_RP = scale_queries(low_RP, high_RP, query_scales, positions, rows_R, is_scaled_R)
             if head < HEADS.num_heads:
                 places_R = q + rows_R * (HEADS.num_heads * HEAD_DIM) + head * HEAD_DIM
             else:
@@ -126,3 +131,11 @@ def rotate_head(low_RP, high_RP, cos_sin, positions, rows_R, is_rotated_R, HALF:
     cos_RP = tl.load(places_RP, mask=is_rotated_R[:, None], other=1.0)
     sin_RP = tl.load(places_RP + 2 * HALF, mask=is_rotated_R[:, None], other=0.0)
     return low_RP * cos_RP - high_RP * sin_RP, high_RP * cos_RP + low_RP * sin_RP
+
+
+@triton.jit
+def scale_queries(low_RP, high_RP, query_scales, positions, rows_R, is_scaled_R):
+    """Both halves of a head times the scale of the rows' positions."""
+    positions_R = tl.load(positions + rows_R, mask=is_scaled_R, other=0)
+    scales_R1 = tl.load(query_scales + positions_R, mask=is_scaled_R, other=1.0)[:, None]
+    return low_RP * scales_R1, high_RP * scales_R1

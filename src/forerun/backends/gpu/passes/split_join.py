@@ -48,20 +48,29 @@ def _load_part(workspace, places_M, is_seen_M, SHAPE: tl.constexpr):
 
 
 @triton.jit
-def _join_parts(workspace, first_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr):
-    """Join the first `num_parts_M` parts of rows in order. NUM_AHEAD parts are loaded at a time, with one wait for all
-    of them.
+def _join_parts(workspace, first_M, num_left_out_M, num_parts_M, SHAPE: tl.constexpr, NUM_AHEAD: tl.constexpr):
+    """Join the first `num_parts_M` parts of rows in order, without the first `num_left_out_M` of them if there is a
+    window. NUM_AHEAD parts are loaded at a time, with one wait for all of them.
     """
     sofar = begin_join(num_parts_M.shape[0], SHAPE.head_dim)
     for first in range(0, tl.max(num_parts_M), NUM_AHEAD):
         parts = no_tiles()
         for ahead in tl.static_range(NUM_AHEAD):
             places_M = first_M + (first + ahead) * SHAPE.num_heads
-            part = _load_part(workspace, places_M, first + ahead < num_parts_M, SHAPE)
+            is_one_M = _is_one_of(first + ahead, num_left_out_M, num_parts_M, SHAPE)
+            part = _load_part(workspace, places_M, is_one_M, SHAPE)
             parts = parts + (part,)
         for ahead in tl.static_range(NUM_AHEAD):
-            sofar = join(sofar, parts[ahead], first + ahead < num_parts_M)
+            sofar = join(sofar, parts[ahead], _is_one_of(first + ahead, num_left_out_M, num_parts_M, SHAPE))
     return sofar
+
+
+@triton.jit
+def _is_one_of(part, num_left_out_M, num_parts_M, SHAPE: tl.constexpr):
+    is_one_M = part < num_parts_M
+    if SHAPE.window > 0:
+        is_one_M = is_one_M & (part >= num_left_out_M)
+    return is_one_M
 
 
 @triton.jit
@@ -79,26 +88,31 @@ def _count_in(counters, places_M, num_programs_M, is_counted_M):
 
 @triton.jit
 def join_if_last(
-    workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
+    workspace, mixed_ptr, row_M, head_M, stretch, splits_M, num_programs_M, is_counted_M,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Increment the counters of a stretch. Join the stretch for rows where this program is the last one; write the
     result of rows where it is also the last one of the row.
 
     Args:
-        num_splits_M: splits of the rows' whole texts.
+        splits_M: the first split that each row sees, and the number of splits of its whole text.
         num_programs_M: how many programs increment the stretch's counter.
         is_counted_M: the rows and heads whose counter this program increments.
     """
     NUM_STRETCHES: tl.constexpr = (MAX_SPLITS + STRETCH_SIZE - 1) // STRETCH_SIZE
+    first_split_M, num_splits_M = splits_M
     first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
     counters_M = row_M * ((NUM_STRETCHES + 1) * SHAPE.num_heads) + head_M
-    places_M, num_stretches_M = row_M * SHAPE.num_heads + head_M, num_stretches_of(num_splits_M)
+    places_M, end_stretch_M = row_M * SHAPE.num_heads + head_M, num_stretches_of(num_splits_M)
+    first_stretch_M, num_stretches_M = first_split_M // STRETCH_SIZE, end_stretch_M
+    if SHAPE.window > 0:
+        num_stretches_M = end_stretch_M - first_stretch_M
     is_last_M = _count_in(workspace.counters, counters_M + stretch * SHAPE.num_heads, num_programs_M, is_counted_M)
     if tl.max(is_last_M.to(tl.int32)) > 0:
         first_split = stretch * STRETCH_SIZE
         num_parts_M = tl.where(is_last_M, tl.minimum(num_splits_M - first_split, STRETCH_SIZE), 0)
-        part = _join_parts(workspace, first_M + first_split * SHAPE.num_heads, num_parts_M, SHAPE, NUM_AHEAD)
+        first_part_M = first_M + first_split * SHAPE.num_heads
+        part = _join_parts(workspace, first_part_M, first_split_M - first_split, num_parts_M, SHAPE, NUM_AHEAD)
         store_mix(mixed_ptr, places_M, part[1], part[2], num_parts_M, is_last_M & (num_stretches_M <= 1))
         is_one_of_many_M = is_last_M & (num_stretches_M > 1)
         if tl.max(is_one_of_many_M.to(tl.int32)) > 0:
@@ -107,6 +121,6 @@ def join_if_last(
             is_last_M = _count_in(workspace.counters, counters_M, num_stretches_M, is_one_of_many_M)
             if tl.max(is_last_M.to(tl.int32)) > 0:
                 first_M += MAX_SPLITS * SHAPE.num_heads
-                num_parts_M = tl.where(is_last_M, num_stretches_M, 0)
-                part = _join_parts(workspace, first_M, num_parts_M, SHAPE, NUM_AHEAD)
+                num_parts_M = tl.where(is_last_M, end_stretch_M, 0)
+                part = _join_parts(workspace, first_M, first_stretch_M, num_parts_M, SHAPE, NUM_AHEAD)
                 store_mix(mixed_ptr, places_M, part[1], part[2], num_parts_M, is_last_M)

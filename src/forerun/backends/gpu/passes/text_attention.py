@@ -21,7 +21,9 @@ from forerun.backends.gpu.passes.kv_split import (
     begins_stretch,
     end_stretch,
     find_slots,
+    first_split_of,
     has_nan,
+    is_seen,
     join,
     load_header,
     load_keys,
@@ -42,21 +44,28 @@ def _attend(head_cache, slots_S, is_read_S, q_MD, is_visible_MS, scale):
 
 
 @triton.jit
-def _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale):
+def _attend_together(head_cache, q_MD, length_M, least, prefix_len, is_causal, scale, SHAPE: tl.constexpr):
     """Attend to the splits that a block's rows share: all of a text, or those of a tree's prefix. Returns the joined
     complete stretches and the incomplete one.
+
+    Args:
+        least: no row of the block that sees anything has a smaller length, so nothing before its window is read.
     """
     num_splits_M, num_common = tl.cdiv(length_M, SPLIT_SIZE), prefix_len // SPLIT_SIZE
     limit = tl.where(is_causal != 0, tl.max(length_M), num_common * SPLIT_SIZE)
     sofar = begin_join(q_MD.shape[0], q_MD.shape[1])
     stretch = sofar
-    for split in range(tl.cdiv(limit, SPLIT_SIZE)):
+    for split in range(first_split_of(least, SHAPE), tl.cdiv(limit, SPLIT_SIZE)):
         is_seen_M = split < num_splits_M
+        if SHAPE.window > 0:
+            is_seen_M = is_seen_M & (split >= first_split_of(length_M, SHAPE))
         if begins_stretch(split):
             sofar, stretch = end_stretch(sofar, stretch, is_seen_M)
         positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-        is_visible_MS = positions_S[None, :] < length_M[:, None]
-        part = _attend(head_cache, positions_S, positions_S < limit, q_MD, is_visible_MS, scale)
+        is_visible_MS, is_read_S = is_seen(positions_S[None, :], length_M[:, None], SHAPE), positions_S < limit
+        if SHAPE.window > 0:
+            is_read_S = is_read_S & (positions_S >= least - SHAPE.window)
+        part = _attend(head_cache, positions_S, is_read_S, q_MD, is_visible_MS, scale)
         stretch = join(stretch, part, is_seen_M)
     return sofar, stretch
 
@@ -87,19 +96,25 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
     sofar, stretch, first_split, end_row = none, none, 0, min(first_row + ROWS, num_rows)
     if ROWS > 1:
         first_split = tl.where(is_causal != 0, 0, prefix_len // SPLIT_SIZE)
-        sofar, stretch = _attend_together(head_cache, q_MD, length_M, prefix_len, is_causal, scale)
+        least = prefix_len
+        if SHAPE.window > 0:
+            least = tl.where(is_causal != 0, tl.load(lengths_ptr + first_row), prefix_len)
+        sofar, stretch = _attend_together(head_cache, q_MD, length_M, least, prefix_len, is_causal, scale, SHAPE)
         is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
         if is_spoilt:  # The NaN may come from later positions only: compute each row again without them.
             sofar, stretch = none, none
         end_row = tl.where(is_spoilt | (is_causal == 0), end_row, first_row)
     for row in range(first_row, end_row):
         limit = tl.load(lengths_ptr + row)
-        for split in range(first_split, tl.cdiv(limit, SPLIT_SIZE)):
+        begin = first_split
+        if SHAPE.window > 0:
+            begin = tl.maximum(first_split, first_split_of(limit, SHAPE))
+        for split in range(begin, tl.cdiv(limit, SPLIT_SIZE)):
             if begins_stretch(split):
                 sofar, stretch = end_stretch(sofar, stretch, row_M == row)
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
             slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
-            is_read_S = positions_S < limit
+            is_read_S = is_seen(positions_S, limit, SHAPE)
             part = _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
             stretch = join(stretch, part, row_M == row)
     sofar = join(sofar, stretch, is_row_M)

@@ -20,6 +20,8 @@ from forerun.backends.gpu.passes.kv_split import (
     STRETCH_SIZE,
     attend_split,
     find_slots,
+    first_split_of,
+    is_seen,
     load_header,
     load_keys,
     load_values,
@@ -65,33 +67,44 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
 
 
 @triton.jit
-def _programs_of(stretch, num_splits_M, num_common):
+def _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE: tl.constexpr):
     """How many programs increment the counters of a stretch: one for each common split that a row sees in it, and the
     row's own program, from the stretch of its first own split on. If a row has no own split, its program counts in the
     row's last stretch.
     """
     num_seen_M = tl.minimum(num_splits_M, num_common) - stretch * STRETCH_SIZE
-    first_own_M = tl.minimum(tl.maximum(num_splits_M - 1, 0), num_common) // STRETCH_SIZE
-    return tl.minimum(tl.maximum(num_seen_M, 0), STRETCH_SIZE) + (stretch >= first_own_M).to(tl.int32)
+    num_seen_M = tl.minimum(tl.maximum(num_seen_M, 0), STRETCH_SIZE)
+    first_own_M = num_common
+    if SHAPE.window > 0:  # Splits before the window are not seen.
+        num_before_M = tl.minimum(tl.maximum(first_split_M - stretch * STRETCH_SIZE, 0), STRETCH_SIZE)
+        num_seen_M = tl.maximum(num_seen_M - num_before_M, 0)
+        first_own_M = tl.maximum(num_common, first_split_M)
+    first_own_M = tl.minimum(tl.maximum(num_splits_M - 1, 0), first_own_M) // STRETCH_SIZE
+    return num_seen_M + (stretch >= first_own_M).to(tl.int32)
 
 
 @triton.jit
 def _join_stretches(
-    workspace, mixed_ptr, row_M, head_M, splits, num_splits_M, is_counted_M,
+    workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Call `join_if_last` for every stretch that has one of this program's splits.
 
     Args:
         splits: the program's first split, the split after its last one, and the number of common splits.
+        is_own: whether they are one row's own splits.
     """
     first_split, end_split, num_common = splits
+    first_split_M, num_splits_M = first_split_of(length_M, SHAPE), tl.cdiv(length_M, SPLIT_SIZE)
+    is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
+    if SHAPE.window > 0:
+        is_counted_M = is_counted_M & (first_split >= tl.where(is_own, 0, first_split_M))
     last_split = tl.maximum(end_split - 1, 0)
     first_stretch = tl.minimum(first_split, last_split) // STRETCH_SIZE
     for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
-        num_programs_M = _programs_of(stretch, num_splits_M, num_common)
+        num_programs_M = _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE)
         join_if_last(
-            workspace, mixed_ptr, row_M, head_M, stretch, num_splits_M, num_programs_M, is_counted_M,
+            workspace, mixed_ptr, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M, is_counted_M,
             SHAPE, MAX_SPLITS, NUM_AHEAD,
         )  # fmt: skip
 
@@ -103,9 +116,10 @@ def attend_tree(
 ):  # fmt: skip
     """mixed[t, n] = sum over s of softmax over s of (q[t, n] keys[s, n / G] / sqrt D) times values[s, n / G].
 
-    s runs over the slots of the logical positions below lengths[t]. q and mixed [T, H, D], cache (keys, values)
-    [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths [T], tree_slots) of a `RowTable`,
-    workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is log2 e / sqrt D.
+    s runs over the slots of the logical positions that a row of lengths[t] positions sees (`is_seen`). q and mixed
+    [T, H, D], cache (keys, values) [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths
+    [T], tree_slots) of a `RowTable`, workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is
+    log2 e / sqrt D.
 
     Programs are (key head, unit). The first units are the rows, which take longest; the others are the pairs of a
     prefix split and a block of rows.
@@ -124,6 +138,9 @@ def attend_tree(
     limit = tl.load(lengths_ptr + unit, mask=is_own, other=0, cache_modifier=".cg")
     num_common = prefix_len // SPLIT_SIZE
     first_split = tl.where(is_own, num_common, common // num_blocks)
+    if SHAPE.window > 0:
+        first_seen = first_split_of(tl.where(is_own, limit, prefix_len), SHAPE)
+        first_split = tl.where(is_own, tl.maximum(first_split, first_seen), first_split + first_seen)
     end_split = tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
     limit = tl.where(is_own, limit, prefix_len)
     if is_own | (first_split < num_common):  # Programs of rows always wait, so that no launch overtakes two others.
@@ -134,16 +151,16 @@ def attend_tree(
         for split in range(first_split, end_split):
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
             slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
-            is_read_S, is_new_S = positions_S < limit, positions_S >= prefix_len
+            is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
             q_MD, keys_DS, values_SD = _load_split(
                 q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
             )
-            part = attend_split(q_MD, keys_DS, values_SD, positions_S[None, :] < length_M[:, None], scale)
+            is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+            part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
-        num_splits_M, splits = tl.cdiv(length_M, SPLIT_SIZE), (first_split, end_split, num_common)
-        is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
+        splits = (first_split, end_split, num_common)
         _join_stretches(
-            workspace, mixed_ptr, row_M, head_M, splits, num_splits_M, is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD
+            workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
         )

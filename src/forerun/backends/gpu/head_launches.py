@@ -1,0 +1,69 @@
+"""The launches of a pass's attention: queries, keys and values, and the attention of their rows."""
+
+from forerun.backends.gpu.buffers import NARROW_ROWS, Buffers, DeviceWeights
+from forerun.backends.gpu.pass_shape import Launch, PassShape
+from forerun.backends.gpu.passes.attention import text_attention, tree_attention
+from forerun.backends.gpu.passes.linear_buffers import InputNorm
+from forerun.backends.gpu.passes.qkv import qkv
+from forerun.backends.gpu.passes.whole_heads import whole_heads
+from forerun.backends.gpu.row_table import RowTable
+from forerun.core.model_spec import ModelSpec
+from forerun.model.program import Op
+from forerun.model.tree_cache import TreeCache
+
+
+class HeadLaunches:
+    """Binds the launches of attention to a model's weights, buffers and cache."""
+
+    def __init__(
+        self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
+        overlaps: bool,
+    ) -> None:  # fmt: skip
+        self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
+        self._overlaps = overlaps
+
+    def whole_heads(self, op: Op) -> Launch:
+        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
+        keys_SKD, values_SKD = self._cache.layer(op.layer)
+        norms, cos_sin_P2D = bound.head_norms[op.weights], bound.rotations[spec.rope_of(op.layer)]
+        return lambda shape: whole_heads(
+            buffers.qkv, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=shape.num_rows, spec=spec,
+            norms=norms, query_scales_P=bound.query_scales[spec.head_dim], overlaps=overlaps,
+        )  # fmt: skip
+
+    def qkv(self, op: Op, inputs: Op, norm: InputNorm) -> Launch:
+        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
+        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
+        cos_sin_P2D = bound.rotations[spec.rope_of(op.layer)]
+        return lambda shape: qkv(
+            buffers.h, packed, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows,
+            num_rows=shape.num_rows, spec=spec, head_norms=head_norms, query_scales_P=bound.query_scales[spec.head_dim],
+            norm=norm, workspace=buffers.workspace, overlaps=overlaps,
+        )  # fmt: skip
+
+    def attention(self, op: Op) -> Launch:
+        buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
+        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        num_heads, window = self._spec.num_heads, self.window_of(op.layer)
+
+        def launch(shape: PassShape) -> None:
+            if shape.num_rows > NARROW_ROWS:
+                text_attention(
+                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
+                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps, window=window,
+                )  # fmt: skip
+            else:
+                tree_attention(
+                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
+                    num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
+                    workspace=buffers.attention, overlaps=overlaps, window=window,
+                    is_settled=True,  # The previous kernel writes only the slots of the pass's own rows.
+                )  # fmt: skip
+
+        return launch
+
+    def window_of(self, layer: int) -> int:
+        """The window of a layer's attention, or 0 if no text of the cache is longer."""
+        window = self._spec.window_of(layer)
+        return 0 if window is None or window >= self._cache.capacity else window

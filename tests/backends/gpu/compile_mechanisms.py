@@ -1,0 +1,116 @@
+"""Kernels with what newer families compute besides Llama, to compile, with the shapes of Gemma 3 4B and OLMo 3 7B."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
+from forerun.backends.gpu.passes.embed import embed
+from forerun.backends.gpu.passes.linear import linear, linear_gate
+from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
+from forerun.backends.gpu.passes.norm_add import norm_add
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.passes.qkv import qkv
+from forerun.backends.gpu.passes.whole_heads import whole_heads
+from forerun.core.model_spec import ModelSpec
+from tests.backends.gpu.compile_case import COMPUTE, DEVICE, MAX_ROWS, NUM_SLOTS, CompileCase, empty, row_table, weight
+
+MODEL: Final = "newer families"
+NUM_SPLITS: Final = 8
+WINDOW: Final = 1024
+GEMMA: Final = ModelSpec(
+    family="gemma3_text", num_layers=34, hidden_size=2560, num_heads=8, num_kv_heads=4, head_dim=256,
+    intermediate_size=10240, vocab_size=262208, max_positions=131072, norm_eps=1e-6, qk_norm=True, norms="around",
+    gate="gelu_tanh", embedding_scale=50.5, attention_scale=1 / 16, window=WINDOW,
+)  # fmt: skip
+OLMO: Final = ModelSpec(
+    family="olmo3", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
+    intermediate_size=11008, vocab_size=100278, max_positions=65536, norm_eps=1e-6, qk_norm_whole=True, norms="after",
+)  # fmt: skip
+
+
+def mechanism_cases() -> Iterator[CompileCase]:
+    """A case for each kernel that a mechanism changes or adds."""
+    rows, x, h = row_table(), empty(MAX_ROWS, GEMMA.hidden_size), empty(MAX_ROWS, GEMMA.hidden_size, dtype=COMPUTE)
+    following = _next_norm(GEMMA)
+    start = partial(
+        embed, empty(GEMMA.vocab_size, GEMMA.hidden_size, dtype=COMPUTE), rows.token_ids, x, following, scale=50.5
+    )
+    add = partial(
+        norm_add, empty(MAX_ROWS, GEMMA.hidden_size), empty(GEMMA.hidden_size), x, following, eps=1e-6,
+        row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
+    )  # fmt: skip
+    for name, step in {"embed, scaled": start, "norm_add": add, "whole_heads": _whole_heads()}.items():
+        launch = partial(_launch, partial(step, num_rows=8))
+        yield CompileCase(name=name, model=MODEL, num_rows=8, launch=launch, is_product=False)
+    for name, (step, packed) in _products(h).items():
+        yield CompileCase(
+            name=name, model=MODEL, num_rows=8, launch=partial(_launch, partial(step, num_rows=8)), packed=packed
+        )
+    yield from _attention_cases()
+
+
+def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
+    """Queries with scales, products without a norm of their inputs, a tanh-GELU gate and capped logits."""
+    spec, size = GEMMA, GEMMA.hidden_size
+    heads = pack(weight(spec.q_size + 2 * spec.kv_size, size, "plain"), None, compute=COMPUTE, head_dim=spec.head_dim)
+    out = pack(weight(size, spec.intermediate_size, "plain"), None, compute=COMPUTE)
+    gate = pack(weight(2 * spec.intermediate_size, size, "plain"), None, compute=COMPUTE, paired=True)
+    head = pack(weight(spec.vocab_size, size, "plain"), None, compute=COMPUTE)
+    workspace = SplitWorkspace.for_linears([heads, out, gate, head], max_rows=MAX_ROWS, device=DEVICE)
+    gated, rows = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE), row_table()
+    keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
+    q, norm, no_norm = empty(MAX_ROWS, spec.q_size, dtype=COMPUTE), _input_norm(1), _input_norm(0)
+    scaled = partial(
+        qkv, h, heads, q, keys_SKD, keys_SKD, empty(NUM_SLOTS, 2, spec.head_dim), rows, spec=spec,
+        head_norms=(empty(spec.head_dim), empty(spec.head_dim)), query_scales_P=empty(NUM_SLOTS), norm=norm,
+    )  # fmt: skip
+    logits = partial(linear, h, head, empty(MAX_ROWS, spec.vocab_size), first_row=0, norm=_input_norm(1, cap=30.0))
+    steps = {
+        "qkv, scaled queries": (scaled, heads),
+        "linear, branch": (partial(linear, gated, out, empty(MAX_ROWS, size), first_row=0, norm=no_norm), out),
+        "linear_gate, gelu": (partial(linear_gate, h, gate, gated, gate="gelu_tanh", norm=norm), gate),
+        "linear, capped": (logits, head),
+    }
+    return {name: (partial(step, workspace=workspace), packed) for name, (step, packed) in steps.items()}
+
+
+def _whole_heads() -> partial[None]:
+    spec = OLMO
+    keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
+    return partial(
+        whole_heads, empty(MAX_ROWS, spec.q_size + 2 * spec.kv_size), empty(MAX_ROWS, spec.q_size, dtype=COMPUTE),
+        keys_SKD, keys_SKD, empty(NUM_SLOTS, 2, spec.head_dim), row_table(), spec=spec,
+        norms=(empty(spec.q_size), empty(spec.kv_size)), query_scales_P=None,
+    )  # fmt: skip
+
+
+def _attention_cases() -> Iterator[CompileCase]:
+    spec, rows = GEMMA, row_table()
+    keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
+    q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
+    workspace = AttentionWorkspace.for_heads(
+        max_rows=MAX_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=65, device=DEVICE
+    )
+    tree = partial(
+        tree_attention, q, keys_SKD, keys_SKD, mixed, rows, num_heads=spec.num_heads, num_splits=NUM_SPLITS,
+        workspace=workspace, is_settled=True, window=WINDOW,
+    )  # fmt: skip
+    text = partial(text_attention, q, keys_SKD, keys_SKD, mixed, rows, num_heads=spec.num_heads, window=WINDOW)
+    for name, num_rows in (("tree_attention", 1), ("tree_attention", 8), ("text_attention", MAX_ROWS)):
+        launch = partial(_launch, partial(tree if name == "tree_attention" else text, num_rows=num_rows))
+        yield CompileCase(name=f"{name}, window", model=MODEL, num_rows=num_rows, launch=launch)
+
+
+def _launch(step: partial[None], overlaps: bool) -> None:
+    step(overlaps=overlaps)
+
+
+def _input_norm(num_parts: int, cap: float = 0.0) -> InputNorm:
+    shape = NormShape(num_parts=num_parts, size=GEMMA.hidden_size, eps=GEMMA.norm_eps, cap=cap)
+    return InputNorm(squares=empty(1, MAX_ROWS), shape=shape, scale=1.0)
+
+
+def _next_norm(spec: ModelSpec) -> NextNorm:
+    h = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    return NextNorm(weight=empty(spec.hidden_size), h=h, squares=empty(1, MAX_ROWS), scale=1.0)
