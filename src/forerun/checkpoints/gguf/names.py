@@ -41,6 +41,8 @@ IN_LAYERS: Final = {
     "mlp.down_proj.": "ffn_down.",
     "mlp.router.": "ffn_gate_inp.",
     "self_attn.sinks": "attn_sinks.weight",
+}
+LAYER_INPUTS: Final = {
     "layer_scalar": "layer_output_scale.weight",
     "per_layer_input_gate.": "inp_gate.",
     "per_layer_projection.": "proj.",
@@ -64,7 +66,7 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
     if own is not None and own["module"] in norms:
         return f"blk.{own['layer']}.{norms[own['module']]}.weight"
     name = EXPERT.sub(r"ffn_\g<weight>_exps.\g<expert>.", name)
-    for part, replacement in OUTER.items() if name in OUTER else IN_LAYERS.items():
+    for part, replacement in OUTER.items() if name in OUTER else (IN_LAYERS | LAYER_INPUTS).items():
         name = name.replace(part, replacement)
     return name
 

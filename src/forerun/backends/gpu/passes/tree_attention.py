@@ -67,6 +67,16 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
 
 
 @triton.jit
+def _splits_of(is_own, common_split, num_common, limit, prefix_len, SHAPE: tl.constexpr):
+    """A program's first split and the split after its last one: a row's own splits, or one of the common ones."""
+    first_split = tl.where(is_own, num_common, common_split)
+    if SHAPE.window > 0:
+        first_seen = first_split_of(tl.where(is_own, limit, prefix_len), SHAPE)
+        first_split = tl.where(is_own, tl.maximum(first_split, first_seen), first_split + first_seen)
+    return first_split, tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
+
+
+@triton.jit
 def _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE: tl.constexpr):
     """How many programs increment the counters of a stretch: one for each common split that a row sees in it, and the
     row's own program, from the stretch of its first own split on. If a row has no own split, its program counts in the
@@ -137,11 +147,7 @@ def attend_tree(
     length_M = tl.load(lengths_ptr + row_M, mask=is_row_M, other=0, cache_modifier=".cg")
     limit = tl.load(lengths_ptr + unit, mask=is_own, other=0, cache_modifier=".cg")
     num_common = prefix_len // SPLIT_SIZE
-    first_split = tl.where(is_own, num_common, common // num_blocks)
-    if SHAPE.window > 0:
-        first_seen = first_split_of(tl.where(is_own, limit, prefix_len), SHAPE)
-        first_split = tl.where(is_own, tl.maximum(first_split, first_seen), first_split + first_seen)
-    end_split = tl.where(is_own, tl.cdiv(limit, SPLIT_SIZE), first_split + 1)
+    first_split, end_split = _splits_of(is_own, common // num_blocks, num_common, limit, prefix_len, SHAPE)
     limit = tl.where(is_own, limit, prefix_len)
     if is_own | (first_split < num_common):  # Programs of rows always wait, so that no launch overtakes two others.
         first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
