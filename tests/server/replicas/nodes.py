@@ -54,6 +54,12 @@ class Running:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
+    def read(self) -> None:
+        """Read its lines until it ends."""
+        assert self.process.stdout is not None
+        with self.process.stdout as written:
+            self.lines.extend(written)
+
     def says(self, words: str, number: int = 1) -> bool:
         assert self.process.poll() is None, self.lines
         return sum(words in line for line in list(self.lines)) >= number
@@ -112,8 +118,7 @@ class Nodes:
                 start_new_session=True,
             )
         )  # fmt: skip
-        assert running.process.stdout is not None
-        threading.Thread(target=running.lines.extend, args=(running.process.stdout,), daemon=True).start()
+        threading.Thread(target=running.read, daemon=True).start()
         return running
 
     def _start(self, name: str, arguments: tuple[str, ...]) -> bool:

@@ -94,9 +94,11 @@ def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
             with front.client() as client:
                 end, text = streamed(client, asked_of(number))
             is_right = text == texts[number] if end == "whole" else texts[number].startswith(text)
+            if end == "503" and not text and not front.num_ready():
+                end = "refused, as nothing was alive"
             ends[end if is_right else "wrong text"] += 1
             if end != "whole":
-                say(f"{time.monotonic() - began:.0f} s: {end}, {len(text)} characters, {front.num_ready()} ready")
+                say(f"{time.monotonic() - began:.0f} s: {end}, {len(text)} characters")
             time.sleep(THINK_S)
 
     def watch() -> None:
@@ -124,8 +126,8 @@ def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
     num_continued = sum("goes on" in line for line in front.lines)
     say(f"{num_killed} machines killed, {num_continued} streams continued, ends {dict(ends)}")
     say(f"no replica was ready in {len(unready)} of about {(time.monotonic() - began) * 2:.0f} looks")
-    assert ends["wrong text"] == 0
-    assert ends["whole"] == sum(ends.values())
+    assert set(ends) <= {"whole", "refused, as nothing was alive"}
+    assert num_continued
 
 
 def first_event_ms(client: httpx.Client) -> float:

@@ -7,6 +7,7 @@ module takes seconds.
 
 import logging
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 OBJECT_STORE_BYTES: Final = 80 * 2**20  # Ray's minimum; the messages are small
 MAX_ONGOING: Final = 100_000  # no limit here, since a replica's own queue refuses requests when it is full
 HEALTH_EVERY_S: Final = 2.0
+CONNECT_S: Final = 10.0
 FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
 OF_REPLICAS: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0"}  # replicas fork only to start other programs
 LEAVING: Final = "PENDING_MIGRATION"  # Ray Serve's state of a replica whose machine is being drained
@@ -244,8 +246,11 @@ def open_ray(address: str | None, *, folder: str) -> None:
         )
         return
     try:
+        host, _, port = address.rpartition(":")
+        if host:  # Ray itself waits for minutes where nothing listens
+            socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=address, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         raise ConfigError(
             f"ray_address {address} cannot be joined from this machine ({error}): start Ray here first, "
             "ray start --address=HOST:PORT, with the same versions of Python and Ray"

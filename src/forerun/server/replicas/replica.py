@@ -128,7 +128,7 @@ class Replica:
         error = await self._opening
         self._was_reported = True
         failure = error if isinstance(error, ForerunError) else None
-        if failure is not None and self._machine not in str(failure):
+        if failure is not None and self._name not in str(failure):
             failure.args = (f"{self._name}: {failure}",)
         if version != forerun.__version__:
             failure = self._foreign(version)
