@@ -88,8 +88,8 @@ def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> 
         engine_of(DraftHead(model=str(folder)))
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dflash"]) -> None:
+@pytest.mark.parametrize("kind", ["eagle3", "dspark"])
+def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dspark"]) -> None:
     params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []
     for drafter in (NoDrafter(), DraftHead(model=builtin_head(kind), adaptive=False)):
         config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=2)

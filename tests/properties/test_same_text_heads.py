@@ -33,9 +33,9 @@ from tests.marks import rest_soak
 from tests.random_settings import random_params
 from tests.tiny import poison_freed_slots, random_weights, tiny_runner, tiny_spec
 
-NUM_CHUNKS, CASES_PER_CHUNK, REQUESTS_PER_CASE = 120, 7, 4  # 840 models, 3360 requests, 10080 drafted texts
+NUM_CHUNKS, CASES_PER_CHUNK, REQUESTS_PER_CASE = 120, 7, 4  # 840 models, 3360 requests, 13440 drafted texts
 PATTERNS = ("(a|b|cd)+", "(a{1,2}(b|c)|d)*", "[a-d]{2,30}", "(ab?){3,}c*", "d*(ca|b)+")
-KINDS = ("eagle3", "dflash", "dflash2")
+KINDS = ("eagle3", "dflash", "dflash2", "dspark")
 NO_PAIRS = {"conv_kernel": 0, "conv_group": 0, "pair_rank": 0, "num_pairs": 0}
 
 
@@ -56,12 +56,13 @@ def heads_of(rng: random.Random, target: ModelSpec, seed: int) -> dict[str, Draf
     options = {"norms_state": False} if dialect == "flat" else {"norms_logits": True}
     ids = torch.tensor(sorted(rng.sample(range(target.vocab_size), rng.randint(2, target.vocab_size))))
     eagle = random_eagle(rng, target, body=random_body(rng, vocab_size=len(ids)), **options)
-    first = random_block(rng, target, **NO_PAIRS)
+    first = random_block(rng, target, **NO_PAIRS, markov_rank=0)
     second = random_block(rng, target, conv_kernel=rng.randint(1, 3), conv_group=2, pair_rank=4, num_pairs=5)
     return {
         f"eagle3 {dialect}": eagle_drafter(rng, eagle, target, seed, ids),
         "dflash": block_drafter(rng, first, target, seed),
         "dflash2": block_drafter(rng, second, target, seed),
+        "dspark": block_drafter(rng, random_block(rng, target, **NO_PAIRS, markov_rank=4), target, seed),
     }
 
 
@@ -135,6 +136,6 @@ def test_every_head_gives_the_plain_text(chunk: int) -> None:
     totals: Counter[str] = Counter()
     numbers = range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK)
     assert [text for number in numbers for text in differences(number, totals)] == []
-    assert totals["texts"] == 3 * REQUESTS_PER_CASE * CASES_PER_CHUNK
+    assert totals["texts"] == len(KINDS) * REQUESTS_PER_CASE * CASES_PER_CHUNK
     accepted = {kind: sum(totals[name] for name in totals if name.split()[0] == kind) for kind in KINDS}
     assert min(accepted.values()) > 0, f"a head had no luck: {totals}"

@@ -16,7 +16,7 @@ def kind_of(spec: HeadSpec) -> str:
         return "EAGLE-3"
     if isinstance(spec, AssistantSpec):
         return "Gemma 4 assistant"
-    return "DFlash 2" if spec.pair_rank else "DFlash"
+    return "DFlash 2" if spec.pair_rank else "DSpark" if spec.markov_rank else "DFlash"
 
 
 def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
         ("tokens drafted", str(body.vocab_size)),
     ]
     if isinstance(spec, BlockSpec):
-        rows.append(("drafts", f"{spec.block_size - 1} tokens in one pass"))
+        rows.append(("drafts", f"{spec.num_drafted} tokens in one pass"))
     return rows + [("files" if not place else "", f"{path.name}  {size(path.stat().st_size)}")
                    for place, path in enumerate(files)]  # fmt: skip
 

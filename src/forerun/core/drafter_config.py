@@ -63,7 +63,8 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
-    """A tree by a small network that reads the target's own features: EAGLE-3, DFlash or DFlash 2, by its files.
+    """A tree by a small network that reads the target's own features, of the kind that its files show: EAGLE-3, DFlash,
+    DFlash 2 or DSpark.
 
     A `DraftModel` whose `model` is such a head is understood as this.
 

@@ -1,5 +1,5 @@
 """Sizes and options of draft heads: small networks that read the target's own features (EAGLE-3, DFlash, DFlash 2,
-assistants of Gemma 4)."""
+DSpark, assistants of Gemma 4)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -46,13 +46,15 @@ class EagleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """A DFlash head (arXiv 2602.06036), which predicts a block of tokens in one pass; the last three fields: DFlash 2.
+    """A DFlash head (arXiv 2602.06036), which predicts a block of tokens in one pass, or one of its successors.
+
+    DFlash 2 has the fields from `conv_kernel` to `num_pairs`, DSpark (arXiv 2607.05147) those behind them.
 
     Args:
         body: sizes of its layers.
         target_hidden_size: size of the target's features.
         layer_ids: the target's layers whose outputs are its features, in the order of the columns of `fc`.
-        block_size: rows of a pass; the first holds the last committed token, so one token less is predicted.
+        block_size: rows of a pass; the first holds the last committed token.
         mask_token_id: the token of the other rows.
         windows: for each layer the size of its sliding window in tokens; None: it sees everything.
         is_causal: for each layer whether a row sees no later row of the block.
@@ -62,6 +64,10 @@ class BlockSpec:
             weights; 0: there are none.
         pair_rank, num_pairs: size of the codes by which pairs of tokens are scored, and how many of the likeliest
             tokens are scored; 0: there is no such score.
+        markov_rank: size of the codes by which a token's parent shifts its logits; 0: it does not.
+        has_markov_gate: a gate that depends on the row scales the parent's code.
+        drafts_from_root: every row predicts the token behind its own, the first one too; else each predicts the token
+            at its own place, and the first predicts nothing.
     """
 
     body: ModelSpec
@@ -78,6 +84,14 @@ class BlockSpec:
     conv_group: int = 0
     pair_rank: int = 0
     num_pairs: int = 0
+    markov_rank: int = 0
+    has_markov_gate: bool = False
+    drafts_from_root: bool = False
+
+    @property
+    def num_drafted(self) -> int:
+        """How many tokens in a row are predicted."""
+        return self.block_size if self.drafts_from_root else self.block_size - 1
 
     @property
     def num_taps(self) -> int:

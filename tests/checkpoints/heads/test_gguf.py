@@ -116,7 +116,7 @@ def test_an_eagle3_file_is_read(tmp_path: Path) -> None:
 def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, BlockSpec, dict[str, Tensor]]:
     """A DFlash head whose config GGUF can say, and its weights."""
     rng = random.Random(seed)
-    spec = random_block(rng, TARGET, **changes)
+    spec = random_block(rng, TARGET, markov_rank=0, **changes)
     num_layers, has_pairs = spec.body.num_layers, spec.pair_rank > 0
     is_causal = rng.random() < 0.5
     windows = tuple(rng.choice([None, 8]) for _ in range(num_layers)) if rng.random() < 0.7 else (None,) * num_layers
@@ -125,6 +125,7 @@ def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, BlockSpec,
         "block_size": spec.block_size,
         "target_layers": [layer + 1 for layer in spec.layer_ids],  # llama.cpp counts the layer that reads it
         "tokenizer.ggml.mask_token_id": spec.mask_token_id,
+        **({"sample_from_anchor": True} if spec.drafts_from_root else {}),
         **({"attention.causal": is_causal} if is_causal or rng.random() < 0.5 else {}),
     }
     if spec.logit_cap:
@@ -160,12 +161,11 @@ Edit = Callable[[dict[str, Any], dict[str, Tensor]], object]
         (lambda keys, tensors: keys.pop("target_layers"), "target_layers"),
         (lambda keys, tensors: keys.update(target_layers=[0, 3]), "target_layers"),
         (lambda keys, tensors: keys.pop("tokenizer.ggml.mask_token_id"), "mask_token_id"),
-        (lambda keys, tensors: keys.update(sample_from_anchor=True), "sample_from_anchor"),
         (lambda keys, tensors: keys.update({"attention.sliding_window": 8}), "sliding_window_pattern"),
     ],
 )
 def test_what_is_missing_or_not_computed_is_refused_by_name(edit: Edit, message: str, tmp_path: Path) -> None:
-    spec = random_block(random.Random(1), TARGET, conv_kernel=0, pair_rank=0)
+    spec = random_block(random.Random(1), TARGET, conv_kernel=0, pair_rank=0, markov_rank=0)
     keys = {
         "block_size": 4,
         "target_layers": [layer + 1 for layer in spec.layer_ids],

@@ -15,9 +15,10 @@ from torch import Tensor
 from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import EagleSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec
 from tests.drafting.heads.published import (
     block_config,
+    body_keys,
     flat_config,
     nested_config,
     with_map,
@@ -132,7 +133,7 @@ def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], obj
         (lambda config, tensors: tensors.pop("fc.weight"), "fc.weight"),
         (lambda config, tensors: tensors.update({"norm.weight": torch.zeros(3)}), "'norm.weight' has shape"),
         (lambda config, tensors: config.update(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state"),
-        (lambda config, tensors: config.update(speculators_model_type="dspark"), "speculators_model_type"),
+        (lambda config, tensors: config.update(speculators_model_type="mtp"), "speculators_model_type"),
         (lambda config, tensors: config.update(hidden_act="gelu"), "hidden_act"),
         (lambda config, tensors: config.update(target_hidden_size=7), "target_hidden_size"),
     ],
@@ -164,13 +165,55 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
             opened(folder).require_fit(TARGET, "other")
 
 
-def test_a_block_head_whose_mask_or_first_row_is_another_is_refused(tmp_path: Path) -> None:
-    spec = random_block(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0)
+def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
+    spec = random_block(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0, markov_rank=0)
     folder = write_block(tmp_path / "head", spec, TARGET)
     opened(folder).require_fit(TARGET, "the target")
     edited(folder, lambda config, _: config["dflash_config"].update(mask_token_id=60))
     with pytest.raises(VocabularyError, match="masks with token 60"):
         opened(folder).require_fit(TARGET, "the target")
-    edited(folder, lambda config, _: config.update(sample_from_anchor=True))
-    with pytest.raises(CheckpointError, match="sample_from_anchor"):
+
+
+def dspark(folder: Path, **changes: Any) -> Path:
+    """A DSpark head in a folder of the speculators library."""
+    spec = random_block(random.Random(4), TARGET, conv_kernel=0, pair_rank=0, markov_rank=4, **changes)
+    config = {
+        "speculators_model_type": "dspark",
+        "transformer_layer_config": body_keys(spec.body, TARGET.vocab_size),
+        "block_size": spec.block_size,
+        "mask_token_id": spec.mask_token_id,
+        "aux_hidden_state_layer_ids": [2, 5],
+        "target_hidden_size": spec.target_hidden_size,
+        "markov_rank": 4,
+    }
+    tensors = block_tensors(replace(spec, layer_ids=(1, 4)), TARGET, 1)
+    tensors["confidence_head.proj.weight"] = torch.zeros(1, spec.body.hidden_size + 4)
+    tensors["confidence_head.proj.bias"] = torch.zeros(1)
+    return write_files(folder, config, {name: tensor.float() for name, tensor in tensors.items()})
+
+
+@pytest.mark.parametrize("has_gate", [False, True])
+def test_dspark_heads_are_read(has_gate: bool, tmp_path: Path) -> None:
+    folder = dspark(tmp_path / "head", has_markov_gate=has_gate)
+    spec = opened(folder).spec
+    assert isinstance(spec, BlockSpec)
+    assert (spec.markov_rank, spec.has_markov_gate, spec.num_drafted) == (4, has_gate, spec.block_size)
+    assert not any(name.startswith("confidence_head") for name in opened(folder).tensors)
+    opened(folder).require_fit(TARGET, "the target")
+    with pytest.raises(VocabularyError, match="codes of 60 tokens, but other has 61"):
+        opened(folder).require_fit(replace(TARGET, vocab_size=61), "other")
+    edited(folder, lambda config, _: config.update(sample_from_anchor=False))
+    spec = opened(folder).spec
+    assert isinstance(spec, BlockSpec)
+    assert spec.num_drafted == spec.block_size - 1
+
+
+def test_what_dspark_heads_lack_or_forerun_does_not_compute_is_refused(tmp_path: Path) -> None:
+    folder = dspark(tmp_path / "head")
+    edited(folder, lambda _, tensors: tensors.pop("markov_head.markov_w2.weight"))
+    with pytest.raises(CheckpointError, match=r"lacks tensor 'markov_head\.markov_w2\.weight'"):
+        opened(folder)
+    folder = dspark(tmp_path / "other")
+    edited(folder, lambda config, _: config.update(markov_head_type="rnn"))
+    with pytest.raises(CheckpointError, match="markov_head_type"):
         opened(folder)

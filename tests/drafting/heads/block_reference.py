@@ -1,5 +1,5 @@
-"""A DFlash or DFlash 2 head in numpy, row by row and without a cache, from the published formulas (arXiv 2602.06036,
-z-lab's dflash/model.py)."""
+"""A DFlash, DFlash 2 or DSpark head in numpy, row by row and without a cache, from the published formulas (arXiv
+2602.06036, z-lab's dflash/model.py, speculators' dspark)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -74,12 +74,20 @@ def logits_after(
     spec: BlockSpec, weights: Mapping[str, Floats], outputs: Sequence[Floats], depth: int, parent: int
 ) -> Floats:
     """Logits after a node at this depth that holds the token `parent`."""
-    if depth + 1 >= len(outputs):
+    row = depth if spec.drafts_from_root else depth + 1
+    if row >= len(outputs):
         return np.full(spec.body.vocab_size, -np.inf)
-    output = outputs[depth + 1]
+    output = outputs[row]
     logits = weights["lm_head.weight"] @ output * spec.logit_scale
     if spec.logit_cap:
         logits = spec.logit_cap * np.tanh(logits / spec.logit_cap)
+    if spec.markov_rank:
+        part = "markov_head."
+        code = weights[part + "markov_w1.weight"][parent]
+        if spec.has_markov_gate:
+            score = weights[part + "gate_proj.weight"] @ np.concatenate((output, code))
+            code = code / (1 + np.exp(-score - weights[part + "gate_proj.bias"]))
+        logits = logits + weights[part + "markov_w2.weight"] @ code
     if not spec.pair_rank:
         return np.asarray(logits)
     part = "candidate_selector."

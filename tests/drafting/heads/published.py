@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -100,6 +100,7 @@ def block_config(spec: BlockSpec, target: ModelSpec) -> dict[str, object]:
         "selector_top_k": spec.num_pairs or None,
         "conv_kernel_size": spec.conv_kernel or None,
         "conv_group_size": spec.conv_group or None,
+        "sample_from_anchor": spec.drafts_from_root,
     }
     return {
         **body_keys(spec.body, target.vocab_size),
@@ -125,7 +126,7 @@ def write_block(folder: Path, spec: BlockSpec, target: ModelSpec, *, seed: int =
 
 
 @cache
-def builtin_head(kind: Literal["eagle3", "dflash", "dflash2"]) -> str:
+def builtin_head(kind: Literal["eagle3", "dflash", "dflash2", "dspark"]) -> str:
     """The folder of a head with random weights for the built-in target, which is deleted at the end of the process."""
     target, rng = open_source(BUILTIN_TARGET).spec(), random.Random(0)
     folder = Path(mkdtemp(prefix="forerun_test_head_"))
@@ -137,6 +138,10 @@ def builtin_head(kind: Literal["eagle3", "dflash", "dflash2"]) -> str:
     common = {"body": body, "target_hidden_size": target.hidden_size, "layer_ids": (2, 5, 9)}
     if kind == "eagle3":
         return str(write_eagle(folder, EagleSpec(**common), target))
-    second = {"conv_kernel": 2, "conv_group": 16, "pair_rank": 8, "num_pairs": 16} if kind == "dflash2" else {}
-    spec = BlockSpec(**common, block_size=8, mask_token_id=0, windows=(None,), is_causal=(False,), **second)
+    options: dict[str, Any] = {}
+    if kind == "dflash2":
+        options = {"conv_kernel": 2, "conv_group": 16, "pair_rank": 8, "num_pairs": 16}
+    if kind == "dspark":
+        options = {"markov_rank": 8, "has_markov_gate": True, "drafts_from_root": True}
+    spec = BlockSpec(**common, block_size=8, mask_token_id=0, windows=(None,), is_causal=(False,), **options)
     return str(write_block(folder, spec, target))

@@ -112,7 +112,7 @@ def eagle_tensors(spec: EagleSpec, target: ModelSpec, seed: int, *, is_alone: bo
 
 
 def random_block(rng: random.Random, target: ModelSpec, **changes: object) -> BlockSpec:
-    """A DFlash or DFlash 2 head of any options for this target."""
+    """A DFlash, DFlash 2 or DSpark head of any options for this target."""
     body = random_body(rng, vocab_size=target.vocab_size)
     group = rng.choice([2, 4])
     fields: dict[str, object] = {
@@ -126,9 +126,16 @@ def random_block(rng: random.Random, target: ModelSpec, **changes: object) -> Bl
     }
     if rng.random() < 0.4:
         fields |= {"embedding_scale": 1.5, "logit_scale": 0.75, "logit_cap": 3.0}
-    if rng.random() < 0.5:
+    kind = rng.choice(["dflash", "dflash", "dflash2", "dflash2", "dspark"])
+    if kind == "dflash2":
         fields |= {"conv_kernel": rng.randint(1, 3), "conv_group": group, "pair_rank": 4, "num_pairs": 3}
-    return BlockSpec(**{**fields, **changes})  # type: ignore[arg-type]
+    if kind == "dspark":
+        fields |= {"markov_rank": 4, "has_markov_gate": rng.random() < 0.5}
+    fields["drafts_from_root"] = rng.random() < (0.8 if kind == "dspark" else 0.2)
+    fields |= changes
+    if fields.get("pair_rank") or not fields.get("markov_rank"):
+        fields |= {"markov_rank": 0, "has_markov_gate": False}
+    return BlockSpec(**fields)  # type: ignore[arg-type]
 
 
 def block_tensors(spec: BlockSpec, target: ModelSpec, seed: int, *, is_alone: bool = True) -> dict[str, Tensor]:
@@ -147,6 +154,12 @@ def block_tensors(spec: BlockSpec, target: ModelSpec, seed: int, *, is_alone: bo
         shapes["candidate_selector.hidden_projection.weight"] = (spec.pair_rank, hidden)
         for name in ("predecessor", "successor"):
             shapes[f"candidate_selector.{name}_codebook"] = (target.vocab_size, spec.pair_rank)
+    if spec.markov_rank:
+        shapes["markov_head.markov_w1.weight"] = (target.vocab_size, spec.markov_rank)
+        shapes["markov_head.markov_w2.weight"] = (body.vocab_size, spec.markov_rank)
+    if spec.has_markov_gate:
+        shapes["markov_head.gate_proj.weight"] = (spec.markov_rank, hidden + spec.markov_rank)
+        shapes["markov_head.gate_proj.bias"] = (spec.markov_rank,)
     if is_alone:
         shapes |= dict.fromkeys(("embed_tokens.weight", "lm_head.weight"), (target.vocab_size, hidden))
     return random_tensors(shapes, seed)

@@ -2,7 +2,8 @@
 
 There are two dialects: a flat config as of a Llama or Qwen3 (EAGLE, SpecForge, AngelSlim, ModelOpt, z-lab), and the one
 of the speculators library, in which the sizes are nested. Sources: EAGLE's cnets.py; SpecForge's llama3_eagle.py;
-speculators' eagle3/config.py; vLLM's transformers_utils/configs/speculators/algos.py; dflash/model.py.
+speculators' eagle3/config.py and dspark/config.py; vLLM's transformers_utils/configs/speculators/algos.py;
+dflash/model.py.
 """
 
 from collections.abc import Mapping
@@ -40,16 +41,18 @@ def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
     if FC not in shapes or len(shapes[FC]) != 2:
         raise CheckpointError(
             f"{config.path.parent} holds no matrix {FC}, which joins the target's features: forerun runs EAGLE-3, "
-            "DFlash and DFlash 2 heads and assistants of Gemma 4 only"
+            "DFlash, DFlash 2 and DSpark heads and assistants of Gemma 4 only"
         )
     kind = config.text(SPECULATORS_KEY, "dflash" if "hidden_norm.weight" in shapes else "eagle3")
     match kind:
         case "eagle3":
             return _eagle_spec(config, shapes)
-        case "dflash" | "dflash2":
-            return _block_spec(config, shapes)
+        case "dflash" | "dflash2" | "dspark":
+            return _block_spec(config, shapes, drafts_from_root=kind == "dspark")
         case _:
-            raise config.wrong(SPECULATORS_KEY, "'eagle3', 'dflash' or 'dflash2': choose a head of one of these kinds")
+            raise config.wrong(
+                SPECULATORS_KEY, "'eagle3', 'dflash', 'dflash2' or 'dspark': choose a head of one of these kinds"
+            )
 
 
 def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
@@ -73,15 +76,20 @@ def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
     )
 
 
-def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
+def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> BlockSpec:
+    """A block head.
+
+    Args:
+        drafts_from_root: what it does if its config does not say.
+    """
     nested, is_nested = config.nested("dflash_config"), config.has(SPECULATORS_KEY)
     sizes = config.nested(NESTED_KEY) if is_nested else config
 
     def part(key: str) -> JsonFile:
         return next((place for place in (nested, config) if place.has(key)), sizes)
 
-    if part("sample_from_anchor").flag("sample_from_anchor", False):
-        raise config.wrong("sample_from_anchor", "false: heads whose first row predicts too are not supported")
+    if part("markov_head_type").text("markov_head_type", "vanilla") not in ("vanilla", "gated"):
+        raise config.wrong("markov_head_type", "'vanilla' or 'gated': forerun runs no other")
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     if part("target_layer_ids").has("target_layer_ids"):
@@ -113,6 +121,9 @@ def _block_spec(config: JsonFile, shapes: Shapes) -> BlockSpec:
         conv_group=part("conv_group_size").integer("conv_group_size", 16) if has_conv else 0,
         pair_rank=part("selector_rank").integer("selector_rank", 256) if has_pairs else 0,
         num_pairs=part("selector_top_k").integer("selector_top_k", 16) if has_pairs else 0,
+        markov_rank=shapes.get("markov_head.markov_w1.weight", (0,))[-1],
+        has_markov_gate="markov_head.gate_proj.weight" in shapes,
+        drafts_from_root=part("sample_from_anchor").flag("sample_from_anchor", drafts_from_root),
     )
 
 

@@ -73,8 +73,6 @@ def _eagle_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]
 
 def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> BlockSpec:
     body, ids = _read_body(file, keys, tensors), _entered_layers(keys, "target_layers")
-    if keys.flag("sample_from_anchor", False):
-        raise keys.wrong("sample_from_anchor", "false: heads whose first row predicts too are not supported")
     is_causal = keys.flag("attention.causal", False)
     has_pairs = "candidate_selector.hidden_projection.weight" in tensors
     has_conv = "layers.0.attention_conv.base_kernel" in tensors
@@ -93,6 +91,7 @@ def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]
         conv_group=keys.integer("conv_group_size") if has_conv else 0,
         pair_rank=keys.integer("selector_rank") if has_pairs else 0,
         num_pairs=keys.integer("selector_top_k") if has_pairs else 0,
+        drafts_from_root=keys.flag("sample_from_anchor", False),
     )
 
 

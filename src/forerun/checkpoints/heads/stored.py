@@ -12,7 +12,7 @@ from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.heads.assistant import ORDER, is_assistant
 from forerun.checkpoints.heads.config import FC, SPECULATORS_KEY, head_spec_of
 from forerun.checkpoints.heads.gguf import ARCHITECTURES, read_gguf_head
-from forerun.checkpoints.heads.tensors import MAP, canonical, match_tensors, shapes_of
+from forerun.checkpoints.heads.tensors import MAP, canonical, code_tables, match_tensors, shapes_of
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalogue
@@ -130,6 +130,14 @@ class StoredHead:
             raise VocabularyError(
                 f"the head {self.name} masks with token {spec.mask_token_id}, but the embedding has only {table} "
                 f"tokens: choose the head of {target_name}"
+            )
+        fewest = min((rows[name][0].shape[0] for name, _ in code_tables(spec)), default=target.vocab_size)
+        if "markov_head.markov_w2.weight" in rows and "lm_head.weight" not in rows:
+            fewest = min(fewest, rows["markov_head.markov_w2.weight"][0].shape[0])
+        if fewest < target.vocab_size:
+            raise VocabularyError(
+                f"the head {self.name} has codes of {fewest} tokens, but {target_name} has {target.vocab_size} tokens: "
+                "choose the head of this model"
             )
         ids = self.target_ids()
         last = spec.body.vocab_size - 1 if ids is None else int(ids[-1])

@@ -12,7 +12,8 @@ from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 
 MAP = "d2t"  # of the head's tokens to the target's
-UNUSED = ("t2d",)  # says which tokens of the target the map has
+# t2d says which tokens of the target the map has; a confidence head how far to draft, which the cost model decides.
+UNUSED = ("t2d", "confidence_head.proj.weight", "confidence_head.proj.bias")
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
@@ -38,14 +39,14 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
         if shape is None:
             raise CheckpointError(
                 f"{where} holds tensor {short(tensor.name)}, whose effect forerun does not know in this kind of head: "
-                "choose an EAGLE-3, DFlash or DFlash 2 head, or an assistant of Gemma 4"
+                "choose an EAGLE-3, DFlash, DFlash 2 or DSpark head, or an assistant of Gemma 4"
             )
         if tensor.shape != shape:
             raise CheckpointError(
                 f"{where}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but must have {list(shape)} by "
                 "the head's config: fetch both again"
             )
-    missing = [name for name in needed if name not in stored]
+    missing = [name for name in (*needed, *dict(code_tables(spec))) if name not in stored]
     if missing:
         raise CheckpointError(f"{where} lacks tensor {listed(missing)}: fetch the head again")
     return {name: [tensor] for name, tensor in stored.items() if name not in (MAP, ORDER, *UNUSED)}
@@ -83,10 +84,16 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
                     yield from _conv_shapes(spec, f"layers.{idx}.")
             if spec.pair_rank:
                 yield "candidate_selector.hidden_projection.weight", (spec.pair_rank, hidden)
+            if spec.markov_rank:
+                yield "markov_head.markov_w2.weight", (body.vocab_size, spec.markov_rank)
+            if spec.has_markov_gate:
+                yield "markov_head.gate_proj.weight", (spec.markov_rank, hidden + spec.markov_rank)
+                yield "markov_head.gate_proj.bias", (spec.markov_rank,)
 
 
 def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors that a head may have: biases, and an embedding and output of its own."""
+    """Tensors that a head may have: biases, an embedding and output of its own, and tables of as many rows as they
+    have."""
     body = spec.body
     yield HEAD, (body.vocab_size, body.hidden_size)
     if isinstance(spec, AssistantSpec):
@@ -96,10 +103,16 @@ def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[
         yield from ((f"layers.{idx}.self_attn.{name}_proj.bias", (size,)) for name, size in sizes.items())
     yield "fc.bias", (body.hidden_size,)
     yield TABLE, (*shapes.get(TABLE, (0,))[:1], body.hidden_size)
+    for name, size in code_tables(spec):
+        yield name, (*shapes.get(name, (0,))[:1], size)
+
+
+def code_tables(spec: HeadSpec) -> Iterator[tuple[str, int]]:
+    """Tables of codes of the target's tokens, and the size of a code; the target alone says how many tokens it has."""
     if isinstance(spec, BlockSpec) and spec.pair_rank:
-        for name in ("predecessor", "successor"):
-            full = f"candidate_selector.{name}_codebook"
-            yield full, (*shapes.get(full, (0,))[:1], spec.pair_rank)
+        yield from ((f"candidate_selector.{name}_codebook", spec.pair_rank) for name in ("predecessor", "successor"))
+    if isinstance(spec, BlockSpec) and spec.markov_rank:
+        yield "markov_head.markov_w1.weight", spec.markov_rank
 
 
 def _layer_shapes(body: ModelSpec, part: str, num_in: int) -> Iterator[tuple[str, tuple[int, ...]]]:

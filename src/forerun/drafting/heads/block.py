@@ -1,8 +1,8 @@
 """A DFlash head: one pass over a block of masked rows predicts the next tokens at once. DFlash 2 adds convolutions
-around the sublayers, and scores of pairs of consecutive tokens.
+around the sublayers, and scores of pairs of consecutive tokens; DSpark shifts the logits by the token before.
 
 Legend: T rows, B rows of the block, S slots, H hidden size of the head, F features of a token, G size of a feature,
-O taps of a convolution, C groups of channels, W rows of the output, P tokens that are paired, R size of their codes.
+O taps of a convolution, C groups of channels, W rows of the output, P tokens that are paired, R size of a token's code.
 """
 
 import math
@@ -27,8 +27,7 @@ Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's qu
 class BlockHead:
     """The formulas of a head; where keys and values are kept is the caller's business.
 
-    The row of the block at place p predicts the token at p. The first row holds the last committed token, and predicts
-    nothing.
+    The first row of the block holds the last committed token; see `BlockSpec.drafts_from_root` for what rows predict.
 
     Args:
         weights, table, head: see `EagleHead`.
@@ -43,6 +42,10 @@ class BlockHead:
                 for idx in range(spec.body.num_layers)
                 for name in ("attention_conv", "mlp_conv")
             }
+        if spec.markov_rank:
+            self._shift = weights.linear("markov_head.markov_w2")
+        if spec.has_markov_gate:
+            self._gate = weights.linear("markov_head.gate_proj")
         self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
 
     def states(self, features: Tensor) -> Tensor:
@@ -74,11 +77,21 @@ class BlockHead:
         logits, cap = self._head(outputs) * self.spec.logit_scale, self.spec.logit_cap
         return cap * (logits / cap).tanh() if cap else logits
 
-    def paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
-        """Logits [T, W] given each row's parent token: those of the best tokens with the score of the pair, no others.
+    def logits_after(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+        """Logits [T, W] given each row's parent token, in float32 at least if the head looks at it."""
+        if self.spec.pair_rank:
+            return self._paired(logits_TW, outputs_TH, parents)
+        return self._shifted(logits_TW, outputs_TH, parents) if self.spec.markov_rank else logits_TW
 
-        The score is computed in float32 at least.
-        """
+    def _shifted(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+        """Logits shifted by the parent's code. Source: speculators' dspark/model_definitions.py."""
+        codes_TR = self._weights["markov_head.markov_w1.weight"][list(parents)]
+        if self.spec.has_markov_gate:
+            codes_TR = codes_TR * self._gate(torch.cat((outputs_TH, codes_TR), -1)).sigmoid()
+        return logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)) + self._shift(codes_TR)
+
+    def _paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+        """The logits of the best tokens with the score of the pair, and no others."""
         weights, part = self._weights, "candidate_selector."
         best_TP, ids_TP = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)).topk(
             min(self.spec.num_pairs, logits_TW.shape[1])
@@ -126,7 +139,7 @@ class BlockExecutor(HeadExecutor):
         """One pass of a block behind the text, of which the cache keeps nothing.
 
         Returns:
-            logits [B - 1, W] for the tokens at the places of all rows but the first, and as `features` their outputs.
+            logits [D, W] for the D tokens behind the text that the head predicts, and as `features` their outputs.
         """
         positions, end = inputs.positions, inputs.prefix_len
 
@@ -135,7 +148,8 @@ class BlockExecutor(HeadExecutor):
             values_SKD = torch.cat((self.cache.values_LSKD[layer, :end], v))
             return attend(q, keys_SKD, values_SKD, self._visible(layer, positions, end))
 
-        outputs_BH = self.head.block(self.ids(inputs.token_ids), self.cos_sin(positions), mix)[1:]
+        outputs_BH = self.head.block(self.ids(inputs.token_ids), self.cos_sin(positions), mix)
+        outputs_BH = outputs_BH[-self.head.spec.num_drafted :]
         return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
 
     def states(self, features: Tensor) -> Tensor:

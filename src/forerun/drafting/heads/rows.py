@@ -157,7 +157,7 @@ class BlockRows(HeadRows):
         inputs = ForwardInput(
             token_ids=[text[-1], *[spec.mask_token_id] * (spec.block_size - 1)],
             positions=list(range(root, root + spec.block_size)),
-            first_slot=root, prefix_len=root, num_logit_rows=spec.block_size - 1,
+            first_slot=root, prefix_len=root, num_logit_rows=spec.num_drafted,
         )  # fmt: skip
         output = self._own.forward(inputs)
         self._own.drop_rows()
@@ -172,10 +172,7 @@ class BlockRows(HeadRows):
         assert self._drafted is not None, "a tree grows on a drafted block"
         logits, outputs = self._drafted
         rows = [min(tree.depths[node], len(logits) - 1) for node in batch]
-        if self._head.spec.pair_rank:
-            after = self._head.paired(logits[rows], outputs[rows], [tree.token_ids[node] for node in batch])
-        else:
-            after = logits[rows]
+        after = self._head.logits_after(logits[rows], outputs[rows], [tree.token_ids[node] for node in batch])
         is_beyond = [tree.depths[node] >= len(logits) for node in batch]
         if any(is_beyond):
             after = after.masked_fill(torch.tensor(is_beyond, device=after.device)[:, None], float("-inf"))
