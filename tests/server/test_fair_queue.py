@@ -89,6 +89,8 @@ def test_what_is_too_much_is_refused(limits: dict[str, int], owners: str, num_to
         assert caught.value.status == 429
         assert caught.value.retry_after_s is not None
         assert len(queue) == len(fine)
+        queue.put(Job(job(last).orders, owner=last, max_unread=8, on_early_end=lambda ended: None, is_admitted=True))
+        assert len(queue) == len(owners)  # an answer that another replica began
 
     in_loop(check)
 

@@ -9,6 +9,7 @@ import pytest
 
 import forerun
 from forerun.cli.engine_loading import open_engine
+from forerun.core.errors import RankLostError
 from forerun.server.guard.gate import Message
 from forerun.server.replicas import replica as module
 from forerun.server.replicas.fleet import Fleet
@@ -77,7 +78,38 @@ def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatc
         assert (await replica.report("front", forerun.__version__)).num_others == 1
         monkeypatch.setattr(module, "LOST_AFTER_S", -1.0)
         await replica.report("front", forerun.__version__)
-        await reading
+        with pytest.raises(RuntimeError, match="its front was taken for lost"):  # should it come back
+            await reading
+
+    with_replica(work)
+
+
+def test_a_lost_rank_ends_the_engine_and_no_answer_is_taken_for_complete() -> None:
+    body = b'{"prompt": "def f(", "max_tokens": 400, "ignore_eos": true, "stream": true}'
+    scope: dict[str, Any] = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"",
+        "root_path": "", "headers": [(b"content-type", b"application/json")],
+        "state": {"owner": "", "request_id": "id", "front": "front"},
+    }  # fmt: skip
+
+    async def work(replica: Replica) -> None:
+        await replica.report("front", forerun.__version__)
+        engine = replica._service.engine
+        stream = engine.stream
+
+        def lose() -> None:
+            raise RankLostError("rank 1 has ended")
+
+        def losing(*args: Any, **settings: Any) -> Any:
+            found = stream(*args, **settings)
+            found._advance = lose
+            return found
+
+        engine.stream = losing  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="the engine has ended"):
+            [message async for message in replica.answer(scope, body)]
+        with pytest.raises(RuntimeError, match="the engine has ended"):  # so Ray starts another one
+            await replica.check_health()
 
     with_replica(work)
 

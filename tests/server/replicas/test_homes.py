@@ -55,6 +55,9 @@ def test_fronts_that_do_not_know_of_each_other_find_the_same_home() -> None:
     assert [left.choose(name, busy) for name in names] == [right.choose(name, {0: 0, 1: 1, 2: 0}) for name in names]
     homes = [left.choose(name, {0: 2, 1: 0, 2: 2}) for name in names]
     assert set(homes) == {1}  # they would wait for two more
+    late = Homes(are_shared=True)
+    assert [late.choose(name, {0: 0}) for name in names] == [0] * 100  # the others are not ready yet
+    assert [late.choose(name, {0: 0, 1: 0, 2: 0}) for name in names] == [by_hash(name, [0, 1, 2]) for name in names]
 
 
 def test_cores_are_shared_and_none_is_left_over() -> None:

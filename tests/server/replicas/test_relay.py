@@ -57,7 +57,7 @@ def played(*messages: Message, end: str = "", max_unread: int = 100, reads: bool
 
     async def play() -> tuple[Client, bool]:
         client = Client()
-        relay = Relay(client.send, path="/v1/completions", max_unread=max_unread, abort=client.abort)
+        relay = Relay(client.send, path="/v1/completions", ping_s=9.0, max_unread=max_unread, abort=client.abort)
         if reads:
             client.reads.set()
         ends: dict[str, Callable[[], Any]] = {
@@ -106,7 +106,8 @@ def test_another_replica_goes_on_with_a_stream_that_may_be_continued() -> None:
         client = Client()
         client.reads.set()
         relay = Relay(
-            client.send, path="/v1/completions", max_unread=9, abort=client.abort, continuing=new_continuing()
+            client.send, path="/v1/completions", ping_s=9.0, max_unread=9, abort=client.abort,
+            continuing=new_continuing(),
         )  # fmt: skip
         for number, messages in enumerate([(START, {**EVENT, SENT: [step]}), (refused,)]):
             with pytest.raises(ReplicaSilentError if number == 0 else ReplicaLostError):
@@ -125,7 +126,8 @@ def test_a_stream_that_was_sent_whole_ends_whole() -> None:
         client = Client()
         client.reads.set()
         relay = Relay(
-            client.send, path="/v1/completions", max_unread=9, abort=client.abort, continuing=new_continuing()
+            client.send, path="/v1/completions", ping_s=9.0, max_unread=9, abort=client.abort,
+            continuing=new_continuing(),
         )  # fmt: skip
         messages = answer(START, {**EVENT, SENT: [Mark.OVER]}, then=relay.lose)
         await relay.run(messages, client.receive, "id")

@@ -31,6 +31,8 @@ def test_one_fewer_is_wanted_when_one_was_never_needed() -> None:
     assert scaling.wanted({0: 0, 1: 0}, num_all=2) == 1
     clock.now_s += FEWER_AFTER_S + 1
     assert scaling.wanted({0: 0}, num_all=1) == 1
+    clock.now_s += FEWER_AFTER_S + 1
+    assert scaling.wanted({0: 0}, num_all=2) == 1  # the other one finds no room on any machine
 
 
 def test_a_number_that_is_named_stays() -> None:

@@ -140,3 +140,28 @@ def test_another_text_is_an_error() -> None:
     end = Generation(text="x", token_ids=(1,), finish_reason=FinishReason.STOP, seed=0, stats=OF_ALL)
     shorter = given_again(sent, (0, step(1, text="x", finish=FinishReason.STOP)), (0, end), (1, step(5, text="z")))
     assert isinstance(shorter[-1][1], ApiError)
+
+
+def test_equal_prompts_without_a_seed_have_texts_of_their_own() -> None:
+    body = {"prompt": ["def f("] * 2, "max_tokens": 24, "temperature": 0.9, "stream": True}
+
+    def texts(stream: bytes) -> dict[int, str]:
+        found = {0: "", 1: ""}
+        for _, data in events_of(stream)[:-1]:
+            for choice in json.loads(data)["choices"]:
+                found[choice["index"]] += choice["text"]
+        return found
+
+    whole, again = asyncio.run(cut_everywhere("/v1/completions", body, PLAIN))
+    assert texts(whole)[0] != texts(whole)[1]
+    assert all(texts(stream) == texts(whole) for stream in again)
+
+
+def test_what_was_sent_is_not_counted_as_a_prediction_of_the_client() -> None:
+    asked = {
+        **CHAT, "temperature": 0, "seed": 1, "prediction": {"type": "content", "content": "xyz" * 40},
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    _, again = asyncio.run(cut_everywhere("/v1/chat/completions", asked, {}))
+    details = json.loads(events_of(again[-2])[-2][1])["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] == 0

@@ -153,6 +153,15 @@ class Cluster:
         if targets:
             serve.run_many(targets, wait_for_applications_running=False)
 
+    def add(self, index: int) -> None:
+        """Start one more.
+
+        Raises:
+            ReplicaLostError: Ray Serve does not answer.
+        """
+        with loses_replica():
+            self.start([index])
+
     def _needs(self) -> dict[str, float]:
         """What Ray counts for a replica."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]

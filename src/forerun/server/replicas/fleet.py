@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import forerun
 from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
 from forerun.server.replicas.homes import Homes
@@ -80,16 +81,21 @@ class Fleet:
 
     async def end(self) -> None:
         """Stop the replicas, unless other fronts use them, and leave Ray."""
+        await self._tasks[0]  # Ray cannot be interrupted while it starts
         for task in self._tasks[1:]:
             task.cancel()
-        await self._tasks[0]  # Ray cannot be interrupted while it starts
+        is_shared = self._cluster is not None and self.config.ray_address is not None
+        if self._cluster is not None and is_shared:
+            with suppress(ReplicaLostError):
+                self._know(await asyncio.to_thread(self._cluster.find))
         ready = [link.replica for link in self._links.values() if link.is_ready]
         for link in self._links.values():
             link.end()
-        left = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in ready))
-        if not self.config.is_front and not any(left):
+        asked = [link.replica for link in self._links.values()] if is_shared else []
+        num_others = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in asked))
+        if not self.config.is_front and not any(num_others):
             await answered(asyncio.gather(*(replica.end() for replica in ready)))
-            if self._cluster is not None and self.config.ray_address is not None:
+            if self._cluster is not None and is_shared:
                 await asyncio.to_thread(self._cluster.stop, list(self._links))
         await asyncio.to_thread(self._leave)
         self._folder.cleanup()
@@ -189,8 +195,8 @@ class Fleet:
         while True:
             with suppress(ReplicaLostError):  # Ray Serve's own process is restarted
                 self._know(await asyncio.to_thread(cluster.find))
-            if not self.config.is_front:
-                await self._scale(cluster, scaling)
+                if not self.config.is_front:
+                    await self._scale(cluster, scaling)
             await asyncio.sleep(ASK_EVERY_S)
 
     async def _scale(self, cluster: "Cluster", scaling: Scaling) -> None:
@@ -201,15 +207,18 @@ class Fleet:
         if wanted > len(staying):
             index = next(index for index in range(wanted) if index not in staying)
             logger.info("requests wait: replica %d is started", index)
-            await asyncio.to_thread(cluster.start, [index])
+            await asyncio.to_thread(cluster.add, index)
         if wanted < len(staying):
-            logger.info("replica %d is not needed and ends", max(staying))
-            await asyncio.to_thread(cluster.stop, [max(staying)])
+            logger.info("replica %d is not needed and ends", last := max(staying))
+            staying[last].end()  # Ray would keep what is sent to it from now on for ever
+            await asyncio.to_thread(cluster.stop, [last])
 
     def _know(self, found: Mapping[int, "FoundReplica"]) -> None:
         """Process which replicas there are."""
         for index in [index for index in self._links if index not in found]:
-            self._links.pop(index).end()
+            link = self._links.pop(index)
+            link.end()
+            link.lose()
         for index, item in found.items():
             if index not in self._links or (self._links[index].is_ended and not item.is_ending):
                 link = self._links[index] = Link(item.replica)
@@ -232,20 +241,32 @@ class Fleet:
 
     def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
         """Process a replica's report; None if it did not answer."""
-        is_ready, is_first = report is not None and report.is_ready, self.num_ready == 0
+        failure = None if report is None else report.failure or self._other_model(report)
+        is_ready, is_first = report is not None and report.is_ready and failure is None, self.num_ready == 0
         if link.is_ready and not is_ready:
             logger.warning("replica %d%s does not answer and is restarted", index, self._place(link))
             link.lose()
         if report is not None:
             link.machine, link.num_others = report.machine, report.num_others
-            if report.failure is not None:
-                link.failure = report.failure
-                self._fail(report.failure)
+        if failure is not None:
+            is_new, link.failure = str(failure) != str(link.failure), failure
+            if is_new:
+                self._fail(failure)
         if is_ready and not link.is_ready:
             logger.info("replica %d%s is ready", index, self._place(link))
             link.is_ready, link.failure = True, None
             if is_first:
                 self._on_ready()
+
+    def _other_model(self, report: ReplicaReport) -> ConfigError | None:
+        """Fronts find replicas by the model's short name, which another model may have too."""
+        own = self._engine_config.target
+        if report.target == own:
+            return None
+        return ConfigError(
+            f"a replica on {report.machine} writes with {report.target}, and this front was started for {own}: give "
+            "both the same model, or one of them another --model-name"
+        )
 
     def _place(self, link: Link) -> str:
         return "" if self.config.ray_address is None else f" on {link.machine}"

@@ -1,8 +1,9 @@
 """Forwards requests to replicas."""
 
+import asyncio
 import logging
 from secrets import randbits
-from time import time
+from time import monotonic, time
 from typing import Final
 from uuid import uuid4
 
@@ -10,15 +11,23 @@ from forerun.server.guard.connection import ABORT
 from forerun.server.guard.gate import Receive, Scope, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError, lost
+from forerun.server.replicas.relay import (
+    AnswerEnd,
+    Relay,
+    ReplicaLostError,
+    ReplicaRefusesError,
+    ReplicaSilentError,
+    lost,
+)
 from forerun.server.replicas.sessions import session_of
-from forerun.server.work.continuing import CONTINUING, Continuing
+from forerun.server.work.continuing import CONTINUING, MAX_S, Continuing
 
 logger = logging.getLogger(__name__)
 
 KEPT: Final = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
 MAX_CRASHES: Final = 2  # a request that crashes a replica must not be sent to all of them
 MAX_TRIES: Final = 10
+REFUSED_S: Final = 1.0  # until a replica that refused to go on with an answer is asked again
 RETRY_HEADER: Final = b"x-forerun-retry"
 SAFE: Final = b"safe"
 
@@ -45,7 +54,8 @@ class Forwarder:
         handed_on["headers"] = list(scope["headers"])
         handed_on["state"] = {name: state[name] for name in ("owner", "request_id")} | {"front": self._fleet.front}
         relay = Relay(
-            send, path=scope["path"], max_unread=config.max_unread_events, abort=state.get(ABORT, bool),
+            send, path=scope["path"], ping_s=config.ping_s, max_unread=config.max_unread_events,
+            abort=state.get(ABORT, bool),
             continuing=new_continuing() if headers.get(RETRY_HEADER) == SAFE else None,
         )  # fmt: skip
         self._open.add(relay)
@@ -58,23 +68,31 @@ class Forwarder:
 
     async def _forward(self, relay: Relay, scope: Scope, body: bytes, receive: Receive, session: str) -> None:
         """Let a replica answer, or another one if it is lost."""
-        num_crashes, before, link = 0, relay.continuing, None
+        num_crashes, num_before, link, began_s = 0, 0, None, monotonic()
         for _ in range(MAX_TRIES):
             try:
                 if relay.is_begun:
-                    await self._fleet.some_ready()
-                with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
-                    asked = {**scope, "state": {**scope["state"], CONTINUING: relay.continuing}}
-                    await relay.run(link.replica.answer(asked, body), receive, scope["state"]["request_id"])
+                    await relay.pause(self._fleet.some_ready(), receive)
+                if await relay.is_ended(scope["state"]["request_id"]):
                     return
+                with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
+                    left_s = max(0.0, self._fleet.config.max_request_s - (monotonic() - began_s))
+                    state = {**scope["state"], CONTINUING: relay.continuing, MAX_S: left_s}
+                    answer = link.replica.answer({**scope, "state": state}, body)
+                    await relay.run(answer, receive, scope["state"]["request_id"])
+                    return
+            except ReplicaRefusesError:
+                await relay.pause(asyncio.sleep(REFUSED_S), receive)
             except ReplicaLostError as error:
-                num_crashes = num_crashes if relay.continuing == before else 0
+                num_crashes = num_crashes if relay.num_sent == num_before else 0
                 num_crashes += not isinstance(error, ReplicaSilentError)
-                before = relay.continuing
+                num_before = relay.num_sent
                 if num_crashes >= MAX_CRASHES:
                     break
                 if relay.is_begun:
                     logger.warning("request %s goes on at another replica", scope["state"]["request_id"])
+            except ApiError as error:
+                raise (lost() if relay.is_begun else error) from None
         raise lost()
 
 

@@ -17,7 +17,8 @@ class Homes:
     only between equally busy replicas, and so a conversation that was dropped from this table usually gets the same
     replica again (rendezvous hashing, Thaler and Ravishankar, 1996).
 
-    Beside other fronts, an unknown conversation may be known to them, so the hash alone chooses its replica.
+    Beside other fronts, an unknown conversation may be known to them, so the hash alone chooses its replica, and only
+    those that moved are remembered.
 
     Args:
         are_shared: other fronts may use the replicas.
@@ -37,6 +38,8 @@ class Homes:
         home = self._homes.get(session)
         if home is None and self._are_shared:
             home = by_hash(session, num_open)
+            if num_open[home] < least + MAX_BEHIND:
+                return home
         if home is None or num_open.get(home, least + MAX_BEHIND) >= least + MAX_BEHIND:
             home = by_hash(session, [index for index, number in num_open.items() if number == least])
         self._homes[session] = home

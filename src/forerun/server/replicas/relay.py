@@ -1,17 +1,18 @@
 """Passes an answer from a replica to the client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from forerun.core.errors import ForerunError
 from forerun.server.guard.gate import Message, Receive, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import protocol_at
-from forerun.server.work.continuing import SENT, Continuing
+from forerun.server.protocols.sse import COMMENT
+from forerun.server.work.continuing import SENT, Continuing, Sent
 from forerun.server.work.job import Mark
 
 EVENTS: Final = b"text/event-stream"
@@ -24,6 +25,10 @@ class ReplicaLostError(ForerunError):
 
 class ReplicaSilentError(ReplicaLostError):
     """A replica no longer answers, perhaps since its machine is lost; no request can be the cause."""
+
+
+class ReplicaRefusesError(ReplicaLostError):
+    """A replica that was to go on with an answer does not take it now."""
 
 
 class NoReplicaError(ForerunError):
@@ -52,6 +57,7 @@ class Relay:
 
     Args:
         path: of the request; its protocol has its own format for errors.
+        ping_s: seconds between comments that keep a client waiting while nothing new can be sent.
         max_unread: how many messages the client may fall behind before its connection is closed.
         abort: closes the client's connection.
         continuing: of an answer that may be continued.
@@ -62,19 +68,36 @@ class Relay:
         send: Send,
         *,
         path: str,
+        ping_s: float,
         max_unread: int,
         abort: Callable[[], object],
         continuing: Continuing | None = None,
     ) -> None:
-        self._send, self._max_unread, self._abort = send, max_unread, abort
+        self._send, self._ping_s, self._max_unread, self._abort = send, ping_s, max_unread, abort
         self._protocol = protocol_at(path)
         self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._goes_on = False  # with an answer, and nothing new was sent yet
         self.is_begun = self._is_stream = False
-        self.continuing = continuing
+        self._continuing, self._sent = continuing, list[Sent]()
+        self._end: AnswerEnd | None = None  # whatever a replica does
+        self._has_end = asyncio.Event()
+
+    @property
+    def continuing(self) -> Continuing | None:
+        """What another replica needs to go on; None if none may."""
+        return None if self._continuing is None else replace(self._continuing, sent=tuple(self._sent))
+
+    @property
+    def num_sent(self) -> int:
+        """How much was noted of what was sent."""
+        return len(self._sent)
 
     def put(self, item: Item) -> None:
         """Add a message for the client, or the reason for the end."""
         self._items.put_nowait(item)
+        if item in (AnswerEnd.GONE, AnswerEnd.SHUTDOWN):
+            self._end = self._end or item
+            self._has_end.set()
         if self._items.qsize() > self._max_unread:
             self._abort()
 
@@ -88,11 +111,11 @@ class Relay:
         Raises:
             ReplicaLostError: the replica was lost before the answer began, or within one that may be continued.
         """
-        self._items = asyncio.Queue()
+        self._items, self._goes_on = asyncio.Queue(), self.is_begun
         tasks = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._watch(receive))]
         tasks[0].add_done_callback(lambda _: self.put(AnswerEnd.LOST))  # has no effect after the answer's end
         try:
-            while not isinstance(item := await self._items.get(), AnswerEnd):
+            while not isinstance(item := await self._next(), AnswerEnd):
                 await self._hand_back(item)
             await self._finish(item, request_id)
         finally:
@@ -100,29 +123,62 @@ class Relay:
                 task.cancel()
             await asyncio.wait(tasks)
 
+    async def pause(self, until: Coroutine[Any, Any, None], receive: Receive) -> None:
+        """Wait for this between two replicas, at most until the client leaves or the server shuts down."""
+        waiting = [asyncio.create_task(each) for each in (until, self._watch(receive), self._until_end())]
+        try:
+            while not (await asyncio.wait(waiting, timeout=self._ping_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await self._ping()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+
+    async def is_ended(self, request_id: str) -> bool:
+        """Whether the client has left or the server shuts down; the answer then ends."""
+        if self._end is not None:
+            await self._finish(self._end, request_id)
+        return self._end is not None
+
+    async def _until_end(self) -> None:
+        await self._has_end.wait()
+
+    async def _next(self) -> Item:
+        """The next message, or the end. What was sent is written again in silence, so this keeps the client waiting."""
+        while self._goes_on:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._ping_s):
+                    return await self._items.get()
+            await self._ping()
+        return await self._items.get()
+
+    async def _ping(self) -> None:
+        if self._is_stream:
+            await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
     async def _hand_back(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             if self.is_begun:
                 if message["status"] != OK:
-                    raise ReplicaLostError("the replica that was to go on with an answer refuses it")
+                    raise ReplicaRefusesError("the replica that was to go on with an answer refuses it")
                 return
             kinds = [value for name, value in message["headers"] if name == b"content-type"]
             self.is_begun, self._is_stream = True, any(kind.startswith(EVENTS) for kind in kinds)
         sent = message.pop(SENT, ())
         await self._send(message)
-        if self.continuing is not None:
-            self.continuing = replace(self.continuing, sent=(*self.continuing.sent, *sent))
+        self._goes_on = False
+        self._sent += sent
 
     async def _finish(self, turn: AnswerEnd, request_id: str) -> None:
         """Report why the answer ends early. An answer that is no stream is cut off, so nobody takes it for complete."""
         if turn in (AnswerEnd.OVER, AnswerEnd.GONE):
             return
-        if self.continuing is not None and self.continuing.sent[-1:] == (Mark.OVER,):
+        if self._sent[-1:] == [Mark.OVER]:
             await self._send({"type": "http.response.body", "body": b""})
             return
         error = stopping() if turn is AnswerEnd.SHUTDOWN else lost()
         is_lost = turn in (AnswerEnd.LOST, AnswerEnd.SILENT)
-        if is_lost and (not self.is_begun or (self._is_stream and self.continuing is not None)):
+        if is_lost and (not self.is_begun or (self._is_stream and self._continuing is not None)):
             raise (ReplicaLostError if turn is AnswerEnd.LOST else ReplicaSilentError)(error.message)
         await self.fail(error, request_id)
 
@@ -135,7 +191,7 @@ class Relay:
             await self._send({"type": "http.response.body", "body": body})
 
     async def _read(self, messages: AsyncIterator[Message]) -> None:
-        with suppress(ReplicaLostError):
+        with suppress(ReplicaLostError, NoReplicaError):
             async for message in messages:
                 self.put(message)
             self.put(AnswerEnd.OVER)

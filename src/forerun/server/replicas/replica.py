@@ -49,12 +49,14 @@ class ReplicaReport:
     Args:
         is_ready: its model is loaded and its last pass succeeded.
         failure: why it could not open its engine, or does not answer this front.
+        target: its model, as its engine was told.
         machine: the name of its machine.
         num_others: requests of other fronts, running or waiting.
     """
 
     is_ready: bool
     failure: ForerunError | None
+    target: str
     machine: str
     num_others: int
 
@@ -135,6 +137,7 @@ class Replica:
         return ReplicaReport(
             is_ready=failure is None and self._service.is_ready,
             failure=failure,
+            target=self._service.target,
             machine=self._machine,
             num_others=sum(len(requests) for name, requests in self._open.items() if name != front),
         )
@@ -164,16 +167,25 @@ class Replica:
         """
         error = await self._opening
         has_more_to_say = isinstance(error, ForerunError) and not self._was_reported
-        is_dead = self._service.thread.state is EngineState.ENDED and not self._service.is_draining
-        if is_dead and not has_more_to_say:
+        if self._is_dead and not has_more_to_say:
             raise RuntimeError("the engine has ended") from error
+
+    @property
+    def _is_dead(self) -> bool:
+        """The engine has ended by itself, such as after the loss of a rank."""
+        return self._service.thread.state is EngineState.ENDED and not self._service.is_draining
 
     async def end(self) -> None:
         """Stop the engine and everything it started."""
         await self._service.end()
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-        """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone."""
+        """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone.
+
+        Raises:
+            RuntimeError: the engine has ended, or the front was silent for too long; so nobody takes the answer for
+                complete, and it may be continued elsewhere.
+        """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         is_gone, others = asyncio.Event(), self._open[scope["state"]["front"]]
         scope["state"]["replica"] = self._name
@@ -182,8 +194,10 @@ class Replica:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            while (message := await sent.get()) is not None:
+            while (message := await sent.get()) is not None and not self._is_dead:
                 yield message
+            if self._is_dead or is_gone.is_set():
+                raise RuntimeError("the engine has ended" if self._is_dead else "its front was taken for lost")
         finally:
             is_gone.set()
             others.discard(is_gone)

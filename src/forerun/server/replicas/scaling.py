@@ -31,7 +31,7 @@ class Scaling:
         now_s = self._clock()
         if not num_open or min(num_open.values()) < 2:  # one runs, others wait
             self._waited_since = now_s
-        if sum(num_open.values()) >= max(1, num_all - 1) or len(num_open) < num_all:
+        if sum(num_open.values()) >= max(1, num_all - 1):
             self._idle_since = now_s
         if now_s - self._waited_since > MORE_AFTER_S and len(num_open) == num_all < self._most:
             return num_all + 1

@@ -33,7 +33,8 @@ def cores_of(cores: Sequence[int], num_replicas: int) -> list[list[int]]:
 def claimed_cores(share: int, folder: Path | None = None) -> list[int]:
     """Cores of this machine that no other replica has, at least so many; this process keeps them until it ends.
 
-    Empty if the share is 0, if all cores are taken, or under a CPU quota, which counts time and no cores.
+    Empty if the share is 0, all cores are taken, the locks cannot be used, or under a CPU quota, which counts time and
+    no cores.
 
     Args:
         folder: of the locks, by which the replicas of a machine know of each other.
@@ -42,8 +43,11 @@ def claimed_cores(share: int, folder: Path | None = None) -> list[int]:
     if not 1 <= share <= len(cores) or usable_cores() < len(cores):
         return []
     folder = folder or Path(tempfile.gettempdir()) / f"forerun-cores-{os.getuid() if hasattr(os, 'getuid') else ''}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return next((part for part in cores_of(cores, len(cores) // share) if _claims(folder, part)), [])
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return next((part for part in cores_of(cores, len(cores) // share) if _claims(folder, part)), [])
+    except PermissionError:  # another user made the folder
+        return []
 
 
 def _claims(folder: Path, cores: Sequence[int]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from time import time
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from forerun.server.protocols.usage import FINISH
 from forerun.server.routes.orders import orders_for
 from forerun.server.routes.streaming import ClientWatch, EventStream, Note
 from forerun.server.routes.strict_route import owner_of, service_of
-from forerun.server.work.continuing import CONTINUING, SENT, Continuing, SameText, Sent, sent_of
+from forerun.server.work.continuing import CONTINUING, MAX_S, SENT, Continuing, SameText, Sent, sent_of
 from forerun.server.work.job import Event, Job, Mark
 from forerun.server.work.prompts import ReadPrompts
 
@@ -35,7 +36,7 @@ class Answering:
     def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
         self._request, self._asked, self._service = request, asked, service_of(request)
         self._continuing: Continuing | None = request.scope["state"].get(CONTINUING)
-        self._num_again = 0 if self._continuing is None else len(self._continuing.sent)  # events that are sent already
+        self._num_again = len(self._continuing.sent) if self._continuing else 0  # events that are sent already
         self._sent: list[Sent] = []  # with the next message
         self._has_failed = False
         self._orders = orders_for(request, asked, read, self._continuing)
@@ -46,7 +47,7 @@ class Answering:
         self._answer = Answer(
             key=key,
             created_s=int(time()) if self._continuing is None else self._continuing.created_s,
-            asked=asked,
+            asked=replace(asked, prediction="") if goes_on(request) else asked,  # what was sent was predicted
             request_id=request.scope["state"]["request_id"],
             model=asked.model or self._service.model_name,
             choices=[
@@ -62,7 +63,10 @@ class Answering:
     async def respond(self) -> Response:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
         abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.streams else None
-        job = self._service.submit(self._orders, owner=owner_of(self._request), on_slow_reader=abort)
+        job = self._service.submit(
+            self._orders, owner=owner_of(self._request), on_slow_reader=abort, is_admitted=goes_on(self._request),
+            max_s=self._request.scope["state"].get(MAX_S),
+        )  # fmt: skip
         watch = ClientWatch(self._request.receive, job)
         try:
             if self._asked.streams:
@@ -159,6 +163,12 @@ class Answering:
         choice = self._answer.choices[index]
         choice.end(result)
         self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
+
+
+def goes_on(request: Request) -> bool:
+    """Whether a part of the answer was sent by a replica that is lost."""
+    continuing: Continuing | None = request.scope["state"].get(CONTINUING)
+    return continuing is not None and bool(continuing.sent)
 
 
 async def ping(job: Job, every_s: float) -> None:

@@ -42,12 +42,14 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
         room = engine.max_length - len(prompt_ids)
         limit = room if asked.limit is None else max(1, min(asked.limit, room))
         params = settings_of(asked, read, engine.default_sampling, max_new_tokens=limit)
-        seed = continuing.seed if params.seed is None and continuing is not None else params.seed
+        seed, first = params.seed, 0
+        if seed is None and continuing is not None:  # drawn, so equal prompts have texts of their own
+            seed, first = continuing.seed, len(orders)
         orders += [
             Order(
                 prompt_ids=prompt_ids,
                 # Each of several texts has its own seed.
-                params=params if seed is None else replace(params, seed=seed_of_text(seed, number)),
+                params=params if seed is None else replace(params, seed=seed_of_text(seed, first + number)),
                 drafter=drafter,
                 prediction=sent_ids.get(len(orders) + number) or read.prediction,
                 owner=owner_of(request),

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from forerun.server.protocols.protocol import ApiProtocol, Counting
 from forerun.server.protocols.registered import PROTOCOLS
-from forerun.server.routes.answering import Answering
+from forerun.server.routes.answering import Answering, goes_on
 from forerun.server.routes.strict_route import StrictRoute, owner_of, refusals, service_for, text_answer
 
 
@@ -26,7 +26,8 @@ def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
     async def write_text(request: Request, body: Any) -> Response:
         asked = protocol.read(body)
         service = await service_for(request, asked.model)
-        service.require_room(owner_of(request))
+        if not goes_on(request):
+            service.require_room(owner_of(request))
         async with service.prompts.turn(owner_of(request)):
             read = await service.prompts.read(asked)
         return await Answering(request, asked, read, protocol.writer).respond()

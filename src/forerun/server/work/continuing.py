@@ -15,6 +15,7 @@ from forerun.server.protocols.errors import ApiError
 from forerun.server.work.job import Event, Mark
 
 CONTINUING: Final = "continuing"  # key of a request's state
+MAX_S: Final = "max_s"  # another: seconds that are left to the request
 SENT: Final = "forerun.sent"  # key of an ASGI message: what its body shows
 
 
@@ -69,6 +70,8 @@ def sent_of(event: Event) -> Sent:
             return SentStep(index, step.token_ids, len(step.text))
         case (index, Generation()):
             return SentEnd(index)
+        case (_, ApiError()):
+            return Mark.OVER
     return Mark.PING
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError, NumericalError
+from forerun.core.errors import ConfigError, ContextOverflowError, GrammarError, NumericalError, RankLostError
 from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
 from forerun.server.protocols.errors import ApiError, internal, invalid
@@ -109,13 +109,15 @@ class EngineThread:
                 self._probe(engine)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
-        """Generate a job's texts. A failure ends this job only."""
+        """Generate a job's texts. A failure ends this job only, unless a rank is lost, which no request brings back."""
         self.running, job.begun_s = job, monotonic()
         try:
             for index, order in enumerate(job.orders):
                 if job.early_end is not None or not self._write(engine, job, index, order):
                     return
             job.give(len(job.orders) - 1, Mark.OVER)
+        except RankLostError:
+            raise
         except Exception as error:  # noqa: BLE001 - it becomes the caller's error, and is logged
             job.give(0, self._explain(error))
         finally:
@@ -182,6 +184,8 @@ class EngineThread:
         try:
             engine.stream([0], SamplingParams(max_new_tokens=1, ignore_eos=True)).result(times_plain=False)
             self.state = EngineState.READY
+        except RankLostError:
+            raise
         except Exception as error:  # noqa: BLE001 - the server goes on, and says that it is not ready
             logger.warning("the target does not work: %s", error)
         finally:

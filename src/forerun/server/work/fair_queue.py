@@ -45,7 +45,8 @@ class FairQueue:
             ApiError: the queue is full; the error says when to try again.
         """
         with self._changed:
-            self.require_room(job.owner, job.num_tokens)
+            if not job.is_admitted:
+                self.require_room(job.owner, job.num_tokens)
             if job.owner not in self._lines:
                 self._lines[job.owner] = deque()
                 self._given[job.owner] = max(self._given.get(job.owner, 0.0), self._clock)

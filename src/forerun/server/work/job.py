@@ -65,14 +65,16 @@ class Job:
     event loop's thread only.
 
     Args:
+        is_admitted: the queue takes it even if it is full, as it goes on with an answer that another replica began.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
         on_early_end: called once in the loop's thread if the job is ended early.
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, on_early_end: Callable[["Job"], None]
-    ) -> None:
-        self.orders, self.owner = orders, owner
+        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, on_early_end: Callable[["Job"], None],
+        is_admitted: bool = False,
+    ) -> None:  # fmt: skip
+        self.orders, self.owner, self.is_admitted = orders, owner, is_admitted
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False

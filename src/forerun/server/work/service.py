@@ -151,10 +151,15 @@ class Service:
             self.metrics.refuse(error.code)
             raise
 
-    def submit(self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None) -> Job:
+    def submit(
+        self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None,
+        max_s: float | None = None, is_admitted: bool = False,
+    ) -> Job:  # fmt: skip
         """Queue texts for generation.
 
         Args:
+            max_s: seconds until the last token; None: those of the config.
+            is_admitted: see `Job`.
             on_slow_reader: called when the job ends because its reader was too slow; None: no limit on unread events.
 
         Raises:
@@ -167,13 +172,14 @@ class Service:
                 on_slow_reader()
 
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
-        job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget)
+        job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget, is_admitted=is_admitted)
         with self._counting_refusals():
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise stopping()
             self.queue.put(job)
         assert self._loop is not None, "requests come after the beginning"
-        deadline = self._loop.call_later(self.config.max_request_s, job.end, EarlyEnd.DEADLINE)
+        seconds = self.config.max_request_s if max_s is None else max_s
+        deadline = self._loop.call_later(seconds, job.end, EarlyEnd.DEADLINE)
         self._jobs.add(job)
         job.when_done(lambda: self._forget(job, deadline))
         return job
