@@ -150,5 +150,5 @@ def test_mxfp4_of_a_model_without_experts_is_refused(tmp_path: Path) -> None:
 def test_experts_are_not_prepared_for_ranks(num_ranks: int, tmp_path: Path) -> None:
     write_tiny(tmp_path)
     config = EngineConfig(target=str(tmp_path), target_ranks=num_ranks)
-    with pytest.raises(ConfigError, match="has experts, which are not divided among ranks"):
+    with pytest.raises(ConfigError, match="which has experts, cannot be shared by several ranks"):
         prepare_ranks(config, tmp_path / "prepared", is_packed=False, calib=None)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from forerun import DraftModel, Engine, EngineConfig, NoDrafter, SamplingParams
+from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.cli.head_sheet import head_rows
 from forerun.core.drafter_config import DrafterConfig
+from forerun.core.errors import ConfigError
 from tests.marks import rest_slow
 from tests.text.tiny_tokenizers import write_llama
 
@@ -62,3 +63,18 @@ def test_what_an_assistant_is_can_be_seen(folder: Path) -> None:
     rows = dict(head_rows(head, ()))
     assert rows["draft head"].startswith("Gemma 4 assistant, ")
     assert rows["tokens drafted"] == str(NUM_TOKENS)
+
+
+@pytest.mark.parametrize("num_borrowing", [0, 2])
+def test_layers_whose_keys_others_read_are_not_left_out(num_borrowing: int, tmp_path: Path) -> None:
+    sizes = {"num_kv_shared_layers": num_borrowing, "hidden_size_per_layer_input": 6, "vocab_size": NUM_TOKENS}
+    sizes["vocab_size_per_layer_input"] = NUM_TOKENS
+    replace(FAMILIES["gemma4"], draw=lambda rng: {**gemma4(rng), **sizes}).save(0, tmp_path / "target")
+    config = (tmp_path / "target" / "config.json").read_text()
+    write_llama(tmp_path / "target")
+    (tmp_path / "target" / "config.json").write_text(config)
+    if num_borrowing:
+        with pytest.raises(ConfigError, match="layer_skip cannot draft for a gemma4_text model in which layers read"):
+            engine_of(tmp_path, LayerSkip())
+    else:
+        engine_of(tmp_path, LayerSkip()).close()

@@ -6,5 +6,5 @@ from typing import Final
 # Source: llama.cpp, src/llama-vocab.cpp, special_eog_ids.
 END_TEXTS: Final = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-    "<EOT>", "_<EOT>", "[EOT]", "<|end_of_text|>", "<end_of_utterance>", "<turn|>", "<|tool_response>",
+    "<EOT>", "_<EOT>", "[EOT]", "<|end_of_text|>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<eos>",
 })  # fmt: skip

@@ -15,6 +15,7 @@ from forerun.cli.sheet import size
 from forerun.core.config import DTypeName, EngineConfig
 from forerun.core.errors import ConfigError, require
 from forerun.core.resumable_folder import require_room, resumable_folder
+from forerun.sharding.plan import require_divisible
 
 PACKED: Final = "packed"  # the model in 4 bits, until its parts are written
 
@@ -35,8 +36,7 @@ def prepare_ranks(config: EngineConfig, out: Path | None, *, is_packed: bool, ca
             "--device and --dtype out")  # fmt: skip
     require(not is_packed or config.weights == "stored", "AWQ packs weights in 4 bits: leave --weights out")
     source = plain_source(config.target)
-    require(not source.spec().num_experts, f"{config.target} has experts, which are not divided among ranks: run the "
-            "model as it is")  # fmt: skip
+    require_divisible(source.spec())
     text = calibration_text(calib) if is_packed else ""
     job = {
         "identity": source.identity(), "ranks": config.target_ranks, "weights": config.weights, "awq": is_packed,

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.rank_file import rank_shapes
-from forerun.checkpoints.typed_weights import HEAD, TABLE
+from forerun.checkpoints.typed_weights import TABLE, own_format
 from forerun.core.config import EngineConfig
 from forerun.engine.model_loading import Checkpoint, Progress
-from forerun.model.quantise import group_size_of, head_format, weight_bytes
+from forerun.model.quantise import group_size_of, weight_bytes
 from forerun.model.weights import WeightSource
 from forerun.sharding.plan import ShardPlan, plan_shards
 from forerun.sharding.weights import ShardedWeights
@@ -54,6 +54,6 @@ def _stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> Iterator[int]:
     weight_format = "int4" if checkpoint.has_codes else checkpoint.weight_format
     for name, shape in rank_shapes(checkpoint.spec, plan).items():
         module, is_matrix = name.removesuffix(".weight"), len(shape) == 2 and name != TABLE
-        own = head_format(weight_format) if module == HEAD else weight_format
+        own = own_format(module, weight_format)
         padded = (shape[0], shape[1]) if is_matrix else (1, shape[0] * (shape[1] if len(shape) == 2 else 1))
         yield weight_bytes(padded, own if is_matrix else "plain", checkpoint.dtype.itemsize)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from forerun.core.drafter_config import LayerSkip
+from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.build import build_drafter
@@ -27,8 +28,17 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
-    """The sets in the configured file, else in the file beside the model."""
+    """The sets in the configured file, else in the file beside the model.
+
+    Raises:
+        ConfigError: layers cannot be left out of this model.
+    """
     num_layers = checkpoint.spec.num_layers
+    require(
+        not checkpoint.spec.num_borrowing_layers,
+        f"layer_skip cannot draft for a {checkpoint.spec.family} model in which layers read the keys of others, as a "
+        "pass without these would not write them: choose another drafter",
+    )
     if drafter.sets is not None:
         return read_sets(Path(drafter.sets), num_layers, checkpoint.source.identity())
     return read_found_sets(sets_beside(checkpoint.source.path), num_layers, checkpoint.source.identity())

@@ -98,6 +98,14 @@ class ShardPlan:
         return self.local(tied).num_parameters + num_head
 
 
+def require_divisible(spec: ModelSpec) -> None:
+    """Raise ConfigError for a model whose weights cannot be divided among ranks."""
+    if spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers:
+        raise ConfigError(f"a {spec.family} model, whose layers are not all alike, cannot be shared by several ranks")
+    if spec.num_experts:
+        raise ConfigError(f"a {spec.family} model, which has experts, cannot be shared by several ranks: use one")
+
+
 def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tuple[ShardPlan, ...]:
     """The plan of every rank, in order.
 
@@ -109,10 +117,8 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(f"a model cannot be shared by {num_ranks} ranks: 1 to {MAX_RANKS} are possible")
-    if (spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers) and num_ranks > 1:
-        raise ConfigError(f"a {spec.family} model, whose layers are not all alike, cannot be shared by several ranks")
-    if spec.num_experts and num_ranks > 1:
-        raise ConfigError(f"a {spec.family} model, which has experts, cannot be shared by several ranks: use one")
+    if num_ranks > 1:
+        require_divisible(spec)
     group = spec.num_heads // spec.num_kv_heads
     copies = copies_per_kv_head(group, spec.num_kv_heads, num_ranks)
     num_copies, num_served = spec.num_kv_heads * copies, group // copies

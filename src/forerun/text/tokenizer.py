@@ -23,6 +23,7 @@ SPACE: Final = "\u2581"  # what sentencepiece writes for one
 NOTHING: Final = "(?!)"  # what no text fits
 MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
+NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Tokenizer:
@@ -34,6 +35,7 @@ class Tokenizer:
         template: str | None,
         special_tokens: Mapping[str, str],
         foreign_parts: Mapping[str, object] = NO_PARTS,
+        twins: Mapping[int, int] = NO_TWINS,
     ) -> None:
         """Take over what was read.
 
@@ -41,8 +43,9 @@ class Tokenizer:
             template: the source of the chat template; None if the checkpoint has none.
             special_tokens: those that a template may mention, by name, such as bos_token.
             foreign_parts: parts of tokenizer.json that the backend lacks and that only a process with limits may run.
+            twins: ids that the backend lacks, as another id stands for the same text, and that id.
         """
-        self._backend, self._special_tokens = backend, special_tokens
+        self._backend, self._special_tokens, self._twins = backend, special_tokens, twins
         self._encoder = BoundedEncoder(backend, foreign_parts) if foreign_parts else LocalEncoder(backend)
         self._template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
         added = backend.get_added_tokens_decoder()
@@ -83,7 +86,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. Special tokens and ids without a token (of a padded head) add nothing."""
         with faults_told("read these ids"):
-            return self._backend.decode(list(ids), skip_special_tokens=True)
+            return self._backend.decode([self._twins.get(id_, id_) for id_ in ids], skip_special_tokens=True)
 
     def to_json(self) -> str:
         """The text of a tokenizer.json with the same tokens; without the chat template."""
@@ -190,7 +193,7 @@ class Tokenizer:
 
     def is_silent(self, id_: int) -> bool:
         """Whether `decode` leaves this id out: a special token, or an id no token has."""
-        return id_ in self._special_ids or self._backend.id_to_token(id_) is None
+        return id_ in self._special_ids or self._backend.id_to_token(self._twins.get(id_, id_)) is None
 
     def is_byte(self, id_: int) -> bool:
         """Whether this is a byte-fallback token, which is decoded together with the byte tokens beside it."""
@@ -198,7 +201,7 @@ class Tokenizer:
 
     def bytes_of(self, id_: int) -> bytes:
         """What this token stands for in UTF-8, which may be a part of a character."""
-        token = self._backend.id_to_token(id_) or ""
+        token = self._backend.id_to_token(self._twins.get(id_, id_)) or ""
         if self.is_byte(id_):
             return bytes.fromhex(token[3:5])  # <0xF0>
         if not all(letter in self._byte_of_letter for letter in token):

@@ -11,6 +11,7 @@ from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.match import match_tensors
 from forerun.checkpoints.gguf.names import gguf_plan
 from forerun.checkpoints.gguf.stops import read_stop_ids
+from forerun.checkpoints.gguf.tokenizer import read_tokenizer
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec
@@ -92,6 +93,34 @@ def test_the_tensors_of_layers_that_share_are_those_of_queries_alone(tmp_path: P
 
 def test_the_end_of_a_turn_ends_a_text(tmp_path: Path) -> None:
     assert read_stop_ids(file_of(tmp_path, E2B)) == (1, 7)
+
+
+def vocabulary(tokens: tuple[str, ...], types: tuple[int, ...]) -> GgufFile:
+    """A vocabulary as in an E2B's file, in which only <turn|> is named as an end."""
+    metadata: dict[str, Any] = {
+        "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.scores": (0.0,) * len(tokens), "tokenizer.ggml.merges": (), "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.add_bos_token": False,
+    }  # fmt: skip
+    return GgufFile(path=Path("model.gguf"), metadata=metadata, tensors={})
+
+
+def test_the_end_of_a_text_ends_it_though_its_type_is_that_of_text() -> None:
+    file = vocabulary(("<pad>", "<eos>", "<bos>", "<turn|>", "a", "b"), (3, 1, 3, 3, 1, 1))
+    tokenizer = read_tokenizer(file)
+    assert set(read_stop_ids(file)) == {1, 3}
+    assert tokenizer.encode("<eos>") == [1]
+    assert tokenizer.decode([4, 1]) == "a"
+
+
+def test_an_ordinary_token_may_be_listed_twice_and_both_ids_are_its_text() -> None:
+    tokenizer = read_tokenizer(vocabulary(("<pad>", "<eos>", "<bos>", "<turn|>", "#", "b", "#"), (3, 1, 3, 3, 1, 1, 1)))
+    assert tokenizer.encode("b#") == [5, 6]
+    assert tokenizer.decode([5, 4, 6]) == "b##"
+    assert tokenizer.bytes_of(4) == b"#"
+    assert not tokenizer.is_silent(4)
+    with pytest.raises(CheckpointError, match=r"lists '<turn\|>' twice, as ids 3 and 4"):
+        read_tokenizer(vocabulary(("<pad>", "<eos>", "<bos>", "<turn|>", "<turn|>"), (3, 1, 3, 3, 1)))
 
 
 @pytest.mark.parametrize(

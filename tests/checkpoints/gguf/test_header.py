@@ -167,3 +167,16 @@ def test_texts_that_would_take_much_more_memory_than_any_vocabulary_are_refused(
     assert "'wide' its metadata takes more than" in refusal(forged(tmp_path / "wide.gguf", keys=(wide,)))
     numbers = text(b"numbers") + pack("<IIQ", 9, 6, MAX_HELD_BYTES // 32) + bytes(MAX_HELD_BYTES // 8)
     assert "'numbers' its metadata takes more than" in refusal(forged(tmp_path / "numbers.gguf", keys=(numbers,)))
+
+
+def test_the_largest_published_vocabulary_is_read(tmp_path: Path) -> None:
+    """Gemma 4's: 262,144 tokens with scores and types, and 514,906 merges, of the mean length of its texts."""
+    num_tokens, num_merges = 262_144, 514_906
+    token, merge = pack("<Q", 8) + b"aaaaaaaa", pack("<Q", 12) + "\u2581ab".encode() + b" cdefgh"
+    keys = (
+        text(b"tokens") + pack("<IIQ", 9, 8, num_tokens) + token * num_tokens,
+        text(b"scores") + pack("<IIQ", 9, 6, num_tokens) + bytes(4 * num_tokens),
+        text(b"types") + pack("<IIQ", 9, 5, num_tokens) + bytes(4 * num_tokens),
+        text(b"merges") + pack("<IIQ", 9, 8, num_merges) + merge * num_merges,
+    )
+    assert len(read_gguf(forged(tmp_path / "large.gguf", keys=keys)).metadata) >= 4

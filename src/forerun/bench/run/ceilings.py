@@ -76,8 +76,8 @@ def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: flo
 def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
-    A step reads one row of an embedding table that is separate from the head. A table shared with the head is read
-    whole and counted once. A quantised head is always a separate table.
+    A step reads one row of an embedding table that is separate from the head, and of a table for the layers. A table
+    shared with the head is read whole and counted once. A quantised head is always a separate table.
     """
     head = "embedding.weight" if spec.tied_embeddings else "head.weight"
     is_shared = spec.tied_embeddings and weight_format == "plain"
@@ -85,6 +85,8 @@ def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_for
     for name, shape in fused_shapes(tensor_plan(spec)).items():
         if name == head:
             num_bytes += weight_bytes(shape, head_format(weight_format), element_bytes)
+        elif name == "layer_table.weight":
+            num_bytes += shape[1] * element_bytes
         elif name != "embedding.weight":
             is_linear = len(shape) == 2
             num_bytes += weight_bytes(shape, weight_format, element_bytes) if is_linear else prod(shape) * element_bytes

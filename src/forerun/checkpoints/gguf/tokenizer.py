@@ -70,17 +70,21 @@ class Pieces:
         """Ids by token, without padding tokens such as [PAD151665].
 
         Args:
-            has_twins: a token may be listed twice, and has the last one's id.
+            has_twins: an ordinary token may be listed twice, and has the last one's id.
         """
         used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
         vocabulary = {self.tokens[id_]: id_ for id_ in used}
         if not vocabulary:
             raise keys.wrong("tokens", "lists no token")
-        if len(vocabulary) < len(used) and not has_twins:
-            twice = next(id_ for id_ in used if vocabulary[self.tokens[id_]] != id_)
-            other = vocabulary[self.tokens[twice]]
-            raise keys.wrong("tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
+        for twice, other in self.twins(vocabulary).items():
+            if not (has_twins and self.types[twice] == self.types[other] == NORMAL):
+                raise keys.wrong("tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
         return vocabulary
+
+    def twins(self, vocabulary: Mapping[str, int]) -> dict[int, int]:
+        """Ids whose token has another id in the vocabulary, and that id."""
+        found = ((id_, vocabulary.get(token, id_)) for id_, token in enumerate(self.tokens))
+        return {id_: other for id_, other in found if id_ != other and self.types[id_] != UNUSED}
 
     def added(self) -> list[AddedToken]:
         """Tokens that are matched in a text before all others; special ones are omitted from decoded text."""
@@ -103,7 +107,8 @@ def read_tokenizer(file: GgufFile) -> Tokenizer:
     keys = VocabularyKeys(file=file)
     pieces = Pieces.read(keys)
     backend, foreign = _read_backend(keys, pieces)
-    return Tokenizer(backend, read_chat_template(file), pieces.special_tokens(), foreign)
+    twins = pieces.twins(backend.get_vocab())
+    return Tokenizer(backend, read_chat_template(file), pieces.special_tokens(), foreign, twins)
 
 
 def read_chat_template(file: GgufFile) -> str | None:

@@ -10,6 +10,7 @@ from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
+LAYER_TABLE_NAME: Final = "model.embed_tokens_per_layer.weight"
 HEAD_NAME: Final = "lm_head.weight"
 MAX_LISTED: Final = 3
 LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
@@ -43,8 +44,8 @@ def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
         plan[HEAD_NAME] = TensorPlace(name="head.weight", shape=vocab_shape)
     if spec.layer_input_size:
         width = spec.num_layers * spec.layer_input_size
+        plan[LAYER_TABLE_NAME] = TensorPlace(name="layer_table.weight", shape=(spec.vocab_size, width))
         for name, own, shape in (
-            ("embed_tokens_per_layer", "layer_table", (spec.vocab_size, width)),
             ("per_layer_model_projection", "layer_inputs", (width, spec.hidden_size)),
             ("per_layer_projection_norm", "layer_inputs_norm", (spec.layer_input_size,)),
         ):

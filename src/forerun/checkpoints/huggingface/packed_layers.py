@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, TensorPlace
+from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, LAYER_TABLE_NAME, TensorPlace
 from forerun.checkpoints.huggingface.packed_tensors import packed_places
 from forerun.checkpoints.huggingface.packing import Packing
 from forerun.core.errors import CheckpointError
@@ -40,7 +40,7 @@ def packed_layers(
     """
     layers = {}
     for name, place in plan.items():
-        if len(place.shape) != 2 or name in (EMBEDDING_NAME, HEAD_NAME):
+        if len(place.shape) != 2 or name in (EMBEDDING_NAME, LAYER_TABLE_NAME, HEAD_NAME):
             continue
         module = name.removesuffix(WEIGHT)
         if name in present:
