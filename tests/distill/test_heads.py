@@ -96,7 +96,8 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
 @pytest.mark.parametrize("seed", range(3))
 def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
-    spec = random_block(random.Random(seed), TARGET, pair_rank=0, num_pairs=0, block_size=4)
+    plain = {"pair_rank": 0, "num_pairs": 0, "markov_rank": 0, "drafts_from_root": False}
+    spec = random_block(random.Random(seed), TARGET, **plain, block_size=4)
     spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
     found = Rows(spec, block_tensors(spec, TARGET, seed))
     assert len(found.logits) > 0
