@@ -7,7 +7,7 @@ import torch
 from triton.runtime import interpreter
 
 from forerun.backends.gpu import language
-from tests.backends.gpu.texts import Texts, assert_close
+from tests.backends.gpu.texts import Texts, assert_close, require_same_everywhere
 from tests.backends.torch.ops import random_parents
 from tests.marks import in_turn, rest_slow
 
@@ -93,13 +93,7 @@ def test_long_texts_are_joined_in_the_same_stretches_everywhere(
 ) -> None:
     parents = [-1, *range(num_before), *(num_before + parent for parent in (0, 0, 1, 2, 2, 4, 6))]
     texts = Texts.of_tree(parents, num_rows=6, prefix_len=prefix_len, num_kv_heads=1, group=3, dtype=dtype)
-    among_siblings = texts.by_tree_attention()
-    assert_close(among_siblings, texts.by_definition())
-    assert texts.by_text_attention().equal(among_siblings)
-    for row in (1, 5):
-        assert texts.only(row).by_tree_attention()[0].equal(among_siblings[row])
-        assert texts.contiguous(row, num_rows=3).by_tree_attention()[-1].equal(among_siblings[row])
-        assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])
+    require_same_everywhere(texts, rows=(1, 5))
 
 
 @pytest.mark.parametrize("seed", rest_slow(range(3), 1))

@@ -145,3 +145,14 @@ class Texts:
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     tolerance = TOLERANCES[actual.dtype]
     torch.testing.assert_close(actual.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def require_same_everywhere(texts: Texts, rows: Sequence[int]) -> None:
+    """Both kernels attend as by definition, and these rows have the same bits alone, among others, and one by one."""
+    among_siblings = texts.by_tree_attention()
+    assert_close(among_siblings, texts.by_definition())
+    assert texts.by_text_attention().equal(among_siblings)
+    for row in rows:
+        assert texts.only(row).by_tree_attention()[0].equal(among_siblings[row])
+        assert texts.contiguous(row, num_rows=3).by_tree_attention()[-1].equal(among_siblings[row])
+        assert texts.contiguous(row, num_rows=33).by_text_attention()[-1].equal(among_siblings[row])

@@ -58,20 +58,23 @@ def test_a_replica_refuses_another_front_of_another_version_and_stays_ready() ->
     with_replica(work)
 
 
-def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = b'{"prompt": "def f(", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
-    scope: dict[str, Any] = {
+def stream_of(front: str) -> tuple[dict[str, Any], bytes]:
+    """A long stream that a front asks for: scope and body."""
+    scope = {
         "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"",
         "root_path": "", "headers": [(b"content-type", b"application/json")],
-        "state": {"owner": "", "request_id": "id", "front": "lost"},
+        "state": {"owner": "", "request_id": "id", "front": front},
     }  # fmt: skip
+    return scope, b'{"prompt": "def f(", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
 
+
+def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(replica: Replica) -> None:
         await replica.report("lost", forerun.__version__)
         got: list[Message] = []
 
         async def read() -> None:
-            got.extend([message async for message in replica.answer(scope, body)])
+            got.extend([message async for message in replica.answer(*stream_of("lost"))])
 
         reading = asyncio.create_task(read())
         await asyncio.sleep(0.2)
@@ -85,13 +88,6 @@ def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatc
 
 
 def test_a_lost_rank_ends_the_engine_and_no_answer_is_taken_for_complete() -> None:
-    body = b'{"prompt": "def f(", "max_tokens": 400, "ignore_eos": true, "stream": true}'
-    scope: dict[str, Any] = {
-        "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"",
-        "root_path": "", "headers": [(b"content-type", b"application/json")],
-        "state": {"owner": "", "request_id": "id", "front": "front"},
-    }  # fmt: skip
-
     async def work(replica: Replica) -> None:
         await replica.report("front", forerun.__version__)
         engine = replica._service.engine
@@ -107,7 +103,7 @@ def test_a_lost_rank_ends_the_engine_and_no_answer_is_taken_for_complete() -> No
 
         engine.stream = losing  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="the engine has ended"):
-            [message async for message in replica.answer(scope, body)]
+            [message async for message in replica.answer(*stream_of("front"))]
         with pytest.raises(RuntimeError, match="the engine has ended"):  # so Ray starts another one
             await replica.check_health()
 

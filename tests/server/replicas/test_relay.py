@@ -48,6 +48,12 @@ async def answer(*messages: Message, then: Callable[[], Any] | None = None) -> A
         await asyncio.Event().wait()
 
 
+def continuable(client: Client) -> Relay:
+    return Relay(
+        client.send, path="/v1/completions", ping_s=9.0, max_unread=9, abort=client.abort, continuing=new_continuing()
+    )
+
+
 def played(*messages: Message, end: str = "", max_unread: int = 100, reads: bool = True) -> tuple[Client, bool]:
     """The client after an answer, and whether the rest of it was given up.
 
@@ -105,10 +111,7 @@ def test_another_replica_goes_on_with_a_stream_that_may_be_continued() -> None:
     async def play() -> Client:
         client = Client()
         client.reads.set()
-        relay = Relay(
-            client.send, path="/v1/completions", ping_s=9.0, max_unread=9, abort=client.abort,
-            continuing=new_continuing(),
-        )  # fmt: skip
+        relay = continuable(client)
         for number, messages in enumerate([(START, {**EVENT, SENT: [step]}), (refused,)]):
             with pytest.raises(ReplicaSilentError if number == 0 else ReplicaLostError):
                 await relay.run(answer(*messages, then=relay.lose), client.receive, "id")
@@ -125,10 +128,7 @@ def test_a_stream_that_was_sent_whole_ends_whole() -> None:
     async def play() -> Client:
         client = Client()
         client.reads.set()
-        relay = Relay(
-            client.send, path="/v1/completions", ping_s=9.0, max_unread=9, abort=client.abort,
-            continuing=new_continuing(),
-        )  # fmt: skip
+        relay = continuable(client)
         messages = answer(START, {**EVENT, SENT: [Mark.OVER]}, then=relay.lose)
         await relay.run(messages, client.receive, "id")
         return client

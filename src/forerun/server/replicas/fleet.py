@@ -84,19 +84,19 @@ class Fleet:
         await self._tasks[0]  # Ray cannot be interrupted while it starts
         for task in self._tasks[1:]:
             task.cancel()
-        is_shared = self._cluster is not None and self.config.ray_address is not None
-        if self._cluster is not None and is_shared:
+        shared = None if self.config.ray_address is None else self._cluster
+        if shared is not None:
             with suppress(ReplicaLostError):
-                self._know(await asyncio.to_thread(self._cluster.find))
+                self._know(await asyncio.to_thread(shared.find))
         ready = [link.replica for link in self._links.values() if link.is_ready]
         for link in self._links.values():
             link.end()
-        asked = [link.replica for link in self._links.values()] if is_shared else []
+        asked = [link.replica for link in self._links.values()] if shared is not None else []
         num_others = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in asked))
         if not self.config.is_front and not any(num_others):
             await answered(asyncio.gather(*(replica.end() for replica in ready)))
-            if self._cluster is not None and is_shared:
-                await asyncio.to_thread(self._cluster.stop, list(self._links))
+            if shared is not None:
+                await asyncio.to_thread(shared.stop, list(self._links))
         await asyncio.to_thread(self._leave)
         self._folder.cleanup()
 

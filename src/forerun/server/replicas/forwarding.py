@@ -73,7 +73,7 @@ class Forwarder:
             try:
                 if relay.is_begun:
                     await relay.pause(self._fleet.some_ready(), receive)
-                if await relay.is_ended(scope["state"]["request_id"]):
+                if await relay.end_early(scope["state"]["request_id"]):
                     return
                 with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
                     left_s = max(0.0, self._fleet.config.max_request_s - (monotonic() - began_s))

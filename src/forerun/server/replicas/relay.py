@@ -79,8 +79,7 @@ class Relay:
         self._goes_on = False  # with an answer, and nothing new was sent yet
         self.is_begun = self._is_stream = False
         self._continuing, self._sent = continuing, list[Sent]()
-        self._end: AnswerEnd | None = None  # whatever a replica does
-        self._has_end = asyncio.Event()
+        self._end: asyncio.Future[AnswerEnd] = asyncio.get_running_loop().create_future()  # whatever a replica does
 
     @property
     def continuing(self) -> Continuing | None:
@@ -95,9 +94,8 @@ class Relay:
     def put(self, item: Item) -> None:
         """Add a message for the client, or the reason for the end."""
         self._items.put_nowait(item)
-        if item in (AnswerEnd.GONE, AnswerEnd.SHUTDOWN):
-            self._end = self._end or item
-            self._has_end.set()
+        if item in (AnswerEnd.GONE, AnswerEnd.SHUTDOWN) and not self._end.done():
+            self._end.set_result(item)
         if self._items.qsize() > self._max_unread:
             self._abort()
 
@@ -125,23 +123,21 @@ class Relay:
 
     async def pause(self, until: Coroutine[Any, Any, None], receive: Receive) -> None:
         """Wait for this between two replicas, at most until the client leaves or the server shuts down."""
-        waiting = [asyncio.create_task(each) for each in (until, self._watch(receive), self._until_end())]
+        tasks = [asyncio.create_task(until), asyncio.create_task(self._watch(receive))]
+        waiting = [*tasks, self._end]
         try:
             while not (await asyncio.wait(waiting, timeout=self._ping_s, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await self._ping()
         finally:
-            for task in waiting:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(waiting)
+            await asyncio.wait(tasks)
 
-    async def is_ended(self, request_id: str) -> bool:
-        """Whether the client has left or the server shuts down; the answer then ends."""
-        if self._end is not None:
-            await self._finish(self._end, request_id)
-        return self._end is not None
-
-    async def _until_end(self) -> None:
-        await self._has_end.wait()
+    async def end_early(self, request_id: str) -> bool:
+        """End the answer if the client has left or the server shuts down. Returns whether that is so."""
+        if self._end.done():
+            await self._finish(self._end.result(), request_id)
+        return self._end.done()
 
     async def _next(self) -> Item:
         """The next message, or the end. What was sent is written again in silence, so this keeps the client waiting."""
