@@ -124,7 +124,7 @@ class Relay:
     async def pause(self, until: Coroutine[Any, Any, None], receive: Receive) -> None:
         """Wait for this between two replicas, at most until the client leaves or the server shuts down."""
         tasks = [asyncio.create_task(until), asyncio.create_task(self._watch(receive))]
-        waiting = [*tasks, self._end]
+        waiting: list[asyncio.Future[Any]] = [*tasks, self._end]
         try:
             while not (await asyncio.wait(waiting, timeout=self._ping_s, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await self._ping()
