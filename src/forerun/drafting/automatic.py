@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -45,10 +46,10 @@ class AutomaticDrafter(Drafter):
         assert len(tapped) <= 1, f"drafters that need other layers' features: {tapped}"
         self.taps = next(iter(tapped), ())
         self._num_rounds = 0
-        free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
-        self.chooser = Chooser(tuple(drafters), free, known)
+        self._choose_by(RoundCosts(Pace(steps=((self.verify_width, 1.0),))), known)  # until passes are measured
         self._current: Drafter | None = None
         self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
+        self._blind = set[str]()  # drafters that need features, of which they miss those of this prompt
 
     @property
     def round_plan(self) -> RoundPlan | None:
@@ -79,16 +80,22 @@ class AutomaticDrafter(Drafter):
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root, self._untold, self._untold_s = prompt_ids[-1], [], 0.0
+        self._root, self._untold, self._untold_s, self._blind = prompt_ids[-1], [], 0.0, set()
         for drafter in self.drafters.values():
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
-        self._readers = [drafter for name, drafter in self.drafters.items() if self.chooser.may_read(name)]
+        self._begun: float | None = perf_counter()
+        readers = {name: drafter for name, drafter in self.drafters.items() if self.chooser.may_read(name)}
+        self._readers = list(readers.values())
+        self._blind = {name for name, drafter in self.drafters.items() if drafter.taps and name not in readers}
 
     def prefill(self) -> bool:
         return any(reader.prefill() for reader in self._readers)
 
     def propose(self) -> TokenTree:
+        if self._begun is not None:
+            self.chooser.read_prompt(perf_counter() - self._begun)
+            self._begun = None
         turn, costs = self.chooser.turn, self.chooser.costs
         if turn.watched is not None and not self._untold:
             began, costs.allowed_rows = perf_counter(), len(costs.pass_s)
@@ -118,12 +125,13 @@ class AutomaticDrafter(Drafter):
             drafter.observe_successors(tree, successors)
 
     def read_features(self, place: int, features: Tensor) -> None:
-        for drafter in self.drafters.values():
+        for drafter in self._readers:
             drafter.read_features(place, features)
 
     def observe_features(self, place: int, features: Tensor) -> None:
-        for drafter in self.drafters.values():
-            drafter.observe_features(place, features)
+        for name, drafter in self.drafters.items():
+            if name not in self._blind:
+                drafter.observe_features(place, features)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
         self._root, name = acceptance.bonus_token, self.chooser.turn.drafter
@@ -191,7 +199,7 @@ class AutomaticDrafter(Drafter):
         self.chooser = Chooser(tuple(self.drafters), costs, known, self._reading_s, self._saved_s)
 
     def _reading_s(self, name: str) -> float:
-        return self.drafters[name].reading_s
+        return inf if name in self._blind else self.drafters[name].reading_s
 
 
 def caught_up(drafter: Drafter) -> Drafter:

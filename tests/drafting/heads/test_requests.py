@@ -10,7 +10,9 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
+from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
+from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
 from forerun.drafting.heads.eagle import EagleExecutor
@@ -106,3 +108,17 @@ def test_roots_are_expanded_with_the_targets_features(
         checked.missing = 3
     decode_rounds(target, checked.drafter, [*PROMPT[:4], 2, 2], params, seed=3, num_tokens=6)
     assert checked.num_roots > len(rounds)
+
+
+@pytest.mark.parametrize(("speed", "drafts"), [(0.5, False), (2.0, True)])
+def test_a_head_that_is_known_not_to_pay_reads_nothing_of_a_prompt(speed: float, drafts: bool) -> None:
+    checked, text = Checked("eagle3", 1), [*PROMPT, *PROMPT, *PROMPT, *PROMPT]
+    checked.drafter._reading = Pace(steps=((64, 5.0),))  # seconds, where a plain round takes 1 until it is measured
+    drafter = AutomaticDrafter({"head": checked.drafter}, known={"greedy": {"head": speed}})
+    greedy = SamplingParams(temperature=0.0)
+    rounds = decode_rounds(tiny_runner(TARGET, WEIGHTS), drafter, text, greedy, seed=3, num_tokens=16)
+    assert (checked.num_roots > 0) == drafts
+    assert bool(checked.drafter._runner.cached_ids) == drafts
+    assert drafts or not len(checked.drafter._features)
+    plain = decode_ids(tiny_runner(TARGET, WEIGHTS), NoneDrafter(), text, greedy, seed=3, num_tokens=16)
+    assert [token for step in rounds for token in step.token_ids][:16] == plain

@@ -6,8 +6,8 @@ import pytest
 
 from forerun.core.pace import Pace
 from forerun.speculation.economy.chances import FEWEST, DraftRecord
-from forerun.speculation.economy.choice import PLAIN_EVERY, Chooser, DraftTurn
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.choice import PLAIN_EVERY, TRIALS, Chooser, DraftTurn
+from forerun.speculation.economy.costs import RoundCosts, RunningMean
 from forerun.speculation.economy.rests import ALONE, PLAIN_RISE, REST_ROUNDS, RestRule
 from forerun.speculation.tree import TokenTree
 
@@ -85,9 +85,10 @@ def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() ->
     chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
     chooser.begin(0.0)
     assert chooser.turn.most_rows == 2
-    chooser.rows_of(chain(1))
-    chooser.measure(num_rows=2, token_ids=[9], proposal_s=0.01, round_s=1.6)
-    assert chooser.turn.most_rows == 1, "after a bad round the rest is left for narrower ones, which this machine lacks"
+    for _ in range(2):
+        chooser.rows_of(chain(1))
+        chooser.measure(num_rows=2, token_ids=[9], proposal_s=0.01, round_s=1.6)
+    assert chooser.turn.most_rows == 1, "the rest is left for narrower rounds, which this machine lacks"
 
 
 def test_a_drafter_is_tried_in_every_class_of_temperatures_for_itself() -> None:
@@ -120,6 +121,45 @@ def test_a_drafter_that_would_first_have_to_read_much_waits_until_its_time_is_sa
     restarted = chooser_of(known=known, reading_s=reading.__getitem__, saved_s=chooser.saved_s)
     assert restarted.may_read("first")
     assert not restarted.may_read("first"), "it is spent"
+
+
+@pytest.mark.parametrize(("speed", "drafts"), [(1.5, True), (1.03, False)])
+def test_a_prompt_is_read_for_a_drafter_that_is_known_to_win_more_than_that_in_a_short_answer(
+    speed: float, drafts: bool
+) -> None:
+    chooser = chooser_of(("only",), known={"greedy": {"only": speed}}, reading_s=lambda _: 3.0)
+    assert chooser.turn.drafter == ("only" if drafts else None)
+
+
+def test_trials_go_on_in_the_next_answer_until_every_drafter_has_been_measured() -> None:
+    chooser = chooser_of(("only",), reading_s=lambda _: 2.0)
+    play(chooser, 2, {"only": 1}, proposal_s=0.8)
+    assert chooser.turn.drafter is None, "two bad rounds took what this answer may lose"
+    chooser.begin(0.0)
+    assert chooser.turn.drafter == "only"
+    for _ in range(TRIALS):
+        play(chooser, 2, {"only": 1}, proposal_s=0.8)
+        chooser.begin(0.0)
+    assert chooser.turn.drafter is None
+
+
+def test_the_time_of_reading_the_prompt_is_the_answers_too() -> None:
+    drafted = []
+    for prompt_s in (0.0, 1000.0):
+        chooser = chooser_of(("only",), known={"greedy": {"only": 1.2}})
+        chooser.read_prompt(prompt_s)
+        drafted.append(sum(turn.drafter is not None for turn in play(chooser, 20, {"only": 1})))
+    assert drafted[0] < drafted[1]
+
+
+def test_a_long_first_proposal_soon_counts_as_one_of_several() -> None:
+    mean = RunningMean(0.1)
+    for value in (9.0, 1.0, 1.0, 1.0):
+        mean.add(value)
+    assert mean.value == 3.0
+    for _ in range(40):
+        mean.add(1.0)
+    assert mean.value == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_watched_tree_is_worth_what_came_of_it() -> None:

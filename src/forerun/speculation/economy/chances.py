@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 from forerun.speculation.tree import TokenTree
 
-FORGETTING: Final = 0.95  # factor on the weight of older rounds, per round
+FORGETTING: Final = 0.97  # factor on the weight of older rounds, per round
 FEWEST: Final = 6  # rounds before a drafter is compared, since a single round can be luck
 FEWEST_WEIGHT: Final = (1.0 - FORGETTING**FEWEST) / (1.0 - FORGETTING) - 1e-9  # weight of FEWEST rounds
 KNOWN_ROUNDS: Final = 16.0  # weight, in rounds, of a speed measured before the last start

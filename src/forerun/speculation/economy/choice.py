@@ -9,14 +9,15 @@ from math import inf
 from typing import Final, TypeAlias
 
 from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.costs import RoundCosts, RunningMean
 from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
 
 WATCHED: Final = 0.01  # share of all time for guesses that are only compared with the text
-FIRST_WATCHED: Final = 0.03  # the same during the very first answer, which may lose more
+FIRST_WATCHED: Final = 0.03  # the same during the trials, which may lose more
 LOSS: Final = 0.015  # share of its time that an answer may lose against plain decoding; the documented limit is 0.02
-FIRST_LOSS: Final = 0.04  # the same for the first answer, before any measurement; the documented limit is 0.05
+FIRST_LOSS: Final = 0.04  # the same for an answer of the trials; the documented limit is 0.05
+TRIALS: Final = 4  # the first answers in a class of temperatures; they end when every drafter has been measured
 SHORT: Final = 60  # tokens of the shortest answer for which the limit holds
 MARGIN: Final = 1.02  # factor by which a drafter must be faster than another, or than plain rounds, to replace it
 SAVED: Final = 64.0  # limit, in plain rounds, on the time saved up for watching: reading a prompt takes many at once
@@ -69,32 +70,41 @@ class Chooser:
         self, names: Sequence[str], costs: RoundCosts, known: Speeds | None = None,
         reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
     ) -> None:  # fmt: skip
-        self.costs, self._names, self._reading_s, self._is_first = costs, names, reading_s, not known
+        self.costs, self._names, self._reading_s = costs, names, reading_s
+        self._trials = {kind: 0 if (known or {}).get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
         self._records = {
             kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
             for kind in TEMPERATURE_CLASSES
         }
         self._asked = list(names)  # order in which to watch them, the least recently watched first
-        self._proposal_s, self._proposed_rows = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)  # running means
-        self._hits = dict.fromkeys(names, 0.0)  # running means of the chance that a first token is right
+        self._proposal_s = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}
+        self._rows = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}
+        self._hits = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}  # the chance that a first token is right
         self._proposal = TokenTree(0)  # the last one
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
-        self._now, self._lost_s, self._passed_s, self.turn = self._records["greedy"], 0.0, 0.0, DraftTurn()
+        self._kind: TemperatureClass = "greedy"
+        self._now, self.turn = self._records[self._kind], DraftTurn()
+        self._lost_s = self._passed_s = self._prompt_s = 0.0
         self._drafted_last: str | None = None  # the drafter of the previous round
         self._room_s = inf  # the time that the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""
-        self._is_first = self._is_first and self._passed_s == 0.0
-        self._now = self._records[class_of(temperature)]
+        self._trials[self._kind] -= self._passed_s > 0.0
+        self._kind = class_of(temperature)
+        self._now = self._records[self._kind]
         for record in self._now.values():
             record.watch(None)
-        self._lost_s = self._passed_s = 0.0
+        self._lost_s = self._passed_s = self._prompt_s = 0.0
         self._num_since_plain, self._drafted_last, self.turn = 0, None, DraftTurn()
         self.turn = self._next_turn()
+
+    def read_prompt(self, seconds: float) -> None:
+        """Count the time of reading the prompt as the answer's, of which a share may be lost."""
+        self._prompt_s = seconds
 
     def speeds(self) -> Speeds:
         """Speeds of the drafters with enough rounds, in tokens in the time of a plain round."""
@@ -105,6 +115,10 @@ class Chooser:
         return {kind: speeds for kind, speeds in found.items() if speeds}
 
     @property
+    def _is_trial(self) -> bool:
+        return self._trials[self._kind] > 0 and not all(record.is_known for record in self._now.values())
+
+    @property
     def saved_s(self) -> Mapping[str, float]:
         """Seconds of watching that are left to each drafter, without those still to be earned."""
         return {name: share.saved_s for name, share in self._shares.items() if share.saved_s > 0.0}
@@ -113,8 +127,9 @@ class Chooser:
         """Whether a drafter should read the prompt beside the target: if it drafts next, or has time left to be
         watched."""
         if name == self.turn.drafter:
+            self._readings_s[name] = 0.0  # it will have read when it proposes
             return True
-        share, reading_s = self._shares[name], 0.0 if self._is_first else self._reading_s(name)
+        share, reading_s = self._shares[name], 0.0 if self._is_trial else self._reading_s(name)
         if reading_s > share.saved_s:
             return False
         share.spend(reading_s)
@@ -135,7 +150,7 @@ class Chooser:
         if name is None or len(proposal) == 1:
             return 1
         self._proposal, hit = proposal, self._now[name].chance_of_first(proposal)
-        self._hits[name] += PROPOSAL_WEIGHT * (hit - self._hits[name])
+        self._hits[name].add(hit)
         return min(self._rows_within(name, 1.0 - hit), self.turn.most_rows)
 
     def measure(
@@ -161,7 +176,7 @@ class Chooser:
             self._pass_by(num_rounds * seconds)
         else:
             spent_s, usual_s = self._proposed(name, proposal_s)
-            self._proposed_rows[name] += PROPOSAL_WEIGHT * (num_rows - self._proposed_rows[name])
+            self._rows[name].add(num_rows)
             self._lost_s += spent_s - usual_s
             if num_rows > 1:
                 self._now[name].prove(self._proposal, token_ids[0])
@@ -189,10 +204,10 @@ class Chooser:
             self.costs.measure(1, seconds / num_rounds, num_rounds)
             self._pass_by(seconds)
         else:
-            usual_s, extra_s = self._proposal_s[name], max(0.0, seconds - num_tokens * plain_s)
+            usual_s, extra_s = self._proposal_s[name].value, max(0.0, seconds - num_tokens * plain_s)
             if usual_s:
                 seconds = min(seconds, STALL * (usual_s + num_rounds * plain_s))
-            self._proposal_s[name] += PROPOSAL_WEIGHT * (extra_s - usual_s)
+            self._proposal_s[name].add(extra_s)
             if self.turn.drafter is None:
                 self._shares[name].spend(extra_s)
             self._take(name, num_tokens, seconds, num_rounds)
@@ -206,28 +221,29 @@ class Chooser:
 
     def _proposed(self, name: str, seconds: float) -> tuple[float, float]:
         """A proposal's seconds including the reading of text, capped against other load; and their mean without it."""
-        usual_s, reading_s = self._proposal_s[name], self._readings_s.get(name, 0.0)
-        most_s = STALL * usual_s + reading_s
-        capped_s = min(seconds, most_s) if usual_s else seconds
-        newest_s = max(0.0, capped_s - reading_s)
-        self._proposal_s[name] = usual_s + PROPOSAL_WEIGHT * (newest_s - usual_s) if usual_s else newest_s
-        return capped_s, self._proposal_s[name]
+        mean, reading_s = self._proposal_s[name], self._readings_s.get(name, 0.0)
+        capped_s = min(seconds, STALL * mean.value + reading_s) if mean.value else seconds
+        mean.add(max(0.0, capped_s - reading_s))
+        return capped_s, mean.value
 
     def _pass_by(self, seconds: float) -> None:
         self._passed_s += seconds
         dear = [name for name in self._names if not self._costs_nothing(name)]
         for name in dear:
-            self._shares[name].pass_by(seconds, (1.0 if self._is_first else WATCHED / FIRST_WATCHED) / len(dear))
+            self._shares[name].pass_by(seconds, (1.0 if self._is_trial else WATCHED / FIRST_WATCHED) / len(dear))
 
     def _costs_nothing(self, name: str) -> bool:
-        return 0.0 < self._proposal_s[name] < FREE * self.costs.plain_s
+        return 0.0 < self._proposal_s[name].value < FREE * self.costs.plain_s
 
     def _next_turn(self) -> DraftTurn:
-        limit_s = (FIRST_LOSS if self._is_first else LOSS) * max(SHORT * self.costs.plain_s, self._passed_s)
+        answer_s = self._prompt_s + max(SHORT * self.costs.plain_s, self._passed_s)
+        limit_s = answer_s * (FIRST_LOSS if self._is_trial else LOSS)
         room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
         self._room_s, drafter, most_rows = room_s, self._best(room_s), 1
         if drafter is not None:
-            most_rows = self._rows_within(drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._hits[drafter])
+            most_rows = self._rows_within(
+                drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._hits[drafter].value
+            )
         if most_rows == 1 or self._is_plain_due(drafter):
             drafter, most_rows = None, 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
@@ -235,7 +251,7 @@ class Chooser:
 
     def _rows_within(self, name: str, chance_of_loss: float) -> int:
         risk = min(MOST_RISK, RISK / max(1e-3, chance_of_loss))
-        return self.costs.rows_within(risk * self._room_s, self._proposal_s[name], self._proposed_rows[name])
+        return self.costs.rows_within(risk * self._room_s, self._proposal_s[name].value, self._rows[name].value)
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
@@ -247,9 +263,13 @@ class Chooser:
         for name in sorted(self._names, key=speeds.__getitem__, reverse=True):
             if speeds[name] <= MARGIN:
                 break
-            if self._will_read(name) <= room_s:
+            if self._will_read(name) <= max(room_s, 0.0 if self._passed_s else self._gain_s(speeds[name])):
                 return name
         return None
+
+    def _gain_s(self, speed: float) -> float:
+        """Seconds that a drafter of this speed is expected to save in a short answer; 0 if the speed is not known."""
+        return SHORT * self.costs.plain_s * (1.0 - 1.0 / speed) if speed < inf else 0.0
 
     def _is_plain_due(self, drafter: str | None) -> bool:
         if drafter is None or self._num_since_plain < PLAIN_EVERY:
@@ -266,7 +286,7 @@ class Chooser:
             if name == drafter or self._now[name].is_watched:
                 continue
             saved_s = inf if self._costs_nothing(name) else self._shares[name].saved_s
-            if self._will_read(name) + self._proposal_s[name] <= min(room_s, saved_s):
+            if self._will_read(name) + self._proposal_s[name].value <= min(room_s, saved_s):
                 self._asked.remove(name)
                 self._asked.append(name)
                 return name

@@ -104,6 +104,19 @@ class RoundCosts:
         return (beyond_s + prior * self._first_beyond_s) / (rounds + prior)
 
 
+class RunningMean:
+    """The mean of all values at first, later of recent ones: the newest counts at least with weight `least`."""
+
+    def __init__(self, least: float) -> None:
+        self.value = 0.0
+        self._least, self._num_values = least, 0
+
+    def add(self, newest: float) -> None:
+        """Add a value."""
+        self._num_values += 1
+        self.value += max(self._least, 1.0 / self._num_values) * (newest - self.value)
+
+
 def blend(mean: float, newest: float, weight: float = SMOOTHING) -> float:
     """A running mean; the first value is taken as it is."""
     return mean + weight * (newest - mean) if mean else newest
