@@ -43,9 +43,16 @@ def play(
 
 
 def chooser_of(names: Sequence[str] = NAMES, **rest: object) -> Chooser:
-    chooser = Chooser(names, RoundCosts(PACE), **rest)  # type: ignore[arg-type]
+    chooser = Chooser(names, known_costs(PACE), **rest)  # type: ignore[arg-type]
     chooser.begin(0.0)
     return chooser
+
+
+def known_costs(pace: Pace) -> RoundCosts:
+    """Those of a machine on which plain rounds were played."""
+    costs = RoundCosts(pace)
+    costs.measure(1, pace.step_s(1), 8)
+    return costs
 
 
 def test_each_is_tried_by_drafting_and_the_fastest_stays() -> None:
@@ -65,8 +72,9 @@ def test_the_other_one_is_watched_and_taken_up_when_it_becomes_faster() -> None:
 
 def test_where_nothing_pays_rounds_are_plain_and_guesses_take_a_hundredth_of_the_time() -> None:
     chooser = chooser_of()
-    play(chooser, 100, {"first": 1, "second": 1})
-    chooser.begin(0.0)
+    for _ in range(TRIALS):
+        play(chooser, 100, {"first": 1, "second": 1})
+        chooser.begin(0.0)
     turns = play(chooser, 1000, {"first": 1, "second": 1})
     assert all(turn.drafter is None for turn in turns)
     watched = sum(turn.watched is not None for turn in turns)
@@ -82,7 +90,7 @@ def test_a_draft_that_wins_is_interrupted_now_and_then_only_to_know_plain_rounds
 
 
 def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() -> None:
-    chooser = Chooser(NAMES, RoundCosts(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
+    chooser = Chooser(NAMES, known_costs(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
     chooser.begin(0.0)
     assert chooser.turn.most_rows == 2
     for _ in range(2):
@@ -141,6 +149,23 @@ def test_trials_go_on_in_the_next_answer_until_every_drafter_has_been_measured()
         play(chooser, 2, {"only": 1}, proposal_s=0.8)
         chooser.begin(0.0)
     assert chooser.turn.drafter is None
+
+
+def test_trials_begin_when_plain_rounds_have_been_timed() -> None:
+    chooser = Chooser(NAMES, RoundCosts(PACE))
+    chooser.begin(0.0)
+    turns = play(chooser, 12, {"first": 2, "second": 2})
+    assert [turn.drafter for turn in turns[:9]] == [None] * 8 + ["first"]
+
+
+def test_an_unlucky_drafter_gets_more_trials_than_a_bad_one() -> None:
+    tried = []
+    for tokens in ([2, 1, 1, 2, 1, 1], [1] * 6):
+        chooser = chooser_of(("only",))
+        for num_tokens in tokens:
+            play(chooser, 1, {"only": num_tokens}, proposal_s=0.3)
+        tried.append(chooser.turn.drafter)
+    assert tried == ["only", None]
 
 
 def test_the_time_of_reading_the_prompt_is_the_answers_too() -> None:

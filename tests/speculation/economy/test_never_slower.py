@@ -57,7 +57,7 @@ def test_a_draft_that_turns_bad_loses_a_hundredth_or_two_of_an_answer(machine: s
     answers = []
     for seed in range(3):
         turning = lambda place: 0.8 if place // period % 2 == 0 else 0.05  # noqa: E731
-        answers += written(Market(MACHINES[machine], skills(turning, always(0.1)), seed=seed), [60] * 40)[1:]
+        answers += written(Market(MACHINES[machine], skills(turning, always(0.1)), seed=seed), [60] * 40)[TRIALS:]
     over = sorted(answer.over_plain for answer in answers)
     assert over[int(0.97 * len(over))] <= LATER
     assert over[-1] <= LATER + 0.02, "the times that the chooser knows are off by a hundredth"

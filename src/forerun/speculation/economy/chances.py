@@ -9,6 +9,8 @@ from forerun.speculation.tree import TokenTree
 FORGETTING: Final = 0.97  # factor on the weight of older rounds, per round
 FEWEST: Final = 6  # rounds before a drafter is compared, since a single round can be luck
 FEWEST_WEIGHT: Final = (1.0 - FORGETTING**FEWEST) / (1.0 - FORGETTING) - 1e-9  # weight of FEWEST rounds
+SETTLED: Final = 24.0  # rounds after which a drafter's speed is no longer taken for bad luck
+LUCK: Final = 0.6  # standard deviation of one round's speed
 KNOWN_ROUNDS: Final = 16.0  # weight, in rounds, of a speed measured before the last start
 STALL: Final = 3.0  # cap on a proposal's time, in mean times: anything longer is due to other load
 UNPROVED: Final = 0.25  # prior factor on the chances of a drafter's first tokens
@@ -67,6 +69,15 @@ class DraftRecord:
     def speed(self) -> float:
         """Tokens in the time of a plain round; 0 before the first round."""
         return self._tokens / self._times if self._times else 0.0
+
+    @property
+    def hoped_speed(self) -> float:
+        """The speed and, while the rounds are few, what bad luck may have taken from it: a standard deviation."""
+        return self.speed + (LUCK / self._rounds**0.5 if self._rounds < SETTLED else 0.0)
+
+    def may_reach(self, speed: float) -> bool:
+        """Whether more trials may show that this drafter has this speed."""
+        return self._rounds < SETTLED and (not self.is_known or self.hoped_speed > speed)
 
     def measure(self, num_tokens: float, times: float, num_rounds: int = 1) -> None:
         """Record some rounds together: their tokens, and their time in plain rounds."""

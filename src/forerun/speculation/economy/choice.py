@@ -116,7 +116,7 @@ class Chooser:
 
     @property
     def _is_trial(self) -> bool:
-        return self._trials[self._kind] > 0 and not all(record.is_known for record in self._now.values())
+        return self._trials[self._kind] > 0 and any(record.may_reach(MARGIN) for record in self._now.values())
 
     @property
     def saved_s(self) -> Mapping[str, float]:
@@ -244,7 +244,7 @@ class Chooser:
             most_rows = self._rows_within(
                 drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._hits[drafter].value
             )
-        if most_rows == 1 or self._is_plain_due(drafter):
+        if most_rows == 1 or self._is_plain_due(drafter) or (self._is_trial and not self.costs.knows_plain):
             drafter, most_rows = None, 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
         return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
@@ -255,11 +255,12 @@ class Chooser:
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
-        records, current = self._now, self.turn.drafter
+        current, is_trial = self.turn.drafter, self._is_trial
         speeds = {
-            name: records[name].speed * (MARGIN if name == current else 1.0) if records[name].is_known else inf
-            for name in self._names
-        }
+            name: inf if not record.is_known else record.hoped_speed if is_trial
+            else record.speed * (MARGIN if name == current else 1.0)
+            for name, record in self._now.items()
+        }  # fmt: skip
         for name in sorted(self._names, key=speeds.__getitem__, reverse=True):
             if speeds[name] <= MARGIN:
                 break

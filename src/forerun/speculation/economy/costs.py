@@ -40,12 +40,17 @@ class RoundCosts:
         self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
         self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
         self._trusted = TRUSTED  # weight of the measurement before the first request
-        self._played = set[int]()  # rows - 1 of rounds that were measured
+        self._played, self._num_plain = set[int](), 0  # rows - 1 of rounds that were measured; plain ones
 
     @property
     def plain_s(self) -> float:
         """Seconds of a round without a draft."""
         return self.step_s(1)
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether enough plain rounds were played to compare others with them."""
+        return self._num_plain >= FEWEST
 
     def step_s(self, num_rows: int) -> float:
         """Seconds of a round with this number of rows."""
@@ -79,6 +84,7 @@ class RoundCosts:
         self._sum_s[place] += self._weight * num_rounds * capped_s
         self._sum_rounds[place] += self._weight * num_rounds
         self._played.add(place)
+        self._num_plain += 0 if place else num_rounds
         if self._weight > MOST_WEIGHT:
             self._sum_s = [total / self._weight for total in self._sum_s]
             self._sum_rounds = [total / self._weight for total in self._sum_rounds]
