@@ -146,7 +146,7 @@ def test_trials_go_on_in_the_next_answer_until_every_drafter_has_been_measured()
     chooser.begin(0.0)
     assert chooser.turn.drafter == "only"
     for _ in range(TRIALS):
-        play(chooser, 2, {"only": 1}, proposal_s=0.8)
+        play(chooser, 20, {"only": 1}, proposal_s=0.8)
         chooser.begin(0.0)
     assert chooser.turn.drafter is None
 

@@ -18,6 +18,7 @@ FIRST_WATCHED: Final = 0.03  # the same during the trials, which may lose more
 LOSS: Final = 0.015  # share of its time that an answer may lose against plain decoding; the documented limit is 0.02
 FIRST_LOSS: Final = 0.04  # the same for an answer of the trials; the documented limit is 0.05
 TRIALS: Final = 4  # the first answers in a class of temperatures; they end when every drafter has been measured
+TRIAL: Final = 16  # plain rounds of the shortest answer that counts as one of trials
 SHORT: Final = 60  # tokens of the shortest answer for which the limit holds
 MARGIN: Final = 1.02  # factor by which a drafter must be faster than another, or than plain rounds, to replace it
 SAVED: Final = 64.0  # limit, in plain rounds, on the time saved up for watching: reading a prompt takes many at once
@@ -93,7 +94,7 @@ class Chooser:
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""
-        self._trials[self._kind] -= self._passed_s > 0.0
+        self._trials[self._kind] -= self._passed_s > TRIAL * self.costs.plain_s
         self._kind = class_of(temperature)
         self._now = self._records[self._kind]
         for record in self._now.values():
