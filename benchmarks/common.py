@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from forerun import EngineConfig
+from forerun import Engine, EngineConfig, SamplingParams
 from forerun.bench.data.datasets import load_dataset
 from forerun.bench.data.prompts import Reader
 from forerun.bench.data.questions import Question
@@ -52,6 +52,16 @@ def questions_of(arguments: argparse.Namespace, number: int) -> list[tuple[Quest
         sets.append(fitting[:number])
     chosen = [rows[place] for place in range(number) for rows in sets if place < len(rows)]
     return [(question, reader.prompt_after(question, ())) for question in chosen]
+
+
+def tokens_per_round(engine: Engine, prompts: Sequence[list[int]], temperature: float, num_new: int) -> float:
+    """New tokens over rounds, of all answers."""
+    num_tokens = num_rounds = 0
+    for number, prompt in enumerate(prompts):
+        params = SamplingParams(max_new_tokens=num_new, temperature=temperature, seed=number, ignore_eos=True)
+        stats = engine.generate(prompt, params).stats
+        num_tokens, num_rounds = num_tokens + stats.num_new_tokens, num_rounds + stats.num_rounds
+    return num_tokens / num_rounds
 
 
 def standard_arguments(

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 import torch
-from common import config_of, questions_of, standard_arguments, write_results
+from common import config_of, questions_of, standard_arguments, tokens_per_round, write_results
 
-from forerun import Engine, SamplingParams
+from forerun import Engine
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
@@ -20,16 +20,6 @@ from forerun.drafting.tree_policy import BEST_TREE
 WIDTHS: Final = (8, 16, 32)
 TEMPERATURES: Final = (0.0, 0.6, 1.0)
 KINDS: Final = {"with the noise": True, "without": False}
-
-
-def tokens_per_round(engine: Engine, prompts: list[list[int]], temperature: float, num_new: int) -> float:
-    """New tokens over rounds, of all answers."""
-    num_tokens = num_rounds = 0
-    for number, prompt in enumerate(prompts):
-        params = SamplingParams(max_new_tokens=num_new, temperature=temperature, seed=number, ignore_eos=True)
-        stats = engine.generate(prompt, params).stats
-        num_tokens, num_rounds = num_tokens + stats.num_new_tokens, num_rounds + stats.num_rounds
-    return num_tokens / num_rounds
 
 
 def engine_of(arguments: argparse.Namespace, width: int, *, knows_noise: bool, is_chain: bool) -> Engine:
