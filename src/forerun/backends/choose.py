@@ -14,9 +14,9 @@ from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
-from forerun.core.mechanisms import CAP, EMBEDDING, GELU, NORMS, QUERIES, WHOLE_NORMS, WINDOW, lacking
+from forerun.core.mechanisms import CAP, EMBEDDING, GELU, NORMS, QUERIES, SINKS, WHOLE_NORMS, WINDOW, lacking
 
-TRITON_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP})
+TRITON_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP, SINKS})
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 

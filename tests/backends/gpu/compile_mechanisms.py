@@ -1,8 +1,12 @@
-"""Kernels with what newer families compute besides Llama, to compile, with the shapes of Gemma 3 4B and OLMo 3 7B."""
+"""Kernels with what newer families compute besides Llama, to compile, with the shapes of Gemma 3 4B, OLMo 3 7B and
+gpt-oss 20b.
+"""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
+
+from torch import Tensor
 
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
@@ -27,6 +31,11 @@ OLMO: Final = ModelSpec(
     family="olmo3", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
     intermediate_size=11008, vocab_size=100278, max_positions=65536, norm_eps=1e-6, qk_norm_whole=True, norms="after",
 )  # fmt: skip
+GPT_OSS: Final = ModelSpec(
+    family="gpt_oss", num_layers=24, hidden_size=2880, num_heads=64, num_kv_heads=8, head_dim=64,
+    intermediate_size=2880, vocab_size=201088, max_positions=131072, norm_eps=1e-5, gate="clamped", window=128,
+    attention_sinks=True, num_experts=32, num_chosen_experts=4, mlp_bias=True,
+)  # fmt: skip
 
 
 def mechanism_cases() -> Iterator[CompileCase]:
@@ -47,7 +56,8 @@ def mechanism_cases() -> Iterator[CompileCase]:
         yield CompileCase(
             name=name, model=MODEL, num_rows=8, launch=partial(_launch, partial(step, num_rows=8)), packed=packed
         )
-    yield from _attention_cases()
+    yield from _attention_cases(GEMMA, "window", None)
+    yield from _attention_cases(GPT_OSS, "window and sinks", empty(GPT_OSS.num_heads))
 
 
 def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
@@ -85,21 +95,23 @@ def _whole_heads() -> partial[None]:
     )  # fmt: skip
 
 
-def _attention_cases() -> Iterator[CompileCase]:
-    spec, rows = GEMMA, row_table()
+def _attention_cases(spec: ModelSpec, name: str, sinks_Q: Tensor | None) -> Iterator[CompileCase]:
+    rows, window = row_table(), spec.window or 0
     keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
     workspace = AttentionWorkspace.for_heads(
         max_rows=MAX_ROWS, num_heads=spec.num_heads, head_dim=spec.head_dim, max_splits=65, device=DEVICE
     )
+    text = partial(
+        text_attention, q, keys_SKD, keys_SKD, mixed, rows, num_heads=spec.num_heads, window=window, sinks_Q=sinks_Q
+    )
     tree = partial(
         tree_attention, q, keys_SKD, keys_SKD, mixed, rows, num_heads=spec.num_heads, num_splits=NUM_SPLITS,
-        workspace=workspace, is_settled=True, window=WINDOW,
+        workspace=workspace, is_settled=True, window=window, sinks_Q=sinks_Q,
     )  # fmt: skip
-    text = partial(text_attention, q, keys_SKD, keys_SKD, mixed, rows, num_heads=spec.num_heads, window=WINDOW)
-    for name, num_rows in (("tree_attention", 1), ("tree_attention", 8), ("text_attention", MAX_ROWS)):
-        launch = partial(_launch, partial(tree if name == "tree_attention" else text, num_rows=num_rows))
-        yield CompileCase(name=f"{name}, window", model=MODEL, num_rows=num_rows, launch=launch)
+    for step, num_rows in ((tree, 1), (tree, 8), (text, MAX_ROWS)):
+        launch = partial(_launch, partial(step, num_rows=num_rows))
+        yield CompileCase(name=f"{step.func.__name__}, {name}", model=MODEL, num_rows=num_rows, launch=launch)
 
 
 def _launch(step: partial[None], overlaps: bool) -> None:

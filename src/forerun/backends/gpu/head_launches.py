@@ -46,18 +46,19 @@ class HeadLaunches:
         buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
         keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
         num_heads, window = self._spec.num_heads, self.window_of(op.layer)
+        sinks_Q = self._bound.sinks.get(op.weights)
 
         def launch(shape: PassShape) -> None:
             if shape.num_rows > NARROW_ROWS:
                 text_attention(
                     buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
-                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps, window=window,
+                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps, window=window, sinks_Q=sinks_Q,
                 )  # fmt: skip
             else:
                 tree_attention(
                     buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
                     num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
-                    workspace=buffers.attention, overlaps=overlaps, window=window,
+                    workspace=buffers.attention, overlaps=overlaps, window=window, sinks_Q=sinks_Q,
                     is_settled=True,  # The previous kernel writes only the slots of the pass's own rows.
                 )  # fmt: skip
 

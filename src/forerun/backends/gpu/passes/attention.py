@@ -83,6 +83,7 @@ class AttentionWorkspace(NamedTuple):
 def tree_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
     num_splits: int, workspace: AttentionWorkspace, overlaps: bool, is_settled: bool = False, window: int = 0,
+    sinks_Q: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the attention output of each row over the slots that it sees.
 
@@ -94,6 +95,7 @@ def tree_attention(
         is_settled: whether the previous kernel leaves `rows` and the slots below prefix_len alone, so that they may be
             read while it still runs.
         window: see `AttentionShape`; with one, every row sees at least prefix_len positions, or none.
+        sinks_Q: a score for each query head that counts in its softmax, and whose share goes to no value; or None.
     """
     if window:
         num_splits = min(num_splits, -(-window // SPLIT))
@@ -111,7 +113,7 @@ def tree_attention(
     has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not is_crowded
     is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
-        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), sinks_Q, workspace, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
@@ -125,7 +127,7 @@ def tree_attention(
 
 def text_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
-    overlaps: bool, window: int = 0,
+    overlaps: bool, window: int = 0, sinks_Q: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The same as `tree_attention`, for passes whose rows occupy the GPU without splitting their texts."""
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
@@ -135,7 +137,7 @@ def text_attention(
     if _fits_half_the_registers(keys_SKD) or group > matrix_rows:
         matrix_rows = MOST_MATRIX_ROWS
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
-        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), sinks_Q, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
         SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), OVERLAPS=overlaps,
         **launch_options(

@@ -28,6 +28,7 @@ STRETCH: Final = 16  # Splits of a stretch: for a text of 32k tokens, 256 splits
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
 STRETCH_SIZE = tl.constexpr(STRETCH)
+_LOG2_E = tl.constexpr(LOG2_E)
 _LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum to at most 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
@@ -151,6 +152,16 @@ def end_stretch(sofar, stretch, is_ended_M):
 def has_nan(mix_MD):
     """True if any element is NaN."""
     return tl.max(tl.max((mix_MD != mix_MD).to(tl.int32), axis=1), axis=0) > 0
+
+
+@triton.jit
+def add_sinks(whole, sinks, head_M):
+    """Join (maximum, total, mix) of rows with the sinks of their heads, scores without a value; `sinks` may be None."""
+    if sinks is not None:
+        sink_M = tl.load(sinks + head_M).to(tl.float32) * _LOG2_E
+        none = begin_join(whole[2].shape[0], whole[2].shape[1])
+        whole = join(whole, (sink_M, none[1] + 1.0, none[2]), sink_M == sink_M)
+    return whole
 
 
 @triton.jit

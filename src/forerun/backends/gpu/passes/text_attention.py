@@ -16,6 +16,7 @@ import triton.language as tl
 from forerun.backends.gpu.language import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
+    add_sinks,
     attend_split,
     begin_join,
     begins_stretch,
@@ -71,7 +72,9 @@ def _attend_together(head_cache, q_MD, length_M, least, prefix_len, is_causal, s
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr):
+def attend_text(
+    q_ptr, cache, mixed_ptr, rows, sinks, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr
+):
     """The same formula, arguments and result as `attend_tree`, bit for bit. Programs are (key head, block of rows). The
     last rows come first, as they take longest.
     """
@@ -117,5 +120,5 @@ def attend_text(q_ptr, cache, mixed_ptr, rows, num_rows, strides, scale, SHAPE: 
             is_read_S = is_seen(positions_S, limit, SHAPE)
             part = _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
             stretch = join(stretch, part, row_M == row)
-    sofar = join(sofar, stretch, is_row_M)
+    sofar = add_sinks(join(sofar, stretch, is_row_M), sinks, places_M % SHAPE.num_heads)
     store_mix(mixed_ptr, places_M, sofar[1], sofar[2], num_splits_M, is_row_M)

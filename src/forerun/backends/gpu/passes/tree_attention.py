@@ -95,7 +95,7 @@ def _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE: tl.con
 
 @triton.jit
 def _join_stretches(
-    workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own,
+    workspace, mixed_ptr, sinks, row_M, head_M, is_row_M, length_M, splits, is_own,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Call `join_if_last` for every stretch that has one of this program's splits.
@@ -114,22 +114,22 @@ def _join_stretches(
     for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
         num_programs_M = _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE)
         join_if_last(
-            workspace, mixed_ptr, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M, is_counted_M,
-            SHAPE, MAX_SPLITS, NUM_AHEAD,
+            workspace, mixed_ptr, sinks, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M,
+            is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_tree(
-    q_ptr, cache, mixed_ptr, rows, workspace, num_rows, strides, scale, SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    NUM_AHEAD: tl.constexpr, OVERLAPS: tl.constexpr, IS_SETTLED: tl.constexpr,
+    q_ptr, cache, mixed_ptr, rows, sinks, workspace, num_rows, strides, scale, SHAPE: tl.constexpr,
+    MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr, OVERLAPS: tl.constexpr, IS_SETTLED: tl.constexpr,
 ):  # fmt: skip
     """mixed[t, n] = sum over s of softmax over s of (q[t, n] keys[s, n / G] / sqrt D) times values[s, n / G].
 
     s runs over the slots of the logical positions that a row of lengths[t] positions sees (`is_seen`). q and mixed
     [T, H, D], cache (keys, values) [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths
     [T], tree_slots) of a `RowTable`, workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is
-    log2 e / sqrt D.
+    log2 e / sqrt D. With sinks [H] the softmax of a head has one more score, whose share goes to no value.
 
     Programs are (key head, unit). The first units are the rows, which take longest; the others are the pairs of a
     prefix split and a block of rows.
@@ -168,5 +168,5 @@ def attend_tree(
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
         splits = (first_split, end_split, num_common)
         _join_stretches(
-            workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
+            workspace, mixed_ptr, sinks, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
         )
