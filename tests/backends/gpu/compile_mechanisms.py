@@ -1,8 +1,9 @@
-"""Kernels with what newer families compute besides Llama, to compile, with the shapes of Gemma 3 4B, OLMo 3 7B and
-gpt-oss 20b.
+"""Kernels with what newer families compute besides Llama, to compile, with the shapes of Gemma 3 4B, OLMo 3 7B,
+Gemma 4 E2B and gpt-oss 20b.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
+from forerun.backends.gpu.passes.layer_inputs import gate_input, layer_inputs
 from forerun.backends.gpu.passes.linear import linear, linear_gate
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.norm_add import norm_add
@@ -31,6 +33,11 @@ OLMO: Final = ModelSpec(
     family="olmo3", num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
     intermediate_size=11008, vocab_size=100278, max_positions=65536, norm_eps=1e-6, qk_norm_whole=True, norms="after",
 )  # fmt: skip
+GEMMA4: Final = ModelSpec(
+    family="gemma4_text", num_layers=35, hidden_size=1536, num_heads=8, num_kv_heads=1, head_dim=256,
+    intermediate_size=6144, vocab_size=262144, max_positions=131072, norm_eps=1e-6, qk_norm=True, norms="around",
+    gate="gelu_tanh", attention_scale=1.0, value_norm=True, layer_scale=True, layer_input_size=256, full_head_dim=512,
+)  # fmt: skip
 GPT_OSS: Final = ModelSpec(
     family="gpt_oss", num_layers=24, hidden_size=2880, num_heads=64, num_kv_heads=8, head_dim=64,
     intermediate_size=2880, vocab_size=201088, max_positions=131072, norm_eps=1e-5, gate="clamped", window=128,
@@ -49,7 +56,12 @@ def mechanism_cases() -> Iterator[CompileCase]:
         norm_add, empty(MAX_ROWS, GEMMA.hidden_size), empty(GEMMA.hidden_size), x, following, eps=1e-6,
         row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
     )  # fmt: skip
-    for name, step in {"embed, scaled": start, "norm_add": add, "whole_heads": _whole_heads()}.items():
+    steps = {
+        "embed, scaled": start, "norm_add": add, "norm_add, scaled": partial(add, scale=0.5),
+        "norm_add, factor alone": partial(norm_add, None, None, x, following, eps=1e-6, scale=0.5),
+        "whole_heads": _whole_heads(), **_layer_inputs(rows.token_ids),
+    }  # fmt: skip
+    for name, step in steps.items():
         launch = partial(_launch, partial(step, num_rows=8))
         yield CompileCase(name=name, model=MODEL, num_rows=8, launch=launch, is_product=False)
     for name, (step, packed) in _products(h).items():
@@ -57,6 +69,7 @@ def mechanism_cases() -> Iterator[CompileCase]:
             name=name, model=MODEL, num_rows=8, launch=partial(_launch, partial(step, num_rows=8)), packed=packed
         )
     yield from _attention_cases(GEMMA, "window", None)
+    yield from _attention_cases(replace(GEMMA4.of_layer(4), window=None), "wide heads", None)
     yield from _attention_cases(GPT_OSS, "window and sinks", empty(GPT_OSS.num_heads))
 
 
@@ -67,7 +80,6 @@ def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
     out = pack(weight(size, spec.intermediate_size, "plain"), None, compute=COMPUTE)
     gate = pack(weight(2 * spec.intermediate_size, size, "plain"), None, compute=COMPUTE, paired=True)
     head = pack(weight(spec.vocab_size, size, "plain"), None, compute=COMPUTE)
-    workspace = SplitWorkspace.for_linears([heads, out, gate, head], max_rows=MAX_ROWS, device=DEVICE)
     gated, rows = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE), row_table()
     keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
     q, norm, no_norm = empty(MAX_ROWS, spec.q_size, dtype=COMPUTE), _input_norm(1), _input_norm(0)
@@ -75,14 +87,40 @@ def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
         qkv, h, heads, q, keys_SKD, keys_SKD, empty(NUM_SLOTS, 2, spec.head_dim), rows, spec=spec,
         head_norms=(empty(spec.head_dim), empty(spec.head_dim)), query_scales_P=empty(NUM_SLOTS), norm=norm,
     )  # fmt: skip
+    wide = GEMMA4.of_layer(4)
+    wide_heads = pack(
+        weight(wide.q_size + 2 * wide.kv_size, wide.hidden_size, "plain"), None, compute=COMPUTE, head_dim=wide.head_dim
+    )
+    keys_SKD = empty(NUM_SLOTS, wide.num_kv_heads, wide.head_dim, dtype=COMPUTE)
+    normed = partial(
+        qkv, h, wide_heads, empty(MAX_ROWS, wide.q_size, dtype=COMPUTE), keys_SKD, keys_SKD,
+        empty(NUM_SLOTS, 2, wide.head_dim), rows, spec=wide, head_norms=(empty(wide.head_dim),) * 3,
+        query_scales_P=empty(NUM_SLOTS), norm=norm,
+    )  # fmt: skip
     logits = partial(linear, h, head, empty(MAX_ROWS, spec.vocab_size), first_row=0, norm=_input_norm(1, cap=30.0))
+    workspace = SplitWorkspace.for_linears([heads, wide_heads, out, gate, head], max_rows=MAX_ROWS, device=DEVICE)
     steps = {
         "qkv, scaled queries": (scaled, heads),
+        "qkv, normed values of wide heads": (normed, wide_heads),
         "linear, branch": (partial(linear, gated, out, empty(MAX_ROWS, size), first_row=0, norm=no_norm), out),
         "linear_gate, gelu": (partial(linear_gate, h, gate, gated, gate="gelu_tanh", norm=norm), gate),
         "linear, capped": (logits, head),
     }
     return {name: (partial(step, workspace=workspace), packed) for name, (step, packed) in steps.items()}
+
+
+def _layer_inputs(token_ids: Tensor) -> dict[str, partial[None]]:
+    spec, size = GEMMA4, GEMMA4.layer_input_size
+    width = spec.num_layers * size
+    inputs, gated = empty(MAX_ROWS, width), empty(MAX_ROWS, size, dtype=COMPUTE)
+    table = empty(spec.vocab_size, width, dtype=COMPUTE)
+    return {
+        "layer_inputs": partial(
+            layer_inputs, inputs, table, token_ids, empty(size), inputs, projection_scale=0.5, token_scale=16.0,
+            eps=1e-6,
+        ),
+        "gate_input": partial(gate_input, empty(MAX_ROWS, size), inputs, gated, layer=3),
+    }  # fmt: skip
 
 
 def _whole_heads() -> partial[None]:

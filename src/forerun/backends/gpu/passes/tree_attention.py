@@ -18,6 +18,7 @@ from forerun.backends.gpu.language import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
     STRETCH_SIZE,
+    attend_in_pieces,
     attend_split,
     find_slots,
     first_split_of,
@@ -155,14 +156,19 @@ def attend_tree(
         places_M = row_M * SHAPE.num_heads + head_M
         q_ptr_MD = q_ptr + places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
         for split in range(first_split, end_split):
-            positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-            slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
-            is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
-            q_MD, keys_DS, values_SD = _load_split(
-                q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
-            )
-            is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
-            part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
+            if SHAPE.piece == SPLIT_SIZE:
+                positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+                slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
+                is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
+                q_MD, keys_DS, values_SD = _load_split(
+                    q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
+                )
+                is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+                part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
+            else:
+                queries, seen = (q_ptr + places_M * SHAPE.head_dim, is_row_M), (length_M, limit, limit)
+                table = (tree_slots_ptr, header, unit)
+                part = attend_in_pieces(queries, head_cache, table, split * SPLIT_SIZE, seen, scale, SHAPE)
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
