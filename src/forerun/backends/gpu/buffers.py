@@ -11,6 +11,7 @@ from torch import Tensor
 from forerun.backends.bind import FINAL_NORM, BoundWeights
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace
+from forerun.backends.gpu.passes.experts import ExpertPairs
 from forerun.backends.gpu.passes.linear_buffers import SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.core.model_spec import ModelSpec
@@ -26,7 +27,8 @@ class Buffers:
 
     `branch` is a sublayer's output before its norm, and `qkv` the products before a norm over all heads, both float32;
     a model without such norms has none. Only models with embeddings for each layer have `layer_projection`,
-    `layer_inputs` and `gate_products`, float32, and `gate_input`.
+    `layer_inputs` and `gate_products`, float32, and `gate_input`; only those with experts have `router`, float32, and
+    `pairs`.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Buffers:
         own, all_own = spec.layer_input_size, spec.layer_input_size * spec.num_layers
         self.layer_projection, self.layer_inputs = empty(all_own, torch.float32), empty(all_own, torch.float32)
         self.gate_products, self.gate_input = empty(own, torch.float32), empty(own)
+        self.router = empty(spec.num_experts, torch.float32)
+        self.pairs = ExpertPairs.for_model(spec, max_rows=max_rows, dtype=dtype, device=str(device))
         self._features: dict[int, Tensor] = {}
         self.squares = torch.zeros(most_tiles, max_rows, device=device)
         self.workspace = SplitWorkspace.for_linears(linears, max_rows=max_rows, device=str(device))

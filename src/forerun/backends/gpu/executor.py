@@ -24,7 +24,7 @@ from forerun.backends.gpu.launches import LaunchList
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.linear import linear
-from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack, stack
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.backends.gpu.shared_memory import SPLIT
@@ -83,6 +83,7 @@ class DeviceExecutor:
             cache=cache,
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
+            join_experts=lambda experts: [(stack([one[0] for one in experts]), stack([one[1] for one in experts]))],
         )
         self.bound = replace(
             bound,

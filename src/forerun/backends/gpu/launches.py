@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.buffers import Buffers, DeviceWeights
+from forerun.backends.gpu.expert_launches import ExpertLaunches
 from forerun.backends.gpu.head_launches import HeadLaunches
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
@@ -52,6 +53,7 @@ class LaunchList:
         self._spec, self._bound, self._buffers, self._rows = spec, bound, buffers, rows
         self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
         self.heads = HeadLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
+        self._of_experts = ExpertLaunches(spec, bound, buffers, rows, overlaps=overlaps)
         self._scales = {
             name: half_scale(weight_H) if buffers.h.dtype == torch.float16 else 1.0
             for name, weight_H in bound.norms.items()
@@ -73,7 +75,7 @@ class LaunchList:
                     inputs = op
                     if op.writes in ("branch", "layer_projection"):
                         launches.append((op, self._product(op, self._input_norm(0, NO_NORM))))
-                    elif op.writes == "qkv" and self._spec.qk_norm_whole:
+                    elif op.writes == "router" or (op.writes == "qkv" and self._spec.qk_norm_whole):
                         launches.append((op, self._product(op, self._input_norm(tiles, norm))))
                 case "rope_append" if self._spec.qk_norm_whole:
                     launches.append((op, self.heads.whole_heads(op)))
@@ -96,6 +98,9 @@ class LaunchList:
                 case "sum_partials":
                     assert inputs is not None, "sum_partials must follow a linear"
                     launches += [(inputs, self._partial(inputs)), (op, self._sum_partials())]
+                case "experts":
+                    read, (tiles, norm) = self._input_norm(tiles, norm), (WHOLE_ROW, next_norm(program, place))
+                    launches.append((op, self._experts(op, read, norm)))
                 case "layer_inputs":
                     tiles, norm = WHOLE_ROW, next_norm(program, place)
                     launches.append((op, self._layer_inputs(op, norm)))
@@ -129,7 +134,7 @@ class LaunchList:
     def _tiles_of(self, writer: Op) -> int:
         """Number of partial sums of squares that a writer of x stores."""
         match writer.kind:
-            case "embed" | "norm_add" | "scale":
+            case "embed" | "norm_add" | "scale" | "experts":
                 return WHOLE_ROW
             case "add_partials":
                 return num_tiles_of(self._spec.hidden_size)
@@ -223,6 +228,10 @@ class LaunchList:
             num_rows=shape.num_rows, row_skips=row_skips if shape.has_row_skips and is_skippable else None,
             sublayer=sublayer, num_sublayers=num_sublayers, scale=scale, overlaps=overlaps,
         )  # fmt: skip
+
+    def _experts(self, op: Op, read: InputNorm, norm: str) -> Launch:
+        place, count = self._place_of(op), len(self._sublayers)
+        return self._of_experts.experts(op, read, self._next_norm(norm), sublayer=place, num_sublayers=count)
 
     def _layer_inputs(self, op: Op, norm: str) -> Launch:
         """The inputs of all layers, and then those of the first norm: the residual stream was projected without it."""
