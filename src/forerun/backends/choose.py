@@ -18,7 +18,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import (
     BORROWING,
     CAP,
+    CLAMPED,
     EMBEDDING,
+    EXPERTS,
     GELU,
     LAYER_INPUTS,
     LAYER_SCALE,
@@ -34,7 +36,7 @@ from forerun.core.mechanisms import (
 
 TRITON_MECHANISMS: Final = frozenset({
     WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP, SINKS, VALUE_NORM, LAYER_SCALE, LAYER_INPUTS, BORROWING,
-    OTHER_HEADS,
+    OTHER_HEADS, EXPERTS, CLAMPED,
 })  # fmt: skip
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_attention, tree_attention
 from forerun.backends.gpu.passes.embed import embed
+from forerun.backends.gpu.passes.expert_pairs import ExpertPairs, choose_experts
+from forerun.backends.gpu.passes.experts import add_experts, multiply_experts
 from forerun.backends.gpu.passes.layer_inputs import gate_input, layer_inputs
 from forerun.backends.gpu.passes.linear import linear, linear_gate
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.norm_add import norm_add
-from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack, stack
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.passes.whole_heads import whole_heads
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 from tests.backends.gpu.compile_case import COMPUTE, DEVICE, MAX_ROWS, NUM_SLOTS, CompileCase, empty, row_table, weight
 
 MODEL: Final = "newer families"
@@ -68,9 +70,38 @@ def mechanism_cases() -> Iterator[CompileCase]:
         yield CompileCase(
             name=name, model=MODEL, num_rows=8, launch=partial(_launch, partial(step, num_rows=8)), packed=packed
         )
+    yield from _experts()
     yield from _attention_cases(GEMMA, "window", None)
     yield from _attention_cases(replace(GEMMA4.of_layer(4), window=None), "wide heads", None)
     yield from _attention_cases(GPT_OSS, "window and sinks", empty(GPT_OSS.num_heads))
+
+
+def _experts() -> Iterator[CompileCase]:
+    """The experts of a layer, in bfloat16 and in int4."""
+    spec, size, rows = GPT_OSS, GPT_OSS.hidden_size, row_table()
+    pairs = ExpertPairs.for_model(spec, max_rows=MAX_ROWS, dtype=COMPUTE, device=DEVICE)
+    counts = {"num_rows": 8, "num_experts": spec.num_experts}
+    choose = partial(choose_experts, empty(MAX_ROWS, spec.num_experts), rows.lengths, pairs, num_rows=8, num_chosen=4)
+    add = partial(
+        add_experts, pairs, empty(MAX_ROWS, size), _next_norm(spec), num_chosen=4, row_skips=rows.row_skips,
+        sublayer=1, num_sublayers=rows.num_sublayers, **counts,
+    )  # fmt: skip
+    for name, step in (("choose_experts", choose), ("add_experts", add)):
+        yield CompileCase(name=name, model=MODEL, num_rows=8, launch=partial(_launch, step), is_product=False)
+    formats: tuple[WeightFormat, ...] = ("plain", "int4")
+    for weight_format in formats:
+        gate_up = pack(
+            weight(2 * spec.intermediate_size, size, weight_format), empty(2 * spec.intermediate_size),
+            compute=COMPUTE, paired=True,
+        )  # fmt: skip
+        out = pack(weight(size, spec.intermediate_size, weight_format), empty(size), compute=COMPUTE)
+        all_gates, all_outs = (stack([packed] * spec.num_experts) for packed in (gate_up, out))
+        multiply = partial(
+            multiply_experts, empty(MAX_ROWS, size, dtype=COMPUTE), all_gates, all_outs, pairs, norm=_input_norm(45),
+            gate=spec.gate, **counts,
+        )  # fmt: skip
+        name, launch = f"multiply_experts, {weight_format}", partial(_launch, multiply)
+        yield CompileCase(name=name, model=MODEL, num_rows=8, launch=launch)
 
 
 def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:

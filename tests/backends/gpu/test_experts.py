@@ -16,7 +16,7 @@ from tests.tiny import decode_ids, tiny_runner
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.backend import TRITON
-from forerun.backends.gpu.passes.experts import ExpertPairs, choose_experts
+from forerun.backends.gpu.passes.expert_pairs import ExpertPairs, choose_experts
 from forerun.backends.torch.backend import REFERENCE
 from forerun.backends.torch.expert_steps import choose
 from tests.backends.gpu import test_decoder as decoders

@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.backends.bind import FINAL_NORM, BoundWeights
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.attention import AttentionWorkspace
-from forerun.backends.gpu.passes.experts import ExpertPairs
+from forerun.backends.gpu.passes.expert_pairs import ExpertPairs
 from forerun.backends.gpu.passes.linear_buffers import SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 from forerun.core.model_spec import ModelSpec

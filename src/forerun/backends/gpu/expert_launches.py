@@ -2,7 +2,8 @@
 
 from forerun.backends.gpu.buffers import Buffers, DeviceWeights
 from forerun.backends.gpu.pass_shape import Launch, PassShape
-from forerun.backends.gpu.passes.experts import add_experts, choose_experts, multiply_experts
+from forerun.backends.gpu.passes.expert_pairs import choose_experts
+from forerun.backends.gpu.passes.experts import add_experts, multiply_experts
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec
