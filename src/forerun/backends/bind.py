@@ -66,11 +66,7 @@ def bind_weights(
     rope_dtype: torch.dtype = torch.float32,
     join_experts: Callable[[Experts[LinearT]], Experts[LinearT]] = lambda experts: experts,
 ) -> BoundWeights[LinearT, NormT]:
-    """Pack what the ops of `program` need; other weights are left in their source.
-
-    Args:
-        join_experts: is given the experts of each op, to hold them otherwise.
-    """
+    """Pack what the ops of `program` need; other weights are left in their source."""
     device, num_positions = str(cache.keys_LSKD.device), cache.capacity
 
     def norm_of(name: str) -> NormT:

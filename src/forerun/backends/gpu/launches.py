@@ -68,9 +68,6 @@ class LaunchList:
         inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
-                case "embed":
-                    tiles, norm = WHOLE_ROW, next_norm(program, place)
-                    launches.append((op, self._embed(norm)))
                 case "linear":
                     inputs = op
                     if op.writes in ("branch", "layer_projection"):
@@ -87,9 +84,6 @@ class LaunchList:
                 case "silu_mul" | "gelu_mul":
                     assert inputs is not None, f"{op.kind} must follow a linear"
                     launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
-                case "linear_add":
-                    tiles, norm = self._tiles_of(op), next_norm(program, place)
-                    launches.append((op, self._add(op, norm)))
                 case "add_partials":
                     assert inputs is not None, "add_partials must follow a linear"
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
@@ -98,24 +92,15 @@ class LaunchList:
                 case "sum_partials":
                     assert inputs is not None, "sum_partials must follow a linear"
                     launches += [(inputs, self._partial(inputs)), (op, self._sum_partials())]
-                case "experts":
-                    read, (tiles, norm) = self._input_norm(tiles, norm), (WHOLE_ROW, next_norm(program, place))
-                    launches.append((op, self._experts(op, read, norm)))
-                case "layer_inputs":
-                    tiles, norm = WHOLE_ROW, next_norm(program, place)
-                    launches.append((op, self._layer_inputs(op, norm)))
                 case "gate_input":
                     assert inputs is not None, "gate_input must follow a linear"
                     launches.append((op, self._gate_input(op, inputs)))
                 case "norm_add" if program[place + 1].kind == "scale":
                     pass  # The launch of the factor does this.
-                case "norm_add":
-                    tiles, norm = WHOLE_ROW, next_norm(program, place)
-                    launches.append((op, self._norm_add(op, norm, None)))
-                case "scale":
-                    tiles, norm, before = WHOLE_ROW, next_norm(program, place), program[place - 1]
-                    added, scale = before if before.kind == "norm_add" else None, self._bound.scales[op.weights]
-                    launches.append((op, self._norm_add(added, norm, scale)))
+                case "embed" | "linear_add" | "experts" | "layer_inputs" | "norm_add" | "scale":
+                    read = self._input_norm(tiles, norm)
+                    tiles, norm = self._tiles_of(op), next_norm(program, place)
+                    launches.append((op, self._write_stream(op, program[place - 1], read, norm)))
                 case "tap":
                     launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "norm_qk" | "select_rows":
@@ -123,6 +108,29 @@ class LaunchList:
                 case _:
                     raise AssertionError(f"these kernels have no {op.kind}")
         return launches
+
+    def _write_stream(self, op: Op, before: Op, read: InputNorm, norm: str) -> Launch:
+        """The launch of an op that writes x, and the inputs of the next norm.
+
+        Args:
+            before: the op before it.
+            read: the norm that its inputs still need, if they are h.
+        """
+        match op.kind:
+            case "embed":
+                return self._embed(norm)
+            case "linear_add":
+                return self._add(op, norm)
+            case "experts":
+                place, count = self._place_of(op), len(self._sublayers)
+                return self._of_experts.experts(op, read, self._next_norm(norm), sublayer=place, num_sublayers=count)
+            case "layer_inputs":
+                return self._layer_inputs(op, norm)
+            case "norm_add":
+                return self._norm_add(op, norm, None)
+            case _:
+                added = before if before.kind == "norm_add" else None
+                return self._norm_add(added, norm, self._bound.scales[op.weights])
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and the norm that its inputs still need."""
@@ -134,7 +142,7 @@ class LaunchList:
     def _tiles_of(self, writer: Op) -> int:
         """Number of partial sums of squares that a writer of x stores."""
         match writer.kind:
-            case "embed" | "norm_add" | "scale" | "experts":
+            case "embed" | "norm_add" | "scale" | "experts" | "layer_inputs":
                 return WHOLE_ROW
             case "add_partials":
                 return num_tiles_of(self._spec.hidden_size)
@@ -228,10 +236,6 @@ class LaunchList:
             num_rows=shape.num_rows, row_skips=row_skips if shape.has_row_skips and is_skippable else None,
             sublayer=sublayer, num_sublayers=num_sublayers, scale=scale, overlaps=overlaps,
         )  # fmt: skip
-
-    def _experts(self, op: Op, read: InputNorm, norm: str) -> Launch:
-        place, count = self._place_of(op), len(self._sublayers)
-        return self._of_experts.experts(op, read, self._next_norm(norm), sublayer=place, num_sublayers=count)
 
     def _layer_inputs(self, op: Op, norm: str) -> Launch:
         """The inputs of all layers, and then those of the first norm: the residual stream was projected without it."""

@@ -79,6 +79,20 @@ def _attend_together(head_cache, q_MD, length_M, least, table, scale, SHAPE: tl.
     return sofar, stretch
 
 
+@triton.jit
+def _attend_own(head_cache, q_MD, length_M, table, split, limit, scale, SHAPE: tl.constexpr):
+    """Attend to a split of one row's text; `q_MD` and `table` as for `_attend_together`."""
+    tree_slots_ptr, header, row = table
+    if SHAPE.piece == SPLIT_SIZE:
+        positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+        slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
+        is_read_S = is_seen(positions_S, limit, SHAPE)
+        return _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
+    else:
+        seen = (length_M, limit, limit)
+        return attend_in_pieces(q_MD, head_cache, table, split * SPLIT_SIZE, seen, scale, SHAPE)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_text(
     q_ptr, cache, mixed_ptr, rows, sinks, num_rows, strides, scale, SHAPE: tl.constexpr, OVERLAPS: tl.constexpr
@@ -87,9 +101,7 @@ def attend_text(
     last rows come first, as they take longest.
     """
     await_inputs(OVERLAPS)
-    keys, values = cache
-    slot_stride, head_stride = strides
-    header_ptr, lengths_ptr, tree_slots_ptr = rows
+    (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
     ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
     kv_head, first_row = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
     place_M = tl.arange(0, SHAPE.matrix_rows)
@@ -127,14 +139,7 @@ def attend_text(
         for split in range(begin, tl.cdiv(limit, SPLIT_SIZE)):
             if begins_stretch(split):
                 sofar, stretch = end_stretch(sofar, stretch, row_M == row)
-            if SHAPE.piece == SPLIT_SIZE:
-                positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-                slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
-                is_read_S = is_seen(positions_S, limit, SHAPE)
-                part = _attend(head_cache, slots_S, is_read_S, q_MD, is_read_S[None, :], scale)
-            else:
-                table, seen = (tree_slots_ptr, header, row), (length_M, limit, limit)
-                part = attend_in_pieces(q_MD, head_cache, table, split * SPLIT_SIZE, seen, scale, SHAPE)
+            part = _attend_own(head_cache, q_MD, length_M, (tree_slots_ptr, header, row), split, limit, scale, SHAPE)
             stretch = join(stretch, part, row_M == row)
     sofar = add_sinks(join(sofar, stretch, is_row_M), sinks, places_M % SHAPE.num_heads)
     store_mix(mixed_ptr, places_M, sofar[1], sofar[2], num_splits_M, is_row_M)

@@ -129,17 +129,12 @@ def attend_tree(
 
     s runs over the slots of the logical positions that a row of lengths[t] positions sees (`is_seen`). q and mixed
     [T, H, D], cache (keys, values) [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths
-    [T], tree_slots) of a `RowTable`, workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is
-    log2 e / sqrt D. With sinks [H] the softmax of a head has one more score, whose share goes to no value.
-
-    Programs are (key head, unit). The first units are the rows, which take longest; the others are the pairs of a
-    prefix split and a block of rows.
+    [T], tree_slots) of a `RowTable`; `scale` is log2 e / sqrt D. With sinks [H] a head's softmax has one more score.
+    Programs are (key head, unit): first the rows, which take longest, then pairs of a prefix split and a block of rows.
     """
     if not IS_SETTLED:
         await_inputs(OVERLAPS)
-    keys, values = cache
-    slot_stride, head_stride = strides
-    header_ptr, lengths_ptr, tree_slots_ptr = rows
+    (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
     kv_head, unit = tl.program_id(0), tl.program_id(1)
     is_own = unit < num_rows
     row_M, head_M, is_row_M, common, num_blocks = _rows_of(unit, num_rows, kv_head, SHAPE)
