@@ -1,6 +1,7 @@
 """Kernels without a mechanism that a model needs are refused by name, and torch's run instead."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -28,26 +29,44 @@ def test_the_native_kernels_run_every_family(family: str) -> None:
     assert choice.backend.name == ("native" if fault() is None else "fused")
 
 
-@pytest.mark.parametrize(
-    ("family", "missing"),
-    [("gpt_oss", "a clamped gate or attention sinks or experts"), ("gemma4_text", ".*a factor of each layer.*")],
-)
-def test_tritons_kernels_are_refused_by_name(family: str, missing: str) -> None:
-    spec = family_spec(random.Random(1), family)
-    with pytest.raises(ConfigError, match=f"the Triton kernels do not compute {missing}, which this model has"):
-        choose_backend(
-            "fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton")
-        )  # fmt: skip
+def test_tritons_kernels_are_refused_by_name() -> None:
+    lacking = Conditions(kernels="triton", needed=frozenset({"a sliding attention window", "a new norm"}))
+    with pytest.raises(ConfigError, match="the Triton kernels do not compute a new norm, which this model has"):
+        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=lacking)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt_oss"])
-def test_tritons_kernels_compute_all_of_the_other_families(family: str) -> None:
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma4_text"])
+def test_tritons_kernels_compute_every_family(family: str) -> None:
     pytest.importorskip("triton")
     spec = family_spec(random.Random(1), family)
     choice = choose_backend(
         "fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton")
     )  # fmt: skip
     assert choice.backend.name == "triton"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other_heads", "expected"),
+    [
+        (torch.bfloat16, {(512, 16), (64, 2)}, None),
+        (torch.bfloat16, {(512, 17)}, "at most 16 query heads of a key head in bfloat16 with heads of 512 numbers"),
+        (torch.float32, {(512, 1)}, "do not compute heads of 512 numbers in float32"),
+        (torch.bfloat16, {(96, 1)}, "need heads of 16, 32, 64, 128, 256 or 512 numbers, and these have 96"),
+    ],
+)
+def test_heads_of_any_layer_that_tritons_kernels_lack_are_named(
+    dtype: torch.dtype, other_heads: set[tuple[int, int]], expected: str | None
+) -> None:
+    pytest.importorskip("triton")
+    asked = partial(
+        choose_backend, "fast", dtype=dtype, device="cpu", head_dim=64, other_heads=other_heads,
+        conditions=Conditions(kernels="triton"),
+    )  # fmt: skip
+    if expected is None:
+        assert asked().backend.name == "triton"
+    else:
+        with pytest.raises(ConfigError, match=f"the Triton kernels (take )?{expected}"):
+            asked()
 
 
 def test_norms_over_all_heads_of_several_ranks_are_refused() -> None:

@@ -5,7 +5,7 @@ Legend: P positions, D head size.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from forerun.model.weights import Table, Weight, WeightSource
 
 LinearT = TypeVar("LinearT")
 NormT = TypeVar("NormT")
+Experts: TypeAlias = Sequence[tuple[LinearT, LinearT]]
 FINAL_NORM: Final = "final_norm"
 LAYER_TABLE: Final = "layer_table"
 
@@ -29,7 +30,7 @@ class BoundWeights(Generic[LinearT, NormT]):
     Args:
         linears: weights of linear and linear_add.
         norms: weights of norm.
-        experts: gate and up, and the last product, of each expert of an op.
+        experts: gate and up, and the last product, of each expert of an op, or as `join_experts` holds them.
         sinks: the scores [Q] of tree_attention's sinks, in the dtype of norms; empty if the model has none.
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
@@ -42,7 +43,7 @@ class BoundWeights(Generic[LinearT, NormT]):
 
     linears: Mapping[str, LinearT]
     norms: Mapping[str, NormT]
-    experts: Mapping[str, Sequence[tuple[LinearT, LinearT]]]
+    experts: Mapping[str, Experts[LinearT]]
     sinks: Mapping[str, Tensor]
     head_norms: Mapping[str, tuple[NormT, NormT]]
     table: Table
@@ -63,6 +64,7 @@ def bind_weights(
     pack_linear: Callable[[Op, Weight, Tensor | None], LinearT],
     pack_norm: Callable[[Tensor], NormT],
     rope_dtype: torch.dtype = torch.float32,
+    join_experts: Callable[[Experts[LinearT]], Experts[LinearT]] = lambda experts: experts,
 ) -> BoundWeights[LinearT, NormT]:
     """Pack what the ops of `program` need; other weights are left in their source."""
     device, num_positions = str(cache.keys_LSKD.device), cache.capacity
@@ -79,7 +81,9 @@ def bind_weights(
 
     return BoundWeights(
         experts={
-            op.weights: [(packed(gate_up), packed(out)) for gate_up, out in products_of_experts(op, spec.num_experts)]
+            op.weights: join_experts(
+                [(packed(gate_up), packed(out)) for gate_up, out in products_of_experts(op, spec.num_experts)]
+            )
             for op in program
             if op.kind == "experts"
         },

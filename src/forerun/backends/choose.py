@@ -1,6 +1,7 @@
 """Chooses the backend that a model runs on, and gives the reason."""
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
@@ -14,9 +15,29 @@ from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
-from forerun.core.mechanisms import CAP, EMBEDDING, GELU, NORMS, QUERIES, WHOLE_NORMS, WINDOW, lacking
+from forerun.core.mechanisms import (
+    BORROWING,
+    CAP,
+    CLAMPED,
+    EMBEDDING,
+    EXPERTS,
+    GELU,
+    LAYER_INPUTS,
+    LAYER_SCALE,
+    NORMS,
+    OTHER_HEADS,
+    QUERIES,
+    SINKS,
+    VALUE_NORM,
+    WHOLE_NORMS,
+    WINDOW,
+    lacking,
+)
 
-TRITON_MECHANISMS: Final = frozenset({WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP})
+TRITON_MECHANISMS: Final = frozenset({
+    WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP, SINKS, VALUE_NORM, LAYER_SCALE, LAYER_INPUTS, BORROWING,
+    OTHER_HEADS, EXPERTS, CLAMPED,
+})  # fmt: skip
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -39,12 +60,14 @@ def choose_backend(
     device: str,
     head_dim: int,
     group: int = 1,
+    other_heads: Collection[tuple[int, int]] = (),
     conditions: Conditions = USUAL,
 ) -> BackendChoice:
     """The fastest available backend; for `exact` the fastest row-exact one.
 
     Args:
         group: query heads per key head.
+        other_heads: head sizes and query heads per key head of layers that have others.
 
     Raises:
         ConfigError: the Triton kernels were requested and cannot run.
@@ -56,7 +79,10 @@ def choose_backend(
         known = TRITON_MECHANISMS - (UNSHARED if is_shared else frozenset())
         kernels = "the Triton kernels" + " of several ranks" * is_shared
         missing = APART if is_apart else lacking(conditions.needed, known, kernels)
-        missing = missing or triton_fault(device, dtype=dtype, head_dim=head_dim, group=group, is_shared=is_shared)
+        for size, num_queries in ((head_dim, group), *other_heads):
+            missing = missing or triton_fault(
+                device, dtype=dtype, head_dim=size, group=num_queries, is_shared=is_shared
+            )  # fmt: skip
         if conditions.kernels == "triton" and missing is not None:
             raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
         return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)

@@ -107,14 +107,16 @@ class Checkpoint:
         Raises:
             ConfigError: the requested kernels cannot run.
         """
-        device = read_device(config.device).torch_device
+        device, spec = read_device(config.device).torch_device, self.spec
+        layers = [spec.of_layer(layer) for layer in range(spec.num_layers)]
         return choose_backend(
             exactness,
             dtype=self.dtype,
             device=device,
-            head_dim=self.spec.head_dim,
-            group=self.spec.num_heads // self.spec.num_kv_heads,
-            conditions=conditions_of(config, self.spec),
+            head_dim=spec.head_dim,
+            group=spec.num_heads // spec.num_kv_heads,
+            other_heads={(own.head_dim, own.num_heads // own.num_kv_heads) for own in layers},
+            conditions=conditions_of(config, spec),
         )
 
     def runs_native(self, config: EngineConfig) -> bool:

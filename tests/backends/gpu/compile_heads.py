@@ -15,7 +15,7 @@ from forerun.backends.gpu.passes.attention import AttentionWorkspace, text_atten
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.qkv import qkv
-from forerun.backends.gpu.shared_memory import attention_bytes
+from forerun.backends.gpu.shared_memory import WIDEST_WHOLE, attention_bytes
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from tests.backends.gpu.compile_case import MAX_ROWS, NUM_SLOTS, OLDEST_WITH_OVERLAP, empty, row_table, weight
 from tests.backends.gpu.compiling import SHARED_LIMITS, compiling
@@ -66,6 +66,8 @@ def report(architecture: int) -> Iterator[dict[str, object]]:
     for dtype in DTYPES:
         for head_dim in HEAD_DIMS:
             if attention_bytes(head_dim, dtype.itemsize, num_stages=1) > SHARED_LIMITS[architecture]:
+                continue
+            if dtype == torch.float32 and head_dim > WIDEST_WHOLE:
                 continue
             with compiling(architecture) as launches:
                 launch_all(dtype, head_dim, overlaps=architecture >= OLDEST_WITH_OVERLAP)

@@ -45,6 +45,15 @@ def test_heads_of_a_slot_need_not_lie_side_by_side() -> None:
     assert texts.by_tree_attention().equal(expected)
 
 
+@pytest.mark.parametrize("window", [0, 140])
+def test_wide_heads_are_attended_to_in_pieces(window: int) -> None:
+    parents = [-1, 0, 0, 1, 2, 2, 4]
+    texts = Texts.of_tree(
+        parents, num_rows=5, prefix_len=280, group=3, head_dim=512, dtype=torch.bfloat16, window=window
+    )
+    require_same_everywhere(texts, rows=(1, 4))
+
+
 def test_a_row_may_end_within_the_prefix_or_see_nothing() -> None:
     texts = Texts.of_tree([-1, 0, 0, 1], num_rows=4, prefix_len=260)
     texts.texts = [texts.texts[0], [0], [], range(129)]

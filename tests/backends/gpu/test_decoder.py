@@ -58,11 +58,16 @@ def runner_of(spec: ModelSpec, weights: Weights, device: str) -> Runner:
     return tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device, cache_bytes=SAVED_BYTES)
 
 
+def deviation(weight: torch.Tensor) -> torch.Tensor:
+    """The standard deviation of a weight; 0 of a single number."""
+    return weight.std(correction=min(1, weight.numel() - 1))
+
+
 def noisy(weights: Weights, spread: float) -> Weights:
     """A model much like this one."""
     generator = torch.Generator().manual_seed(9)
     return {
-        name: weight + spread * weight.std() * torch.randn(weight.shape, generator=generator)
+        name: weight + spread * deviation(weight) * torch.randn(weight.shape, generator=generator)
         for name, weight in weights.items()
     }
 

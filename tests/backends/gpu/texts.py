@@ -35,9 +35,11 @@ class Texts:
         prefix_len: int,
         is_causal: bool = False,
         window: int = 0,
+        has_sinks: bool = False,
     ) -> None:
         self.texts, self.q_TQD, self.prefix_len, self.is_causal = texts, q_TQD, prefix_len, is_causal
-        self.window, self.written_2SKD = window, cache_2SKD
+        self.window, self.written_2SKD, self.has_sinks = window, cache_2SKD, has_sinks
+        self.sinks_Q = random_tensor(q_TQD.shape[1], dtype=q_TQD.dtype, seed=7) if has_sinks else None
         first = max(0, prefix_len - window) if window else 0  # What precedes all windows may be anything.
         seen = sorted({slot for text in texts for slot in text[first:]})
         self.cache_2SKD = torch.full_like(cache_2SKD, float("nan"))
@@ -56,6 +58,7 @@ class Texts:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         window: int = 0,
+        has_sinks: bool = False,
     ) -> "Texts":
         """The last rows of a tree whose nodes lie behind the prefix; the others came in earlier passes."""
         paths: list[list[int]] = []
@@ -65,12 +68,13 @@ class Texts:
         q_TQD = random_tensor(num_rows, num_kv_heads * group, head_dim, dtype=dtype, seed=seed)
         size = (2, prefix_len + len(parents) + 3, num_kv_heads, head_dim)
         cache_2SKD = random_tensor(*size, dtype=dtype, seed=seed + 1)
-        return cls(texts, q_TQD, cache_2SKD, prefix_len=prefix_len, window=window)
+        return cls(texts, q_TQD, cache_2SKD, prefix_len=prefix_len, window=window, has_sinks=has_sinks)
 
     def only(self, row: int) -> "Texts":
         rows = slice(row, row + 1)
         return Texts(
-            self.texts[rows], self.q_TQD[rows], self.written_2SKD, prefix_len=self.prefix_len, window=self.window
+            self.texts[rows], self.q_TQD[rows], self.written_2SKD, prefix_len=self.prefix_len, window=self.window,
+            has_sinks=self.has_sinks,
         )  # fmt: skip
 
     def contiguous(self, row: int, *, num_rows: int) -> "Texts":
@@ -81,7 +85,7 @@ class Texts:
         texts = [range(end) for end in range(len(slots) - num_rows + 1, len(slots) + 1)]
         return Texts(
             texts, q_TQD, self.written_2SKD[:, slots], prefix_len=len(slots) - num_rows, is_causal=True,
-            window=self.window,
+            window=self.window, has_sinks=self.has_sinks,
         )  # fmt: skip
 
     def table(self) -> RowTable:
@@ -116,7 +120,7 @@ class Texts:
         tree_attention(
             self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
             num_heads=self.q_TQD.shape[1], num_splits=self.prefix_len // SPLIT if num_splits is None else num_splits,
-            workspace=workspace, overlaps=is_settled, is_settled=is_settled, window=self.window,
+            workspace=workspace, overlaps=is_settled, is_settled=is_settled, window=self.window, sinks_Q=self.sinks_Q,
         )  # fmt: skip
         assert not workspace.counters.any()
         return self._checked(mixed)
@@ -125,13 +129,14 @@ class Texts:
         mixed = self._poisoned()
         text_attention(
             self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
-            num_heads=self.q_TQD.shape[1], overlaps=False, window=self.window,
+            num_heads=self.q_TQD.shape[1], overlaps=False, window=self.window, sinks_Q=self.sinks_Q,
         )  # fmt: skip
         return self._checked(mixed)
 
     def by_definition(self) -> Tensor:
         slots = [torch.tensor(list(text[-self.window :]), dtype=torch.int64) for text in self.texts]
-        return reference.tree_attention(self.q_TQD.double(), *self.cache_2SKD.double(), slots)
+        sinks_Q = None if self.sinks_Q is None else self.sinks_Q.double()
+        return reference.tree_attention(self.q_TQD.double(), *self.cache_2SKD.double(), slots, sinks_Q)
 
     def _poisoned(self) -> Tensor:
         num_heads, head_dim = self.q_TQD.shape[1:]

@@ -8,12 +8,12 @@ from typing import Final
 
 import torch
 
-from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, attention_bytes
+from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, WIDEST_WHOLE, attention_bytes
 
 OLDEST_TRITON: Final = (3, 6)
 OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
-HEAD_DIMS: Final = (16, 32, 64, 128, 256)
+HEAD_DIMS: Final = (16, 32, 64, 128, 256, 512)
 
 
 def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_shared: bool = False) -> str | None:
@@ -29,9 +29,11 @@ def fault(device: str, *, dtype: torch.dtype, head_dim: int, group: int = 1, is_
     if dtype not in DTYPES:
         return f"the Triton kernels do not compute in {str(dtype).removeprefix('torch.')}"
     if head_dim not in HEAD_DIMS:
-        return f"the Triton kernels need heads of 16, 32, 64, 128 or 256 numbers, and these have {head_dim}"
+        return f"the Triton kernels need heads of 16, 32, 64, 128, 256 or 512 numbers, and these have {head_dim}"
+    if dtype == torch.float32 and head_dim > WIDEST_WHOLE:
+        return f"the Triton kernels do not compute heads of {head_dim} numbers in float32"
     most = MOST_MATRIX_ROWS
-    if dtype == torch.float32 and head_dim * dtype.itemsize > WIDE_HEAD_BYTES:
+    if head_dim > WIDEST_WHOLE or (dtype == torch.float32 and head_dim * dtype.itemsize > WIDE_HEAD_BYTES):
         most //= 2  # There are too few registers for more.
     if group > most:
         return (

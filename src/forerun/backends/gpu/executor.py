@@ -24,7 +24,7 @@ from forerun.backends.gpu.launches import LaunchList
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import num_tiles_of
 from forerun.backends.gpu.passes.linear import linear
-from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack, stack
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.backends.gpu.shared_memory import SPLIT
@@ -83,8 +83,13 @@ class DeviceExecutor:
             cache=cache,
             pack_linear=self._pack,
             pack_norm=lambda weight_H: weight_H.float().contiguous(),
+            join_experts=lambda experts: [(stack([one[0] for one in experts]), stack([one[1] for one in experts]))],
         )
-        self.bound = replace(bound, table=plain_table(spec, bound.table, bound.linears[program[-1].weights]))
+        self.bound = replace(
+            bound,
+            table=plain_table(spec, bound.table, bound.linears[program[-1].weights]),
+            layer_table=None if bound.layer_table is None else DenseWeight(values_OI=as_plain(bound.layer_table)),
+        )
         self.buffers = Buffers(
             spec, self.bound, max_rows=MAX_ROWS, max_splits=-(-cache.capacity // SPLIT), dtype=keys.dtype
         )
@@ -169,12 +174,12 @@ class DeviceExecutor:
                 features = self.buffers.features(len(shape.taps))
                 observe(op, features[: shape.num_rows, : shape.taps.index(op.layer) + 1])
             elif observe is not None:
-                observe(op, getattr(self.buffers, op.writes)[: shape.num_rows])
+                observe(op, self.buffers.of_layer(op.writes, op.layer)[: shape.num_rows])
 
     def launch_attention(self, shape: PassShape) -> None:
-        """Launch attention for one layer with each window, the only kernel that depends on the number of splits."""
+        """Launch attention for one layer of each kind, the only kernel that depends on the number of splits."""
         attention = [(op, launch) for op, launch in self._list_for(shape.skipped) if op.kind == "tree_attention"]
-        for launch in {self._launches.heads.window_of(op.layer): launch for op, launch in attention}.values():
+        for launch in {self._launches.heads.kind_of(op.layer): launch for op, launch in attention}.values():
             launch(shape)
 
     def _list_for(self, skipped: SkipSet) -> list[tuple[Op, Launch]]:
@@ -183,7 +188,7 @@ class DeviceExecutor:
         return self._lists[skipped]
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> DeviceLinear:
-        head_dim = self.spec.head_dim if op.writes == "qkv" else None
+        head_dim = self.spec.of_layer(op.layer).head_dim if op.writes == "qkv" else None
         compute = self._cache.keys_LSKD.dtype
         return pack(weight, bias_O, compute=compute, paired=op.writes == "gate_up", head_dim=head_dim)
 

@@ -1,5 +1,10 @@
 """The launches of a pass's attention: queries, keys and values, and the attention of their rows."""
 
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
 from forerun.backends.gpu.buffers import NARROW_ROWS, Buffers, DeviceWeights
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.attention import text_attention, tree_attention
@@ -32,36 +37,49 @@ class HeadLaunches:
         )  # fmt: skip
 
     def qkv(self, op: Op, inputs: Op, norm: InputNorm) -> Launch:
-        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
-        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        bound, buffers, rows, overlaps = self._bound, self._buffers, self._rows, self._overlaps
+        own = self._spec.of_layer(op.layer)
+        if own.borrows(op.layer):
+            own = replace(own, num_kv_heads=0)
+        keys_SKD, values_SKD = self._cache.layer(own.cached_layer(op.layer))
         packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
-        cos_sin_P2D = bound.rotations[spec.rope_of(op.layer)]
+        norms: tuple[Tensor, ...] | None = head_norms
+        if head_norms is not None and own.value_norm:
+            norms = (*head_norms, torch.ones_like(head_norms[0]))
+        cos_sin_P2D, query_scales_P = bound.rotations[own.rope_of(op.layer)], bound.query_scales[own.head_dim]
         return lambda shape: qkv(
             buffers.h, packed, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows,
-            num_rows=shape.num_rows, spec=spec, head_norms=head_norms, query_scales_P=bound.query_scales[spec.head_dim],
+            num_rows=shape.num_rows, spec=own, head_norms=norms, query_scales_P=query_scales_P,
             norm=norm, workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip
 
     def attention(self, op: Op) -> Launch:
         buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
-        keys_SKD, values_SKD = self._cache.keys_LSKD[op.layer], self._cache.values_LSKD[op.layer]
+        keys_SKD, values_SKD = self._cache.layer(self._spec.cached_layer(op.layer))
         num_heads, window = self._spec.num_heads, self.window_of(op.layer)
+        q, mixed = (buffers.of_layer(name, op.layer) for name in ("q", "mixed"))
+        sinks_Q = self._bound.sinks.get(op.weights)
 
         def launch(shape: PassShape) -> None:
             if shape.num_rows > NARROW_ROWS:
                 text_attention(
-                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
-                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps, window=window,
+                    q, keys_SKD, values_SKD, mixed, rows,
+                    num_rows=shape.num_rows, num_heads=num_heads, overlaps=overlaps, window=window, sinks_Q=sinks_Q,
                 )  # fmt: skip
             else:
                 tree_attention(
-                    buffers.q, keys_SKD, values_SKD, buffers.mixed, rows,
+                    q, keys_SKD, values_SKD, mixed, rows,
                     num_rows=shape.num_rows, num_heads=num_heads, num_splits=shape.num_splits,
-                    workspace=buffers.attention, overlaps=overlaps, window=window,
+                    workspace=buffers.attention, overlaps=overlaps, window=window, sinks_Q=sinks_Q,
                     is_settled=True,  # The previous kernel writes only the slots of the pass's own rows.
                 )  # fmt: skip
 
         return launch
+
+    def kind_of(self, layer: int) -> tuple[int, int, int]:
+        """What the attention kernels of a layer depend on: its window and its heads."""
+        own = self._spec.of_layer(layer)
+        return self.window_of(layer), own.num_kv_heads, own.head_dim
 
     def window_of(self, layer: int) -> int:
         """The window of a layer's attention, or 0 if no text of the cache is longer."""

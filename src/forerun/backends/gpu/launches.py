@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.buffers import Buffers, DeviceWeights
+from forerun.backends.gpu.expert_launches import ExpertLaunches
 from forerun.backends.gpu.head_launches import HeadLaunches
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
 from forerun.backends.gpu.passes.embed import embed
 from forerun.backends.gpu.passes.exchange import RankExchange
+from forerun.backends.gpu.passes.layer_inputs import gate_input, layer_inputs
 from forerun.backends.gpu.passes.linear import linear, linear_add, linear_gate, linear_partial
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm, NormShape
 from forerun.backends.gpu.passes.norm_add import norm_add
@@ -51,6 +53,7 @@ class LaunchList:
         self._spec, self._bound, self._buffers, self._rows = spec, bound, buffers, rows
         self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
         self.heads = HeadLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
+        self._of_experts = ExpertLaunches(spec, bound, buffers, rows, overlaps=overlaps)
         self._scales = {
             name: half_scale(weight_H) if buffers.h.dtype == torch.float16 else 1.0
             for name, weight_H in bound.norms.items()
@@ -65,14 +68,11 @@ class LaunchList:
         inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
-                case "embed":
-                    tiles, norm = WHOLE_ROW, next_norm(program, place)
-                    launches.append((op, self._embed(norm)))
                 case "linear":
                     inputs = op
-                    if op.writes == "branch":
+                    if op.writes in ("branch", "layer_projection"):
                         launches.append((op, self._product(op, self._input_norm(0, NO_NORM))))
-                    elif op.writes == "qkv" and self._spec.qk_norm_whole:
+                    elif op.writes == "router" or (op.writes == "qkv" and self._spec.qk_norm_whole):
                         launches.append((op, self._product(op, self._input_norm(tiles, norm))))
                 case "rope_append" if self._spec.qk_norm_whole:
                     launches.append((op, self.heads.whole_heads(op)))
@@ -84,9 +84,6 @@ class LaunchList:
                 case "silu_mul" | "gelu_mul":
                     assert inputs is not None, f"{op.kind} must follow a linear"
                     launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
-                case "linear_add":
-                    tiles, norm = self._tiles_of(op), next_norm(program, place)
-                    launches.append((op, self._add(op, norm)))
                 case "add_partials":
                     assert inputs is not None, "add_partials must follow a linear"
                     tiles, norm = self._tiles_of(op), next_norm(program, place)
@@ -95,9 +92,15 @@ class LaunchList:
                 case "sum_partials":
                     assert inputs is not None, "sum_partials must follow a linear"
                     launches += [(inputs, self._partial(inputs)), (op, self._sum_partials())]
-                case "norm_add":
-                    tiles, norm = WHOLE_ROW, next_norm(program, place)
-                    launches.append((op, self._norm_add(op, norm)))
+                case "gate_input":
+                    assert inputs is not None, "gate_input must follow a linear"
+                    launches.append((op, self._gate_input(op, inputs)))
+                case "norm_add" if program[place + 1].kind == "scale":
+                    pass  # The launch of the factor does this.
+                case "embed" | "linear_add" | "experts" | "layer_inputs" | "norm_add" | "scale":
+                    read = self._input_norm(tiles, norm)
+                    tiles, norm = self._tiles_of(op), next_norm(program, place)
+                    launches.append((op, self._write_stream(op, program[place - 1], read, norm)))
                 case "tap":
                     launches.append((op, self._tap(op)))
                 case "mask" | "norm" | "norm_qk" | "select_rows":
@@ -105,6 +108,29 @@ class LaunchList:
                 case _:
                     raise AssertionError(f"these kernels have no {op.kind}")
         return launches
+
+    def _write_stream(self, op: Op, before: Op, read: InputNorm, norm: str) -> Launch:
+        """The launch of an op that writes x, and the inputs of the next norm.
+
+        Args:
+            before: the op before it.
+            read: the norm that its inputs still need, if they are h.
+        """
+        match op.kind:
+            case "embed":
+                return self._embed(norm)
+            case "linear_add":
+                return self._add(op, norm)
+            case "experts":
+                place, count = self._place_of(op), len(self._sublayers)
+                return self._of_experts.experts(op, read, self._next_norm(norm), sublayer=place, num_sublayers=count)
+            case "layer_inputs":
+                return self._layer_inputs(op, norm)
+            case "norm_add":
+                return self._norm_add(op, norm, None)
+            case _:
+                added = before if before.kind == "norm_add" else None
+                return self._norm_add(added, norm, self._bound.scales[op.weights])
 
     def head(self, program: Sequence[Op]) -> tuple[DeviceLinear, InputNorm]:
         """The head's weights, and the norm that its inputs still need."""
@@ -116,7 +142,7 @@ class LaunchList:
     def _tiles_of(self, writer: Op) -> int:
         """Number of partial sums of squares that a writer of x stores."""
         match writer.kind:
-            case "embed" | "norm_add":
+            case "embed" | "norm_add" | "scale" | "experts" | "layer_inputs":
                 return WHOLE_ROW
             case "add_partials":
                 return num_tiles_of(self._spec.hidden_size)
@@ -198,15 +224,48 @@ class LaunchList:
             exchange, buffers.branch, like=buffers.h, num_rows=shape.num_rows, overlaps=overlaps
         )
 
-    def _norm_add(self, op: Op, norm: str) -> Launch:
+    def _norm_add(self, op: Op | None, norm: str, scale: float | None) -> Launch:
+        """The addition of an op's branch, if there is one, and then the factor of the layer, if there is one."""
         buffers, eps, overlaps, row_skips = self._buffers, self._spec.norm_eps, self._overlaps, self._rows.row_skips
-        weight_H, following = self._bound.norms[op.weights], self._next_norm(norm)
-        sublayer, num_sublayers = self._place_of(op), len(self._sublayers)
+        branch, weight_H = (None, None) if op is None else (buffers.branch, self._bound.norms[op.weights])
+        is_skippable = op is not None and op.sublayer is not None
+        following, num_sublayers = self._next_norm(norm), len(self._sublayers)
+        sublayer = self._place_of(op) if op is not None and is_skippable else 0
         return lambda shape: norm_add(
-            buffers.branch, weight_H, buffers.x, following, eps=eps,
-            num_rows=shape.num_rows, row_skips=row_skips if shape.has_row_skips else None,
-            sublayer=sublayer, num_sublayers=num_sublayers, overlaps=overlaps,
+            branch, weight_H, buffers.x, following, eps=eps,
+            num_rows=shape.num_rows, row_skips=row_skips if shape.has_row_skips and is_skippable else None,
+            sublayer=sublayer, num_sublayers=num_sublayers, scale=scale, overlaps=overlaps,
         )  # fmt: skip
+
+    def _layer_inputs(self, op: Op, norm: str) -> Launch:
+        """The inputs of all layers, and then those of the first norm: the residual stream was projected without it."""
+        spec, bound, buffers, overlaps = self._spec, self._bound, self._buffers, self._overlaps
+        assert bound.layer_table is not None, "a table of the embeddings for each layer"
+        table, token_ids, weight_P = as_plain(bound.layer_table), self._rows.token_ids, bound.norms[op.weights]
+        begin = self._norm_add(None, norm, None)
+
+        def launch(shape: PassShape) -> None:
+            layer_inputs(
+                buffers.layer_projection, table, token_ids, weight_P, buffers.layer_inputs,
+                projection_scale=spec.hidden_size**-0.5, token_scale=bound.layer_table_scale, eps=spec.norm_eps,
+                num_rows=shape.num_rows, overlaps=overlaps,
+            )  # fmt: skip
+            begin(shape)
+
+        return launch
+
+    def _gate_input(self, op: Op, inputs: Op) -> Launch:
+        buffers, overlaps = self._buffers, self._overlaps
+        multiply = self._product(replace(inputs, writes="gate_products"), self._input_norm(0, NO_NORM))
+
+        def launch(shape: PassShape) -> None:
+            multiply(shape)
+            gate_input(
+                buffers.gate_products, buffers.layer_inputs, buffers.gate_input,
+                layer=op.layer, num_rows=shape.num_rows, overlaps=overlaps,
+            )  # fmt: skip
+
+        return launch
 
     def _shared(self) -> RankExchange:
         assert self._exchange is not None, "partial products of a model that is not shared"

@@ -17,7 +17,14 @@ from forerun.backends.gpu.passes.kv_split import LOG2_E, STRETCH
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree
 from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, SPLIT, WIDE_HEAD_BYTES, num_stages_for
+from forerun.backends.gpu.shared_memory import (
+    MOST_MATRIX_ROWS,
+    SPLIT,
+    WIDE_HEAD_BYTES,
+    WIDEST_WHOLE,
+    num_stages_for,
+    positions_at_a_time,
+)
 
 FEW_MATRIX_ROWS: Final = MOST_MATRIX_ROWS if IS_EMULATED else 16  # On a CPU products of 16 and 32 rows have other bits.
 NUM_WARPS: Final = 8
@@ -33,6 +40,7 @@ class AttentionShape(NamedTuple):
         group: query heads of a key head (G).
         matrix_rows: pairs of a row and a query head that a program computes at a time.
         window: a row sees the last `window` logical positions of its text, its own included; 0: all of them.
+        piece: logical positions whose keys and values are loaded at a time: those of a split, or fewer of wide heads.
     """
 
     num_heads: int
@@ -40,6 +48,7 @@ class AttentionShape(NamedTuple):
     head_dim: int
     matrix_rows: int
     window: int
+    piece: int
 
 
 class AttentionWorkspace(NamedTuple):
@@ -83,6 +92,7 @@ class AttentionWorkspace(NamedTuple):
 def tree_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
     num_splits: int, workspace: AttentionWorkspace, overlaps: bool, is_settled: bool = False, window: int = 0,
+    sinks_Q: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the attention output of each row over the slots that it sees.
 
@@ -94,6 +104,7 @@ def tree_attention(
         is_settled: whether the previous kernel leaves `rows` and the slots below prefix_len alone, so that they may be
             read while it still runs.
         window: see `AttentionShape`; with one, every row sees at least prefix_len positions, or none.
+        sinks_Q: a score for each query head that counts in its softmax, and whose share goes to no value; or None.
     """
     if window:
         num_splits = min(num_splits, -(-window // SPLIT))
@@ -104,16 +115,17 @@ def tree_attention(
     group = num_heads // num_kv_heads
     matrix_rows = _fewest_rows(keys_SKD, group)
     if group > matrix_rows or num_kv_heads * _num_units(num_rows, num_splits, matrix_rows // group) > FEW_PROGRAMS:
-        matrix_rows = MOST_MATRIX_ROWS
+        matrix_rows = _most_rows(head_dim)
     num_units = _num_units(num_rows, num_splits, matrix_rows // group)
     is_crowded = _lacks_registers(keys_SKD) or head_dim * keys_SKD.element_size() > WIDE_HEAD_BYTES
     # Early loads need more registers than there are for two programs on a multiprocessor or wide heads.
     has_room = num_kv_heads * num_units <= FEW_PROGRAMS and not is_crowded
     is_early = overlaps and is_settled and has_room
     attend_tree[(num_kv_heads, num_units)](
-        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), workspace, num_rows,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), sinks_Q, workspace, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
-        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), MAX_SPLITS=max_splits,
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window, positions_at_a_time(head_dim)),
+        MAX_SPLITS=max_splits,
         NUM_AHEAD=8 if is_early and num_splits >= 4 else 4, OVERLAPS=overlaps, IS_SETTLED=is_early,
         maxnreg=128 if not is_early and (_fits_half_the_registers(keys_SKD) or is_crowded) else None,
         **launch_options(
@@ -125,22 +137,23 @@ def tree_attention(
 
 def text_attention(
     q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, mixed: Tensor, rows: RowTable, *, num_rows: int, num_heads: int,
-    overlaps: bool, window: int = 0,
+    overlaps: bool, window: int = 0, sinks_Q: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The same as `tree_attention`, for passes whose rows occupy the GPU without splitting their texts."""
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
-    matrix_rows = _fewest_rows(keys_SKD, group)
+    matrix_rows, is_widest = _fewest_rows(keys_SKD, group), head_dim > WIDEST_WHOLE
     if _fits_half_the_registers(keys_SKD) or group > matrix_rows:
-        matrix_rows = MOST_MATRIX_ROWS
+        matrix_rows = _most_rows(head_dim)
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
-        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), num_rows,
+        q, (keys_SKD, values_SKD), mixed, (rows.header, rows.lengths, rows.tree_slots), sinks_Q, num_rows,
         keys_SKD.stride()[:2], LOG2_E / head_dim**0.5,
-        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window), OVERLAPS=overlaps,
+        SHAPE=AttentionShape(num_heads, group, head_dim, matrix_rows, window, positions_at_a_time(head_dim)),
+        OVERLAPS=overlaps, maxnreg=128 if is_widest else None,
         **launch_options(
-            num_warps=MOST_WARPS if _lacks_registers(keys_SKD) else NUM_WARPS, num_stages=_num_stages(keys_SKD, 3),
-            overlaps=overlaps,
+            num_warps=MOST_WARPS if _lacks_registers(keys_SKD) or is_widest else NUM_WARPS,
+            num_stages=_num_stages(keys_SKD, 3), overlaps=overlaps,
         ),
     )  # fmt: skip
 
@@ -167,6 +180,12 @@ def _fewest_rows(keys_SKD: Tensor, group: int) -> int:
     """
     is_wide = keys_SKD.dtype == torch.float32 and keys_SKD.shape[2] > WIDE_HEAD
     return 1 << (group - 1).bit_length() if is_wide and not IS_EMULATED else FEW_MATRIX_ROWS
+
+
+def _most_rows(head_dim: int) -> int:
+    """The largest number of rows and heads of a program; the results of more rows of wide heads take too many
+    registers."""
+    return MOST_MATRIX_ROWS if head_dim <= WIDEST_WHOLE else FEW_MATRIX_ROWS
 
 
 def _lacks_registers(keys_SKD: Tensor) -> bool:

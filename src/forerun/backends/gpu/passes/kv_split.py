@@ -28,6 +28,8 @@ STRETCH: Final = 16  # Splits of a stretch: for a text of 32k tokens, 256 splits
 
 SPLIT_SIZE = tl.constexpr(SPLIT)
 STRETCH_SIZE = tl.constexpr(STRETCH)
+_LOG2_E = tl.constexpr(LOG2_E)
+_NUMBERS = tl.constexpr(64)  # Of a wide head, loaded at a time.
 _LOWEST = tl.constexpr(-1e30)  # Below all scores; unlike infinity it may be subtracted from itself.
 # Probabilities are at most 1, so that SPLIT of them, in units of 2^-23, sum to at most 2^30.
 _UNITS = tl.constexpr(float(1 << 23))
@@ -84,20 +86,50 @@ def load_values(head_ptr, slots_S, slot_stride, is_read_S, others_SD):
 
 
 @triton.jit
-def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale):
+def attend_split(q_MD, keys_DS, values_SD, is_visible_MS, scale, sums_MS=None):
     """max over s of score[m, s], sum of p[m, s], sum of p[m, s] v[s]: [M], [M], [M, D], for p = 2^(score - max).
 
-    score = scale * (q k) where a row sees a position. `scale` includes the factor log2 e. Values of positions that no
-    row sees must be 0, because their probability of 0 times NaN would be NaN.
+    score = scale * (sums + q k) where a row sees a position; without `sums` they are 0. `scale` includes the factor
+    log2 e. Values of positions that no row sees must be 0, because their probability of 0 times NaN would be NaN.
     """
-    scores_MS = product(q_MD, keys_DS, tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)) * scale
+    if sums_MS is None:
+        sums_MS = tl.zeros((q_MD.shape[0], keys_DS.shape[1]), tl.float32)
+    scores_MS = product(q_MD, keys_DS, sums_MS) * scale
     scores_MS = tl.where(is_visible_MS, scores_MS, _LOWEST)
     highest_M = tl.max(scores_MS, axis=1)
     finite_M = tl.where(highest_M == _LOWEST, 0.0, highest_M)  # Rows that see nothing in this split get 0.
     probabilities_MS = tl.exp2(scores_MS - finite_M[:, None]).to(values_SD.dtype)
-    mix_MD = product(probabilities_MS, values_SD, tl.zeros(q_MD.shape, tl.float32))
+    mix_MD = product(probabilities_MS, values_SD, tl.zeros((q_MD.shape[0], values_SD.shape[1]), tl.float32))
     units_MS = (probabilities_MS.to(tl.float32) * _UNITS + 0.5).to(tl.int32)
     return highest_M, tl.sum(units_MS, axis=1).to(tl.float32) * _UNIT, mix_MD
+
+
+@triton.jit
+def attend_wide(q, head_cache, slots_S, is_read_S, is_visible_MS, scale, SHAPE: tl.constexpr):
+    """`attend_split` of heads too wide for registers: queries and keys are loaded some numbers at a time.
+
+    Args:
+        q: the addresses [M] of the queries, and the rows that there are.
+        head_cache: keys and values of one key head, and the stride of a slot.
+    """
+    keys, values, slot_stride = head_cache
+    LAST: tl.constexpr = SHAPE.head_dim - _NUMBERS
+    values_SD = tl.zeros((slots_S.shape[0], SHAPE.head_dim), values.dtype.element_ty)
+    values_SD = load_values(values, slots_S, slot_stride, is_read_S, values_SD)
+    sums_MS = tl.zeros((SHAPE.matrix_rows, slots_S.shape[0]), tl.float32)
+    for first in range(0, LAST, _NUMBERS):
+        q_MN, keys_NS = _load_numbers(q, keys, slots_S, slot_stride, is_read_S, first)
+        sums_MS = product(q_MN, keys_NS, sums_MS)
+    q_MN, keys_NS = _load_numbers(q, keys, slots_S, slot_stride, is_read_S, LAST)
+    return attend_split(q_MN, keys_NS, values_SD, is_visible_MS, scale, sums_MS)
+
+
+@triton.jit
+def _load_numbers(q, keys, slots_S, slot_stride, is_read_S, first):
+    """Some numbers of the queries, and of keys at some slots."""
+    q_MN = tl.load(q[0][:, None] + first + tl.arange(0, _NUMBERS)[None, :], mask=q[1][:, None], other=0.0)
+    keys_NS = tl.zeros((_NUMBERS, slots_S.shape[0]), keys.dtype.element_ty)
+    return q_MN, load_keys(keys + first, slots_S, slot_stride, is_read_S, keys_NS)
 
 
 @triton.jit
@@ -127,6 +159,29 @@ def join(sofar, part, is_seen_M):
 
 
 @triton.jit
+def attend_in_pieces(queries, head_cache, table, first, seen, scale, SHAPE: tl.constexpr):
+    """`attend_split` of heads too wide for a whole split, which begins at position `first`: its pieces joined in order.
+
+    Args:
+        queries: as for `attend_wide`.
+        table: tree slots, header and row, as for `find_slots`.
+        seen: the lengths of the rows [M]; the smallest of those that see anything; and where the text ends.
+    """
+    tree_slots_ptr, header, row = table
+    length_M, least, limit = seen
+    part = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
+    for place in range(0, SPLIT_SIZE, SHAPE.piece):
+        positions_S = first + place + tl.arange(0, SHAPE.piece)
+        slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
+        is_read_S, is_seen_MS = positions_S < limit, is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+        if SHAPE.window > 0:
+            is_read_S = is_read_S & (positions_S >= least - SHAPE.window)
+        found = attend_wide(queries, head_cache, slots_S, is_read_S, is_seen_MS, scale, SHAPE)
+        part = join(part, found, tl.full((SHAPE.matrix_rows,), 1, tl.int1))
+    return part
+
+
+@triton.jit
 def begins_stretch(split):
     """True for the first split of a stretch."""
     return split // STRETCH_SIZE * STRETCH_SIZE == split
@@ -151,6 +206,16 @@ def end_stretch(sofar, stretch, is_ended_M):
 def has_nan(mix_MD):
     """True if any element is NaN."""
     return tl.max(tl.max((mix_MD != mix_MD).to(tl.int32), axis=1), axis=0) > 0
+
+
+@triton.jit
+def add_sinks(whole, sinks, head_M):
+    """Join (maximum, total, mix) of rows with the sinks of their heads, scores without a value; `sinks` may be None."""
+    if sinks is not None:
+        sink_M = tl.load(sinks + head_M).to(tl.float32) * _LOG2_E
+        none = begin_join(whole[2].shape[0], whole[2].shape[1])
+        whole = join(whole, (sink_M, none[1] + 1.0, none[2]), sink_M == sink_M)
+    return whole
 
 
 @triton.jit

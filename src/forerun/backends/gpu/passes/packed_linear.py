@@ -4,7 +4,8 @@ Legend: O output features, I input features, R some of the outputs, G groups of 
 N nibbles of a word, J words of a span.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import torch
@@ -145,6 +146,29 @@ def pack(
         compute=compute,
         tiles=tiles,
         paired=paired,
+    )
+
+
+def stack(linears: Sequence[DeviceLinear]) -> DeviceLinear:
+    """Weights of one shape and format as one, the outputs of the first before those of the second, and so on. Each
+    program adds up all inputs of its outputs.
+    """
+    first, weights = linears[0], [packed.weight for packed in linears]
+    kinds = {(packed.num_out, packed.num_in, packed.group_size, packed.weight_format) for packed in linears}
+    assert len(kinds) == 1, f"weights of one shape and format, not {kinds}"
+    axis = 1 if first.weight_format == "int4" else 0  # Words and scales of int4 are in spans of inputs.
+
+    def joined(parts: Sequence[Tensor | None], dim: int) -> Tensor | None:
+        found = [part for part in parts if part is not None]
+        return torch.cat(found, dim) if found else None
+
+    matrix = torch.cat([weight.matrix for weight in weights], axis)
+    scales, zeros = joined([weight.scales for weight in weights], axis), joined([weight.zeros for weight in weights], 1)
+    return replace(
+        first,
+        weight=LinearWeight(matrix, scales, zeros, joined([weight.bias for weight in weights], 0)),
+        num_out=sum(packed.num_out for packed in linears),
+        tiles=replace(first.tiles, num_splits=1),
     )
 
 

@@ -29,7 +29,7 @@ class HeadsShape(NamedTuple):
 
 def qkv(
     h: Tensor, packed: DeviceLinear, q: Tensor, keys_SKD: Tensor, values_SKD: Tensor, cos_sin_P2D: Tensor,
-    rows: RowTable, *, num_rows: int, spec: ModelSpec, head_norms: tuple[Tensor, Tensor] | None,
+    rows: RowTable, *, num_rows: int, spec: ModelSpec, head_norms: tuple[Tensor, ...] | None,
     query_scales_P: Tensor | None, norm: InputNorm, workspace: SplitWorkspace, overlaps: bool,
 ) -> None:  # fmt: skip
     """Write queries to q [any, H * D] in its dtype, and keys and values to the slots of their rows.
@@ -38,8 +38,9 @@ def qkv(
         packed: the weights of queries, keys and values stacked, packed with `head_dim`.
         cos_sin_P2D: float32 from `rope_table`: cos and sin of each position, with the first half of sin negated.
         rows: slots and positions of the rows.
+        spec: the layer's heads, see `ModelSpec.of_layer`; with num_kv_heads 0 the layer has queries alone.
         head_norms: the weights, float32 [D] each, of the RMS norms of query heads and key heads before the rotation
-            (Qwen3), or None.
+            (Qwen3), or None; if there are three, the last is that of value heads (Gemma 4).
         query_scales_P: float32 factors of queries by their position, or None.
     """
     assert packed.tiles.block_out * (spec.num_heads + 2 * spec.num_kv_heads) == packed.num_out, (
@@ -65,8 +66,9 @@ def qkv_kernel(
     y[t] = row_scales[t] * (W h[t]) + bias as [H + 2 K, D].
 
     h [T, I] in the compute dtype, W [(H + 2 K) D, I] packed, outputs (q [T, H D], keys and values [S, K, D], stride of
-    a slot), head_norms (query weight [D], key weight [D]) or None, rows (cos_sin [positions, 2, D], positions [T],
-    slots [T], query_scales [positions] or None). A program computes one head of a block of rows.
+    a slot), head_norms (weights [D] of queries, keys and, if they are normed, values) or None, rows (cos_sin
+    [positions, 2, D], positions [T], slots [T], query_scales [positions] or None). A program computes one head of a
+    block of rows.
     """
     NUM_TILES: tl.constexpr = SHAPE.num_row_tiles
     HEAD_DIM: tl.constexpr = SHAPE.block_out
@@ -109,10 +111,15 @@ def qkv_kernel(
 
 @triton.jit
 def norm_head(low_RP, high_RP, head_norms, head, HALF: tl.constexpr, HEADS: tl.constexpr):
-    """x[d] / sqrt(mean over d of x[d]^2 + eps) * weight[d] for a head of queries or keys, if the model has weights."""
+    """x[d] / sqrt(mean over d of x[d]^2 + eps) * weight[d] for a head of queries, keys or values, where the model has
+    weights.
+    """
     if head_norms is not None:
         weight = head_norms[0] if head < HEADS.num_heads else head_norms[1]
         is_normed = head < HEADS.num_heads + HEADS.num_kv_heads
+        if len(head_norms) == 3:
+            weight = weight if is_normed else head_norms[2]
+            is_normed = head >= 0
         sums_R = sum_of_pairs(low_RP * low_RP, HALF) + sum_of_pairs(high_RP * high_RP, HALF)
         scale_R1 = (1.0 / tl.sqrt(sums_R / (2 * HALF) + HEADS.norm_eps))[:, None]
         places_P = tl.arange(0, HALF)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from forerun.backends.gpu.language import no_tiles
-from forerun.backends.gpu.passes.kv_split import STRETCH_SIZE, begin_join, join, store_mix
+from forerun.backends.gpu.passes.kv_split import STRETCH_SIZE, add_sinks, begin_join, join, store_mix
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def _count_in(counters, places_M, num_programs_M, is_counted_M):
 
 @triton.jit
 def join_if_last(
-    workspace, mixed_ptr, row_M, head_M, stretch, splits_M, num_programs_M, is_counted_M,
+    workspace, mixed_ptr, sinks, row_M, head_M, stretch, splits_M, num_programs_M, is_counted_M,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Increment the counters of a stretch. Join the stretch for rows where this program is the last one; write the
@@ -113,7 +113,8 @@ def join_if_last(
         num_parts_M = tl.where(is_last_M, tl.minimum(num_splits_M - first_split, STRETCH_SIZE), 0)
         first_part_M = first_M + first_split * SHAPE.num_heads
         part = _join_parts(workspace, first_part_M, first_split_M - first_split, num_parts_M, SHAPE, NUM_AHEAD)
-        store_mix(mixed_ptr, places_M, part[1], part[2], num_parts_M, is_last_M & (num_stretches_M <= 1))
+        whole = add_sinks(part, sinks, head_M)
+        store_mix(mixed_ptr, places_M, whole[1], whole[2], num_parts_M, is_last_M & (num_stretches_M <= 1))
         is_one_of_many_M = is_last_M & (num_stretches_M > 1)
         if tl.max(is_one_of_many_M.to(tl.int32)) > 0:
             store_part(workspace, part, first_M + (MAX_SPLITS + stretch) * SHAPE.num_heads, is_one_of_many_M, SHAPE)
@@ -123,4 +124,5 @@ def join_if_last(
                 first_M += MAX_SPLITS * SHAPE.num_heads
                 num_parts_M = tl.where(is_last_M, end_stretch_M, 0)
                 part = _join_parts(workspace, first_M, first_stretch_M, num_parts_M, SHAPE, NUM_AHEAD)
-                store_mix(mixed_ptr, places_M, part[1], part[2], num_parts_M, is_last_M)
+                whole = add_sinks(part, sinks, head_M)
+                store_mix(mixed_ptr, places_M, whole[1], whole[2], num_parts_M, is_last_M)

@@ -82,6 +82,8 @@ def choose_tiles(
     num_warps = min(4, max(2 if compute == torch.float32 else 1, block_out // LEAST_OUT))
     if block_out >= WIDE_OUT and (weight_format != "int4" or compute == torch.float32):
         num_warps = 8  # Fewer warps lack the registers for two tiles of rows.
+    if block_out > 2 * WIDE_OUT:
+        num_warps = 16
     return Tiles(
         block_out=block_out, block_in=block_in, num_splits=num_splits, num_warps=num_warps,
         num_stages=3 if compute == torch.float32 or block_in == WIDE_IN else 4,
@@ -94,12 +96,14 @@ def choose_rows(
     """The rows of a program in a pass of `num_rows`: as many as registers and shared memory allow."""
     wanted, num_warps = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length(), tiles.num_warps
     if wanted > FEW_ROW_TILES and tiles.block_out >= WIDE_OUT:
-        num_warps = 8
+        num_warps = max(8, num_warps)
     most = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
     if tiles.block_out < NARROW_OUT:
         most = min(most, 2 * num_warps)  # With few warps a thread has much to do after the product.
     if tiles.block_out > WIDE_OUT:
         most = min(most, FEW_ROW_TILES)  # The steps after the product need registers for half of the sums.
+    if tiles.block_out > 2 * WIDE_OUT:
+        most = 1
     if group_size > 0:
         most = min(most, group_size // 8)  # The scales of many groups take registers.
     if compute == torch.float32:

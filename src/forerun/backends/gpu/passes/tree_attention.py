@@ -18,6 +18,7 @@ from forerun.backends.gpu.language import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
     STRETCH_SIZE,
+    attend_in_pieces,
     attend_split,
     find_slots,
     first_split_of,
@@ -95,7 +96,7 @@ def _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE: tl.con
 
 @triton.jit
 def _join_stretches(
-    workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own,
+    workspace, mixed_ptr, sinks, row_M, head_M, is_row_M, length_M, splits, is_own,
     SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Call `join_if_last` for every stretch that has one of this program's splits.
@@ -114,31 +115,26 @@ def _join_stretches(
     for stretch in range(first_stretch, last_split // STRETCH_SIZE + 1):
         num_programs_M = _programs_of(stretch, first_split_M, num_splits_M, num_common, SHAPE)
         join_if_last(
-            workspace, mixed_ptr, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M, is_counted_M,
-            SHAPE, MAX_SPLITS, NUM_AHEAD,
+            workspace, mixed_ptr, sinks, row_M, head_M, stretch, (first_split_M, num_splits_M), num_programs_M,
+            is_counted_M, SHAPE, MAX_SPLITS, NUM_AHEAD,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_tree(
-    q_ptr, cache, mixed_ptr, rows, workspace, num_rows, strides, scale, SHAPE: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    NUM_AHEAD: tl.constexpr, OVERLAPS: tl.constexpr, IS_SETTLED: tl.constexpr,
+    q_ptr, cache, mixed_ptr, rows, sinks, workspace, num_rows, strides, scale, SHAPE: tl.constexpr,
+    MAX_SPLITS: tl.constexpr, NUM_AHEAD: tl.constexpr, OVERLAPS: tl.constexpr, IS_SETTLED: tl.constexpr,
 ):  # fmt: skip
     """mixed[t, n] = sum over s of softmax over s of (q[t, n] keys[s, n / G] / sqrt D) times values[s, n / G].
 
     s runs over the slots of the logical positions that a row of lengths[t] positions sees (`is_seen`). q and mixed
     [T, H, D], cache (keys, values) [slots, K, D] each with the strides of a slot and of a head, rows (header, lengths
-    [T], tree_slots) of a `RowTable`, workspace an `AttentionWorkspace`, SHAPE an `AttentionShape`; `scale` is
-    log2 e / sqrt D.
-
-    Programs are (key head, unit). The first units are the rows, which take longest; the others are the pairs of a
-    prefix split and a block of rows.
+    [T], tree_slots) of a `RowTable`; `scale` is log2 e / sqrt D. With sinks [H] a head's softmax has one more score.
+    Programs are (key head, unit): first the rows, which take longest, then pairs of a prefix split and a block of rows.
     """
     if not IS_SETTLED:
         await_inputs(OVERLAPS)
-    keys, values = cache
-    slot_stride, head_stride = strides
-    header_ptr, lengths_ptr, tree_slots_ptr = rows
+    (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
     kv_head, unit = tl.program_id(0), tl.program_id(1)
     is_own = unit < num_rows
     row_M, head_M, is_row_M, common, num_blocks = _rows_of(unit, num_rows, kv_head, SHAPE)
@@ -155,18 +151,23 @@ def attend_tree(
         places_M = row_M * SHAPE.num_heads + head_M
         q_ptr_MD = q_ptr + places_M[:, None] * SHAPE.head_dim + tl.arange(0, SHAPE.head_dim)[None, :]
         for split in range(first_split, end_split):
-            positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-            slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
-            is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
-            q_MD, keys_DS, values_SD = _load_split(
-                q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
-            )
-            is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
-            part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
+            if SHAPE.piece == SPLIT_SIZE:
+                positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
+                slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
+                is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
+                q_MD, keys_DS, values_SD = _load_split(
+                    q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
+                )
+                is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+                part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
+            else:
+                queries, seen = (q_ptr + places_M * SHAPE.head_dim, is_row_M), (length_M, limit, limit)
+                table = (tree_slots_ptr, header, unit)
+                part = attend_in_pieces(queries, head_cache, table, split * SPLIT_SIZE, seen, scale, SHAPE)
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)
         if IS_SETTLED:
             await_inputs(OVERLAPS)  # A row that ends within the common splits has not waited yet.
         splits = (first_split, end_split, num_common)
         _join_stretches(
-            workspace, mixed_ptr, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
+            workspace, mixed_ptr, sinks, row_M, head_M, is_row_M, length_M, splits, is_own, SHAPE, MAX_SPLITS, NUM_AHEAD
         )
