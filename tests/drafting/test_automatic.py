@@ -121,7 +121,7 @@ def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() 
 def test_recycling_among_several_sees_what_the_target_names() -> None:
     recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
     drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": PromptLookupDrafter(PromptLookup())})
-    decode_rounds(target_of(1), drafter, PROMPT, SamplingParams(), seed=0, num_tokens=5)
+    decode_rounds(target_of(1), drafter, PROMPT, SamplingParams(), seed=0, num_tokens=NUM_TOKENS)
     assert recycling.table.num_known >= 5
 
 

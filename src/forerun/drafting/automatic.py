@@ -44,7 +44,7 @@ class AutomaticDrafter(Drafter):
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
         tapped = {drafter.taps for drafter in drafters.values() if drafter.taps}
         assert len(tapped) <= 1, f"drafters that need other layers' features: {tapped}"
-        self.taps = next(iter(tapped), ())
+        self.taps = self._taps = next(iter(tapped), ())
         self._num_rounds = 0
         self._choose_by(RoundCosts(Pace(steps=((self.verify_width, 1.0),))), known)  # until passes are measured
         self._current: Drafter | None = None
@@ -88,6 +88,7 @@ class AutomaticDrafter(Drafter):
         readers = {name: drafter for name, drafter in self.drafters.items() if self.chooser.may_read(name)}
         self._readers = list(readers.values())
         self._blind = {name for name, drafter in self.drafters.items() if drafter.taps and name not in readers}
+        self.taps = () if self._blind else self._taps
 
     def prefill(self) -> bool:
         return any(reader.prefill() for reader in self._readers)

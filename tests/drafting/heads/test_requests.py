@@ -120,5 +120,6 @@ def test_a_head_that_is_known_not_to_pay_reads_nothing_of_a_prompt(speed: float,
     assert (checked.num_roots > 0) == drafts
     assert bool(checked.drafter._runner.cached_ids) == drafts
     assert drafts or not len(checked.drafter._features)
+    assert bool(drafter.taps) == drafts, "the target need not copy what nobody reads"
     plain = decode_ids(tiny_runner(TARGET, WEIGHTS), NoneDrafter(), text, greedy, seed=3, num_tokens=16)
     assert [token for step in rounds for token in step.token_ids][:16] == plain

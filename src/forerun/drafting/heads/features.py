@@ -39,7 +39,7 @@ class TextFeatures:
 
     def read(self, place: int, features: Tensor) -> None:
         """Add features of committed tokens, from this place on."""
-        rows = features[:, self._columns].to(self._dtype, copy=True)
+        rows = features.to(self._dtype, copy=True)
         self._rows |= zip(range(place, place + len(rows)), rows, strict=True)
 
     def observe(self, place: int, features: Tensor) -> None:
@@ -56,7 +56,7 @@ class TextFeatures:
 
     def rows(self, places: Sequence[int]) -> Tensor:
         """[T, F, G] of these places."""
-        return torch.stack([self._rows[place] for place in places])
+        return torch.stack([self._rows[place] for place in places])[:, self._columns]
 
     def drop_before(self, place: int) -> None:
         """Drop the features before this place."""
