@@ -17,7 +17,7 @@ from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.economy.choice import LEARNING, NOTHING_SAVED, TOGETHER, Chooser, Speeds
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.economy.costs import FEWEST, RoundCosts
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 
@@ -46,7 +46,9 @@ class AutomaticDrafter(Drafter):
         assert len(tapped) <= 1, f"drafters that need other layers' features: {tapped}"
         self.taps = self._taps = next(iter(tapped), ())
         self._num_rounds = 0
-        self._choose_by(RoundCosts(Pace(steps=((self.verify_width, 1.0),))), known)  # until passes are measured
+        free = RoundCosts(Pace(steps=((self.verify_width, 1.0),)))  # until passes are measured
+        free.measure(1, 1.0, int(FEWEST))  # so that the rounds of warming up are drafted
+        self._choose_by(free, known)
         self._current: Drafter | None = None
         self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
         self._blind = set[str]()  # drafters that need features, of which they miss those of this prompt
@@ -85,6 +87,7 @@ class AutomaticDrafter(Drafter):
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
         self._begun: float | None = perf_counter()
+        self._num_prompt = len(prompt_ids)
         readers = {name: drafter for name, drafter in self.drafters.items() if self.chooser.may_read(name)}
         self._readers = list(readers.values())
         self._blind = {name for name, drafter in self.drafters.items() if drafter.taps and name not in readers}
@@ -95,7 +98,8 @@ class AutomaticDrafter(Drafter):
 
     def propose(self) -> TokenTree:
         if self._begun is not None:
-            self.chooser.read_prompt(perf_counter() - self._begun)
+            most_s = self._num_prompt * self.chooser.costs.plain_s  # more is a pause of who takes the answer
+            self.chooser.read_prompt(min(perf_counter() - self._begun, most_s))
             self._begun = None
         turn, costs = self.chooser.turn, self.chooser.costs
         if turn.watched is not None and not self._untold:

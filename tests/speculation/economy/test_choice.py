@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.chances import FEWEST, DraftRecord
+from forerun.speculation.economy.chances import FEWEST, DraftRecord, ProposalMeans
 from forerun.speculation.economy.choice import PLAIN_EVERY, TRIALS, Chooser, DraftTurn
 from forerun.speculation.economy.costs import RoundCosts, RunningMean
 from forerun.speculation.economy.rests import ALONE, PLAIN_RISE, REST_ROUNDS, RestRule
 from forerun.speculation.tree import TokenTree
+from tests.speculation.economy.market import FLAT, Market, Skill, always, totals
 
 PACE = Pace(steps=((1, 1.0), (2, 1.1), (4, 1.2), (8, 1.4)))
 NAMES = ("first", "second")
@@ -175,6 +176,40 @@ def test_the_time_of_reading_the_prompt_is_the_answers_too() -> None:
         chooser.read_prompt(prompt_s)
         drafted.append(sum(turn.drafter is not None for turn in play(chooser, 20, {"only": 1})))
     assert drafted[0] < drafted[1]
+
+
+def test_a_cold_first_proposal_is_charged_but_not_taken_for_the_usual_time() -> None:
+    means = ProposalMeans()
+    assert means.time(9.0, 1.0) == (9.0, 8.0)
+    assert means.time(1.5, 0.5) == (1.5, 1.0)
+    assert means.time(2.0, 0.0) == (2.0, 1.5)
+
+
+@pytest.mark.parametrize("extra_s", [0.0, 10e-3, 50e-3])
+def test_a_drafter_that_begins_slowly_is_not_given_up(extra_s: float) -> None:
+    """Its first proposal takes up to five plain rounds longer, more than a later one may take to be tried."""
+    market = Market(FLAT, {"draft_model": Skill(chance=always(0.8), proposal_s=2e-3)})
+    propose, slow = market.players["draft_model"].propose, [extra_s]
+    market.players["draft_model"].propose = lambda place, rng: (  # type: ignore[method-assign]
+        (found := propose(place, rng))[0], found[1] + (slow.pop() if slow else 0.0)
+    )  # fmt: skip
+    answers = [market.write(60) for _ in range(20)]
+    assert totals(answers[-10:]) < 0.6
+
+
+def test_a_prompt_is_not_read_for_answers_that_are_too_short_to_win_it_back() -> None:
+    chooser = chooser_of(("only",), known={"greedy": {"only": 1.5}}, reading_s=lambda _: 6.0)
+    assert chooser.turn.drafter == "only"
+    for _ in range(6):
+        chooser.follow([1, 2, 3])
+        chooser.begin(0.0)
+    assert chooser.turn.drafter is None
+
+
+def test_what_is_free_may_be_read_even_if_watching_spent_its_time() -> None:
+    chooser = chooser_of(("only",), known={"greedy": {"only": 0.5}}, saved_s={"only": -5.0})
+    assert chooser.turn.drafter is None
+    assert chooser.may_read("only")
 
 
 def test_a_long_first_proposal_soon_counts_as_one_of_several() -> None:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from math import exp
 from typing import Final, Literal, get_args
 
+from forerun.speculation.economy.costs import RunningMean
 from forerun.speculation.tree import TokenTree
 
 FORGETTING: Final = 0.97  # factor on the weight of older rounds, per round
 FEWEST: Final = 6  # rounds before a drafter is compared, since a single round can be luck
 FEWEST_WEIGHT: Final = (1.0 - FORGETTING**FEWEST) / (1.0 - FORGETTING) - 1e-9  # weight of FEWEST rounds
-SETTLED: Final = 24.0  # rounds after which a drafter's speed is no longer taken for bad luck
+MANY: Final = 24  # rounds after which a drafter's speed is no longer taken for bad luck
+MANY_WEIGHT: Final = (1.0 - FORGETTING**MANY) / (1.0 - FORGETTING) - 1e-9  # weight of MANY rounds
 LUCK: Final = 0.6  # standard deviation of one round's speed
 KNOWN_ROUNDS: Final = 16.0  # weight, in rounds, of a speed measured before the last start
 STALL: Final = 3.0  # cap on a proposal's time, in mean times: anything longer is due to other load
@@ -45,6 +47,30 @@ class Trust:
         self._accepted = FORGETTING * self._accepted + num_accepted
 
 
+class ProposalMeans:
+    """Running means of one drafter's proposals: seconds, rows, and the chance that a first token is right."""
+
+    def __init__(self) -> None:
+        self.seconds, self.rows, self.hits = (RunningMean() for _ in range(3))
+        self._is_first = True
+
+    def time(self, seconds: float, reading_s: float) -> tuple[float, float]:
+        """Record a proposal's time, of which `reading_s` were spent on new text.
+
+        The first one may take several times as long as all later ones, so it is no part of the mean.
+
+        Returns:
+            its seconds, capped against other load; and the usual ones without the reading of text.
+        """
+        mean = self.seconds
+        capped_s = min(seconds, STALL * mean.value + reading_s) if mean.value else seconds
+        newest_s, is_first, self._is_first = max(0.0, capped_s - reading_s), self._is_first, False
+        if is_first:
+            return capped_s, newest_s
+        mean.add(newest_s)
+        return capped_s, mean.value
+
+
 class DraftRecord:
     """Recent rounds of one drafter, drafted or only watched, in one class of temperatures.
 
@@ -73,11 +99,11 @@ class DraftRecord:
     @property
     def hoped_speed(self) -> float:
         """The speed and, while the rounds are few, what bad luck may have taken from it: a standard deviation."""
-        return self.speed + (LUCK / self._rounds**0.5 if self._rounds < SETTLED else 0.0)
+        return self.speed + (LUCK / self._rounds**0.5 if self._rounds < MANY_WEIGHT else 0.0)
 
     def may_reach(self, speed: float) -> bool:
         """Whether more trials may show that this drafter has this speed."""
-        return self._rounds < SETTLED and (not self.is_known or self.hoped_speed > speed)
+        return self._rounds < MANY_WEIGHT and (not self.is_known or self.hoped_speed > speed)
 
     def measure(self, num_tokens: float, times: float, num_rounds: int = 1) -> None:
         """Record some rounds together: their tokens, and their time in plain rounds."""

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
-from forerun.speculation.economy.chances import STALL, TEMPERATURE_CLASSES, DraftRecord, TemperatureClass, class_of
+from forerun.speculation.economy.chances import (
+    STALL,
+    TEMPERATURE_CLASSES,
+    DraftRecord,
+    ProposalMeans,
+    TemperatureClass,
+    class_of,
+)
 from forerun.speculation.economy.costs import RoundCosts, RunningMean
 from forerun.speculation.economy.time_share import TimeShare
 from forerun.speculation.tree import TokenTree
@@ -28,7 +35,6 @@ FREE: Final = 2e-3  # in plain rounds: shorter proposals count as free
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, to keep its measured time up to date
 LEARNING: Final = 8  # drafters learn from one plain round in this many: 80 us each are 2 % of a small model's round
 TOGETHER: Final = 8  # plain rounds are told to the drafters in one call, since a call per round would slow small models
-PROPOSAL_WEIGHT: Final = 0.1  # weight of the newest proposal in the mean time of proposals
 NOTHING_SAVED: Final[Mapping[str, float]] = {}
 Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
@@ -51,13 +57,11 @@ class DraftTurn:
 class Chooser:
     """Gives every round to the drafter with the most tokens per second, or to plain decoding.
 
-    A drafter can be measured without verifying its guesses: it is watched, which means that it makes a guess during
-    another's round, and the guess is compared with the text that follows. This costs the time of making the guess, for
-    which `WATCHED` of all time is allowed. A drafter that was never tried drafts at once, within the answer's limit.
+    A drafter can be measured without verifying its guesses: it is watched, so it guesses in another's round, and the
+    guess is compared with the text that follows, in `WATCHED` of all time. One that was never tried drafts at once.
 
-    A drafter that pays on average may still lose time in one answer, so the time that each answer may lose against
-    plain decoding is limited. The number of rows of a round is limited such that the time it costs, times the chance
-    that all drafted rows are rejected, stays within a share of what the answer may still lose.
+    A drafter that pays on average may lose in one answer, so what each answer may lose against plain decoding is
+    limited: the time of a round's rows, times the chance that all are rejected, stays within a share of what is left.
 
     Args:
         names: the drafters, the one most likely to win first.
@@ -78,9 +82,7 @@ class Chooser:
             for kind in TEMPERATURE_CLASSES
         }
         self._asked = list(names)  # order in which to watch them, the least recently watched first
-        self._proposal_s = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}
-        self._rows = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}
-        self._hits = {name: RunningMean(PROPOSAL_WEIGHT) for name in names}  # the chance that a first token is right
+        self._proposals = {name: ProposalMeans() for name in names}
         self._proposal = TokenTree(0)  # the last one
         self._shares = {name: TimeShare(FIRST_WATCHED, SAVED * costs.plain_s) for name in names}
         for name, share in self._shares.items():
@@ -91,11 +93,14 @@ class Chooser:
         self._drafted_last: str | None = None  # the drafter of the previous round
         self._room_s = inf  # the time that the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
+        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of an answer, the mean at most SHORT
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""
         self._trials[self._kind] -= self._passed_s > TRIAL * self.costs.plain_s
-        self._kind = class_of(temperature)
+        if self._num_tokens:
+            self._usual_tokens.add(min(SHORT, self._num_tokens))
+        self._kind, self._num_tokens = class_of(temperature), 0
         self._now = self._records[self._kind]
         for record in self._now.values():
             record.watch(None)
@@ -131,7 +136,7 @@ class Chooser:
             self._readings_s[name] = 0.0  # it will have read when it proposes
             return True
         share, reading_s = self._shares[name], 0.0 if self._is_trial else self._reading_s(name)
-        if reading_s > share.saved_s:
+        if reading_s > max(0.0, share.saved_s):
             return False
         share.spend(reading_s)
         return True
@@ -140,7 +145,7 @@ class Chooser:
         """Record the guess of this turn's watched drafter, and the seconds that it took."""
         name = self.turn.watched
         assert name is not None, "a guess of nobody"
-        spent_s, usual_s = self._proposed(name, proposal_s)
+        spent_s, usual_s = self._proposals[name].time(proposal_s, self._readings_s.get(name, 0.0))
         self._shares[name].spend(spent_s)
         self._lost_s += spent_s
         self._now[name].watch(guess, (usual_s + self.costs.step_s(len(guess))) / self.costs.plain_s)
@@ -151,7 +156,7 @@ class Chooser:
         if name is None or len(proposal) == 1:
             return 1
         self._proposal, hit = proposal, self._now[name].chance_of_first(proposal)
-        self._hits[name].add(hit)
+        self._proposals[name].hits.add(hit)
         return min(self._rows_within(name, 1.0 - hit), self.turn.most_rows)
 
     def measure(
@@ -176,8 +181,8 @@ class Chooser:
         if name is None:
             self._pass_by(num_rounds * seconds)
         else:
-            spent_s, usual_s = self._proposed(name, proposal_s)
-            self._rows[name].add(num_rows)
+            spent_s, usual_s = self._proposals[name].time(proposal_s, self._readings_s.get(name, 0.0))
+            self._proposals[name].rows.add(num_rows)
             self._lost_s += spent_s - usual_s
             if num_rows > 1:
                 self._now[name].prove(self._proposal, token_ids[0])
@@ -195,6 +200,7 @@ class Chooser:
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Compare the guesses of watched drafters with new text."""
+        self._num_tokens += len(token_ids)
         for record in self._now.values():
             record.follow(token_ids)
 
@@ -205,10 +211,10 @@ class Chooser:
             self.costs.measure(1, seconds / num_rounds, num_rounds)
             self._pass_by(seconds)
         else:
-            usual_s, extra_s = self._proposal_s[name].value, max(0.0, seconds - num_tokens * plain_s)
+            usual_s, extra_s = self._proposals[name].seconds.value, max(0.0, seconds - num_tokens * plain_s)
             if usual_s:
                 seconds = min(seconds, STALL * (usual_s + num_rounds * plain_s))
-            self._proposal_s[name].add(extra_s)
+            self._proposals[name].seconds.add(extra_s)
             if self.turn.drafter is None:
                 self._shares[name].spend(extra_s)
             self._take(name, num_tokens, seconds, num_rounds)
@@ -220,13 +226,6 @@ class Chooser:
         self._lost_s += seconds - num_tokens * plain_s
         self._pass_by(seconds)
 
-    def _proposed(self, name: str, seconds: float) -> tuple[float, float]:
-        """A proposal's seconds including the reading of text, capped against other load; and their mean without it."""
-        mean, reading_s = self._proposal_s[name], self._readings_s.get(name, 0.0)
-        capped_s = min(seconds, STALL * mean.value + reading_s) if mean.value else seconds
-        mean.add(max(0.0, capped_s - reading_s))
-        return capped_s, mean.value
-
     def _pass_by(self, seconds: float) -> None:
         self._passed_s += seconds
         dear = [name for name in self._names if not self._costs_nothing(name)]
@@ -234,7 +233,7 @@ class Chooser:
             self._shares[name].pass_by(seconds, (1.0 if self._is_trial else WATCHED / FIRST_WATCHED) / len(dear))
 
     def _costs_nothing(self, name: str) -> bool:
-        return 0.0 < self._proposal_s[name].value < FREE * self.costs.plain_s
+        return 0.0 < self._proposals[name].seconds.value < FREE * self.costs.plain_s
 
     def _next_turn(self) -> DraftTurn:
         answer_s = self._prompt_s + max(SHORT * self.costs.plain_s, self._passed_s)
@@ -243,7 +242,7 @@ class Chooser:
         self._room_s, drafter, most_rows = room_s, self._best(room_s), 1
         if drafter is not None:
             most_rows = self._rows_within(
-                drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._hits[drafter].value
+                drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._proposals[drafter].hits.value
             )
         if most_rows == 1 or self._is_plain_due(drafter) or (self._is_trial and not self.costs.knows_plain):
             drafter, most_rows = None, 1
@@ -251,8 +250,8 @@ class Chooser:
         return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
 
     def _rows_within(self, name: str, chance_of_loss: float) -> int:
-        risk = min(MOST_RISK, RISK / max(1e-3, chance_of_loss))
-        return self.costs.rows_within(risk * self._room_s, self._proposal_s[name].value, self._rows[name].value)
+        risk, means = min(MOST_RISK, RISK / max(1e-3, chance_of_loss)), self._proposals[name]
+        return self.costs.rows_within(risk * self._room_s, means.seconds.value, means.rows.value)
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
@@ -270,8 +269,9 @@ class Chooser:
         return None
 
     def _gain_s(self, speed: float) -> float:
-        """Seconds that a drafter of this speed is expected to save in a short answer; 0 if the speed is not known."""
-        return SHORT * self.costs.plain_s * (1.0 - 1.0 / speed) if speed < inf else 0.0
+        """Seconds that a drafter of this speed is expected to save in an answer; 0 if the speed is not known."""
+        plain_s = (self._usual_tokens.value or SHORT) * self.costs.plain_s
+        return plain_s * (1.0 - 1.0 / speed) if speed < inf else 0.0
 
     def _is_plain_due(self, drafter: str | None) -> bool:
         if drafter is None or self._num_since_plain < PLAIN_EVERY:
@@ -288,7 +288,7 @@ class Chooser:
             if name == drafter or self._now[name].is_watched:
                 continue
             saved_s = inf if self._costs_nothing(name) else self._shares[name].saved_s
-            if self._will_read(name) + self._proposal_s[name].value <= min(room_s, saved_s):
+            if self._will_read(name) + self._proposals[name].seconds.value <= min(room_s, saved_s):
                 self._asked.remove(name)
                 self._asked.append(name)
                 return name

@@ -113,7 +113,7 @@ class RoundCosts:
 class RunningMean:
     """The mean of all values at first, later of recent ones: the newest counts at least with weight `least`."""
 
-    def __init__(self, least: float) -> None:
+    def __init__(self, least: float = 0.1) -> None:
         self.value = 0.0
         self._least, self._num_values = least, 0
 
