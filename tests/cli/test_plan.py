@@ -142,3 +142,29 @@ def test_what_is_missing_or_wrong_is_said(run_command: RunPlan, arguments: tuple
     shown = run_command("plan", *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr
+
+
+def test_drafters_are_recorded_and_their_tokens_per_round_shown(
+    run_command: RunPlan, tmp_path: Path, target: str
+) -> None:
+    out = tmp_path / "trace.jsonl"
+    shown = run_command(
+        "trace", "--target", target, "--out", str(out), "--drafters", "recycling,layer_skip, prompt_lookup",
+        "--num-prompts", "1", "--max-new-tokens", "12", "--threads", "1",
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [
+        ["drafter", "rows"], ["layer_skip", "16"], ["prompt_lookup", "16"], ["recycling", "16"]
+    ]  # fmt: skip
+    assert all(float(row[2]) >= 1.0 for row in rows[1:])
+    refused = run_command("plan", "--paced", PACED, "--trace", str(out))
+    assert refused.exit_code == 2
+    assert "--drafters draft_model" in refused.stderr
+
+
+@pytest.mark.parametrize("drafters", ["", "draft_model,eagle"])
+def test_a_drafter_that_is_not_recorded_is_refused(run_command: RunPlan, tmp_path: Path, drafters: str) -> None:
+    shown = run_command("trace", "--out", str(tmp_path / "trace.jsonl"), "--drafters", drafters)
+    assert shown.exit_code == 2
+    assert "draft_model, layer_skip, prompt_lookup, recycling" in shown.stderr

@@ -24,6 +24,26 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert read_traces(tmp_path / "new" / "trace.jsonl") == traces
 
 
+def test_what_other_drafters_guessed_is_kept_with_it(tmp_path: Path) -> None:
+    counts = {"prompt_lookup": (1, 0), "recycling": (0, 1)}
+    of_skips = {"skip_children": ((6, 5), ()), "skip_log_probs": ((-0.5, -1.0), ())}
+    trace = replace(TRACE, children=((), ()), log_probs=((), ()), accepted=counts, **of_skips)  # type: ignore[arg-type]
+    write_traces(tmp_path / "trace.jsonl", [trace])
+    assert read_traces(tmp_path / "trace.jsonl") == [trace]
+    assert trace.by_layer_skip().children == ((6, 5), ())
+    assert trace.by_layer_skip().log_probs == ((-0.5, -1.0), ())
+
+
+def test_a_file_of_a_draft_model_alone_is_as_it_always_was(tmp_path: Path) -> None:
+    line = (
+        '{"prompt_ids": [1, 2], "token_ids": [5, 6], "children": [[5, 7], [8, 6]], '
+        '"log_probs": [[-0.25, -1.5], [-0.5, -0.75]], "temperature": 0.7, "seed": 3}'
+    )
+    (tmp_path / "trace.jsonl").write_text(line)
+    assert read_traces(tmp_path / "trace.jsonl") == [TRACE]
+    assert TRACE.to_json() == line
+
+
 def test_an_impossible_child_survives_the_file(tmp_path: Path) -> None:
     trace = replace(TRACE, log_probs=((-0.25, float("-inf")), (-0.5, -0.75)))
     write_traces(tmp_path / "trace.jsonl", [trace])
@@ -41,6 +61,10 @@ def test_an_impossible_child_survives_the_file(tmp_path: Path) -> None:
         {"log_probs": ((-1.5, -0.25), (-0.5, -0.75))},
         {"log_probs": ((0.5, -1.5), (-0.5, -0.75))},
         {"log_probs": ((float("nan"), -1.5), (-0.5, -0.75))},
+        {"skip_children": ((5, 7),)},
+        {"skip_children": ((5, 5), (8, 6)), "skip_log_probs": ((-0.25, -1.5), (-0.5, -0.75))},
+        {"accepted": {"recycling": (1,)}},
+        {"accepted": {"recycling": (1, 2)}},
     ],
 )
 def test_a_trace_that_fits_no_answer_is_refused(changes: dict[str, object]) -> None:
@@ -57,6 +81,7 @@ def test_a_trace_that_fits_no_answer_is_refused(changes: dict[str, object]) -> N
         (TRACE.to_json().replace("5", '"five"', 1), "five"),
         (TRACE.to_json().replace("0.7,", "-1,"), "temperature"),
         (TRACE.to_json().replace('"seed"', '"sead"'), "unknown keys sead"),
+        (TRACE.to_json().replace('"seed": 3', '"accepted": {"recycling": [0, -1]}'), "-1"),
     ],
 )
 def test_a_line_that_is_no_trace_is_named_with_its_file(tmp_path: Path, line: str, said: str) -> None:

@@ -1,18 +1,20 @@
-"""forerun bench trace: record how often a draft is right, for forerun plan."""
+"""forerun bench trace: record how often drafters are right, for forerun plan."""
 
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
+from forerun.cli.bench_run import names
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_model, say
 from forerun.cli.options import MachineOptions, engine_settings
+from forerun.cli.plan_bound import print_table
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import require
 from forerun.core.output_file import require_writable
-from forerun.engine.trace import write_traces
+from forerun.engine.trace import DRAFT_MODEL, RECORDED, read_traces, write_traces
 
 
 @with_options(MachineOptions)
@@ -26,26 +28,54 @@ def trace(
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Maximum tokens per answer.")] = 128,
     temperature: Annotated[float, option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, option("--seed", help="Seed for sampling.")] = 1,
+    drafters: Annotated[
+        str, option("--drafters", help=f"Drafters to record, separated by commas, of {', '.join(RECORDED)}.")
+    ] = DRAFT_MODEL,
 ) -> None:
-    """Let the target answer questions and record what the draft would have guessed at every token."""
+    """Let the target answer questions and record what drafters would have guessed at every token."""
     require_writable(out)
+    wanted = read_names(drafters)
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(target=target, **engine_settings(machine))
     find_model(target)
-    from forerun.engine.known_draft import draft_for
+    model = None
+    if DRAFT_MODEL in wanted:
+        from forerun.engine.known_draft import draft_for
 
-    model = draft_for(target, draft)
-    find_model(model)
+        model = draft_for(target, draft)
+        find_model(model)
     from forerun.bench.data.datasets import BUILTIN, load_dataset
     from forerun.bench.data.prompts import Reader
     from forerun.bench.run.draft_traces import Recorder  # imports torch
 
     questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
     num_answers = min(num_prompts, len(questions))
-    with closing(Recorder(config, model)) as recorder, progress("answering") as show:
+    others = [name for name in wanted if name != DRAFT_MODEL]
+    with closing(Recorder(config, model, others)) as recorder, progress("answering") as show:
         reader = Reader(tokenizer=recorder.engine.tokenizer, max_length=recorder.engine.max_length)
         chosen = reader.choose(questions, num_prompts, max_new_tokens).measured
         prompts = [reader.prompt_after(question, ()) for question in chosen]
         num_written = write_traces(out, recorder.record(prompts, params, lambda done: show(done, num_answers)))
+    if num_written:
+        show_tokens_per_round(out)
     say(f"wrote {num_written} answers to {out}; use them with: forerun plan --trace {out}")
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """The drafters to record."""
+    wanted = tuple(dict.fromkeys(names(text)))
+    unknown = [name for name in wanted if name not in RECORDED]
+    require(bool(wanted) and not unknown, f"--drafters {text!r} must be names among {', '.join(RECORDED)}")
+    return wanted
+
+
+def show_tokens_per_round(path: Path) -> None:
+    """Print how many tokens a round of each recorded drafter gives."""
+    from forerun.planner.drafters import tokens_per_round
+
+    found = tokens_per_round(read_traces(path))
+    print_table(
+        ["drafter", "rows", "tokens/round"],
+        [(name, str(num_rows), f"{mean:.2f}") for name, (num_rows, mean) in found.items()],
+    )

@@ -188,6 +188,8 @@ def _traces(path: Path | None, accept_length: float | None, temperature: float |
         assert accept_length is not None, "one of two was given"
         return traces_for(accept_length)
     traces = read_traces(path)
+    if not any(any(item.children) for item in traces):
+        raise ConfigError(f"{path} holds no guesses of a draft model: record some with --drafters draft_model")
     if temperature is None:
         return traces
     chosen = [item for item in traces if item.temperature == temperature]

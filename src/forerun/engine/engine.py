@@ -1,12 +1,12 @@
 """Text in, text out."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Final
 
-from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
-from forerun.core.errors import ContextOverflowError, require
+from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.errors import require
 from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
@@ -28,9 +28,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
 from forerun.text.grammar import GrammarCompiler
-from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params
-
-DEFAULT_NEW_TOKENS: Final = 256
+from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params, room_for
 
 
 class Engine:
@@ -138,9 +136,9 @@ class Engine:
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
-        decoders = self._decoders_of(drafter)
+        decoders, cores = self._decoders_of(drafter), self._cores_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
-        max_new_tokens, cores = self._room_for(len(prompt_ids), params), self._cores_of(drafter)
+        max_new_tokens = room_for(params, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted = self._predicted(prediction, drafter)
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
@@ -164,20 +162,28 @@ class Engine:
             self._end_running()
             forget_text(self._target, self._drafter)
 
-    def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
-        """The margin of the token chosen after these ids over the second best, in the units of `near_tie`.
+    @contextmanager
+    def verifier_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> Iterator[Verifier]:
+        """The target after these ids, for tools that play rounds themselves; its cache is empty afterwards.
 
-        At the first difference of two texts, it shows whether rounding can be the cause. Penalties treat all ids as
-        prompt. The target's cache is empty afterwards.
+        Penalties treat all ids as prompt.
         """
         with self._exclusive, inference():
             self._end_running()
             self._target.forget()
             self.cores.run(lambda: self._target.sync(prompt_ids[:-1]))
-            verifier = Verifier(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
-            margin = self.cores.run(lambda: verifier.choose(TokenTree(prompt_ids[-1])).margins[0])
-            self._target.forget()
-        return margin
+            try:
+                yield Verifier(self._target, params, prompt_ids, self._noise(params, params.seed or 0))
+            finally:
+                self._target.forget()
+
+    def margin_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> float:
+        """The margin of the token chosen after these ids over the second best, in the units of `near_tie`.
+
+        At the first difference of two texts, it shows whether rounding can be the cause. See `verifier_after`.
+        """
+        with self.verifier_after(prompt_ids, params) as verifier:
+            return self.cores.run(lambda: verifier.choose(TokenTree(prompt_ids[-1])).margins[0])
 
     def near_tie(self, params: SamplingParams) -> float:
         """The margin below which rounding may decide; 0 in the exact mode."""
@@ -270,24 +276,6 @@ class Engine:
             if num_tokens := self._running.num_tokens:
                 self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None
-
-    def _room_for(self, num_prompt: int, params: SamplingParams) -> int:
-        """The limit on new tokens."""
-        room = self.max_length - num_prompt
-        asked_for = params.max_new_tokens
-        wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
-        if room < 1 or wanted > room:
-            asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"
-            advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
-            longest = self.spec.max_positions
-            if self.max_length < longest:
-                advice += f", or raise max_length (the model itself has {longest} positions)"
-            else:
-                advice += "; the model has no more positions than that"
-            raise ContextOverflowError(
-                f"a prompt of {num_prompt} tokens{asked} exceeds the context of {self.max_length}: {advice}"
-            )
-        return wanted
 
 
 def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:

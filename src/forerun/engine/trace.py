@@ -1,17 +1,30 @@
-"""A draft's guesses at every position of an answer, as the planner's data on a pair of models."""
+"""What drafters guess at every position of an answer, as the planner's data on a pair of models."""
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.core.drafter_config import PromptLookup, TokenRecycling
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
 
-FIELDS: Final = ("prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed")
+FIELDS: Final = (
+    "prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed", "skip_children", "skip_log_probs",
+    "accepted",
+)  # fmt: skip
+# Drafters without a model, of which rounds are recorded, with all rows of their proposals.
+WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
+    "prompt_lookup": PromptLookup(adaptive=False),
+    "recycling": TokenRecycling(adaptive=False),
+}
+DRAFT_MODEL, LAYER_SKIP = "draft_model", "layer_skip"
+RECORDED: Final = (DRAFT_MODEL, LAYER_SKIP, *WITHOUT_MODEL)
 DIGITS: Final = 5  # decimals of a log-probability in a file
+Ids = tuple[tuple[int, ...], ...]
+LogProbs = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,44 +35,79 @@ class AnswerTrace:
         prompt_ids: at least one token.
         token_ids: the answer.
         children: for each answer token the ids the draft would have tried, in the drafter's order: likeliest first, at
-            a temperature above 0 with the target's own noise.
+            a temperature above 0 with the target's own noise; none if no draft model was recorded.
         log_probs: their log-probabilities, none above 0, in descending order.
         temperature: the answer's temperature.
         seed: seed of the answer's noise; None when greedy.
+        skip_children, skip_log_probs: the same of the target with layers skipped; () if that was not recorded.
+        accepted: by the name of a drafter without a model, for each answer token how many tokens from there on a round
+            that began there would have accepted.
     """
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    children: tuple[tuple[int, ...], ...]
-    log_probs: tuple[tuple[float, ...], ...]
+    children: Ids
+    log_probs: LogProbs
     temperature: float = 0.0
     seed: int | None = None
+    skip_children: Ids = ()
+    skip_log_probs: LogProbs = ()
+    accepted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        num_tokens = len(self.token_ids)
         if not self.prompt_ids or not self.token_ids:
             raise ConfigError("a trace has no prompt or no answer: both need at least one token")
-        if not len(self.token_ids) == len(self.children) == len(self.log_probs):
-            raise ConfigError(
-                f"a trace of {len(self.token_ids)} tokens has {len(self.children)} lists of children and "
-                f"{len(self.log_probs)} of log-probabilities: there must be one of each for every token"
-            )
-        for place, (ids, values) in enumerate(zip(self.children, self.log_probs, strict=True)):
-            if len(ids) != len(values) or len(set(ids)) < len(ids) or not falls(values):
+        require_guesses(num_tokens, self.children, self.log_probs)
+        if self.skip_children or self.skip_log_probs:
+            require_guesses(num_tokens, self.skip_children, self.skip_log_probs)
+        for name, counts in self.accepted.items():
+            if len(counts) != num_tokens or any(count > num_tokens - place for place, count in enumerate(counts)):
                 raise ConfigError(
-                    f"the children at place {place} are {ids} with log-probabilities {values}: distinct ids are "
-                    "needed, and as many log-probabilities, at most 0 and in descending order"
+                    f"{name} accepts {counts} tokens at the {num_tokens} places of an answer: there must be one number "
+                    "for every token, of no more tokens than follow"
                 )
 
+    def by_layer_skip(self) -> "AnswerTrace":
+        """The trace as if the target with layers skipped were the draft."""
+        return replace(self, children=self.skip_children, log_probs=self.skip_log_probs)
+
     def to_json(self) -> str:
-        """The trace as one line of JSON."""
+        """The trace as one line of JSON; what was not recorded has no key."""
+        others = {
+            "skip_children": self.skip_children,
+            "skip_log_probs": rounded(self.skip_log_probs),
+            "accepted": self.accepted,
+        }
         return json.dumps({
             "prompt_ids": self.prompt_ids,
             "token_ids": self.token_ids,
             "children": self.children,
-            "log_probs": [[round(max(value, -1e9), DIGITS) for value in values] for values in self.log_probs],
+            "log_probs": rounded(self.log_probs),
             "temperature": self.temperature,
             "seed": self.seed,
+            **{key: values for key, values in others.items() if values},
         })  # fmt: skip
+
+
+def rounded(log_probs: LogProbs) -> list[list[float]]:
+    """Log-probabilities as a file holds them."""
+    return [[round(max(value, -1e9), DIGITS) for value in values] for values in log_probs]
+
+
+def require_guesses(num_tokens: int, children: Ids, log_probs: LogProbs) -> None:
+    """Raise ConfigError if these are not the guesses at every token of an answer."""
+    if not num_tokens == len(children) == len(log_probs):
+        raise ConfigError(
+            f"a trace of {num_tokens} tokens has {len(children)} lists of children and {len(log_probs)} of "
+            "log-probabilities: there must be one of each for every token"
+        )
+    for place, (ids, values) in enumerate(zip(children, log_probs, strict=True)):
+        if len(ids) != len(values) or len(set(ids)) < len(ids) or not falls(values):
+            raise ConfigError(
+                f"the children at place {place} are {ids} with log-probabilities {values}: distinct ids are needed, "
+                "and as many log-probabilities, at most 0 and in descending order"
+            )
 
 
 def falls(values: tuple[float, ...]) -> bool:
@@ -127,21 +175,34 @@ def parse_trace(values: dict[str, Any]) -> AnswerTrace:
     return AnswerTrace(
         prompt_ids=whole_numbers(values["prompt_ids"]),
         token_ids=whole_numbers(values["token_ids"]),
-        children=tuple(whole_numbers(ids) for ids in values["children"]),
-        log_probs=tuple(tuple(float(value) for value in row) for row in values["log_probs"]),
+        children=ids_of(values["children"]),
+        log_probs=log_probs_of(values["log_probs"]),
         temperature=temperature,
         seed=None if values.get("seed") is None else int(values["seed"]),
+        skip_children=ids_of(values.get("skip_children", ())),
+        skip_log_probs=log_probs_of(values.get("skip_log_probs", ())),
+        accepted={name: whole_numbers(counts) for name, counts in values.get("accepted", {}).items()},
     )
 
 
+def ids_of(rows: Iterable[Any]) -> Ids:
+    """The children at every token, from JSON."""
+    return tuple(map(whole_numbers, rows))
+
+
+def log_probs_of(rows: Iterable[Any]) -> LogProbs:
+    """Their log-probabilities, from JSON."""
+    return tuple(tuple(float(value) for value in row) for row in rows)
+
+
 def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Token ids from JSON.
+    """Token ids or counts from JSON.
 
     Raises:
-        ValueError: an element is not a token id.
+        ValueError: an element is neither.
     """
     ids = tuple(values)
     wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool) or item < 0), None)
     if wrong is not None:
-        raise ValueError(f"{wrong!r} is not a token id")
+        raise ValueError(f"{wrong!r} is not a whole number of at least 0")
     return ids

@@ -1,4 +1,4 @@
-"""Record a draft's guesses at every token of the target's answers, as traces for the planner."""
+"""Record what drafters guess at every token of the target's answers, as traces for the planner."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,13 +6,18 @@ from typing import Final
 
 import torch
 
+from forerun.bench.run.begun_rounds import begin_everywhere
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import NoDrafter
+from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter
 from forerun.core.pace import read_device
+from forerun.core.steps import PLAIN
+from forerun.drafting.build import build_drafter
+from forerun.drafting.policies import BEST, Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint, Progress
-from forerun.engine.trace import AnswerTrace
+from forerun.engine.trace import LAYER_SKIP, WITHOUT_MODEL, AnswerTrace, Ids, LogProbs
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
@@ -22,19 +27,44 @@ from forerun.text.vocabulary import require_match
 
 NUM_CHILDREN: Final = 8  # recorded for every token, as many as a drafter is likely to use
 ROWS_PER_PASS: Final = 64  # enough to be fast, few enough for the logits of a large vocabulary
+# Trees of one level with all children: the guesses at a token, with the set that `forerun prepare` found, if any.
+SKIPPING: Final = LayerSkip(depth=1, adaptive=False, search="off")
+EVERY_CHILD: Final = Policies(tree=TreePolicy(num_children=NUM_CHILDREN, min_mass=0.0, looks_up=False))
 
 
 class Recorder:
-    """A target that writes answers, and a draft whose guesses are recorded."""
+    """A target that writes answers, and drafters whose guesses are recorded."""
 
-    def __init__(self, config: EngineConfig, draft: str, on_progress: Progress | None = None) -> None:
-        """Load both models; the configuration's drafter and pace are not used.
+    def __init__(
+        self, config: EngineConfig, draft: str | None, others: Sequence[str] = (), on_progress: Progress | None = None
+    ) -> None:
+        """Load the models; the configuration's drafter and pace are not used.
+
+        Args:
+            draft: the draft model; None: none is recorded.
+            others: further drafters to record, layer_skip, and those without a model.
 
         Raises:
             CheckpointError, VocabularyError: a model cannot be read, or the draft has other tokens than the target.
+            ConfigError: layers of the target cannot be skipped.
         """
-        config = replace(config, drafter=NoDrafter(), device=read_device(config.device).torch_device)
-        self.engine = Engine(config, on_progress)
+        device = read_device(config.device).torch_device
+        own: DrafterConfig = NoDrafter()
+        if others:  # for any of them the target's cache gets room for proposals
+            own = SKIPPING if LAYER_SKIP in others else WITHOUT_MODEL[others[0]]
+        config = replace(config, drafter=own, device=device, measures_speedup=False)
+        self.engine = Engine(config, on_progress, policies=EVERY_CHILD)
+        self._drafters = {
+            name: build_drafter(WITHOUT_MODEL[name], BEST, target=self.engine.spec)
+            if name in WITHOUT_MODEL
+            else self.engine.drafter
+            for name in others
+        }
+        self._runner: Runner | None = None
+        if draft is not None:
+            self._load(draft, config, on_progress)
+
+    def _load(self, draft: str, config: EngineConfig, on_progress: Progress | None) -> None:
         checkpoint = Checkpoint.open_draft(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
         require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
@@ -46,9 +76,10 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Release both models."""
+        """Release the models."""
         self.engine.close()
-        self._runner.forget()
+        if self._runner is not None:
+            self._runner.forget()
 
     def record(
         self, prompts: Sequence[Prompt], params: SamplingParams, on_answer: Callable[[int], None] | None = None
@@ -56,18 +87,21 @@ class Recorder:
         """Yield a trace for every prompt; `on_answer` is called with the number done."""
         for number, prompt in enumerate(prompts, start=1):
             prompt_ids = self.engine.encode(prompt)
-            answer = self.engine.generate(prompt_ids, params)
+            answer = self.engine.generate(prompt_ids, params, drafter=PLAIN)
             if answer.token_ids:
-                yield self._trace(prompt_ids, answer.token_ids, replace(params, seed=answer.seed))
+                trace = self._trace(prompt_ids, answer.token_ids, replace(params, seed=answer.seed))
+                yield self._with_others(trace, params) if self._drafters else trace
             if on_answer is not None:
                 on_answer(number)
 
     def _trace(self, prompt_ids: Sequence[int], token_ids: tuple[int, ...], params: SamplingParams) -> AnswerTrace:
-        noise = None
-        if not params.is_greedy and params.seed is not None:
-            noise = KeyedNoise(params.seed, self.engine.spec.vocab_size, device=self._runner.device)
-        teacher = Teacher(runner=self._runner, params=params, noise=noise, vocabulary=self._vocabulary)
-        children, log_probs = teacher.guesses(prompt_ids, token_ids)
+        nothing: tuple[tuple[()], ...] = ((),) * len(token_ids)
+        children: Ids = nothing
+        log_probs: LogProbs = nothing
+        if self._runner is not None:
+            noise = self._noise(params, self._runner.device)
+            teacher = Teacher(runner=self._runner, params=params, noise=noise, vocabulary=self._vocabulary)
+            children, log_probs = teacher.guesses(prompt_ids, token_ids)
         return AnswerTrace(
             prompt_ids=tuple(prompt_ids),
             token_ids=token_ids,
@@ -77,9 +111,31 @@ class Recorder:
             seed=None if params.is_greedy else params.seed,
         )
 
+    def _with_others(self, trace: AnswerTrace, params: SamplingParams) -> AnswerTrace:
+        """The trace, with what the other drafters would have guessed."""
+        engine, params = self.engine, replace(params, seed=trace.seed)
+        noise = self._noise(params, engine.config.device)
+        with engine.verifier_after(trace.prompt_ids, params) as target:
+            trees = engine.cores.run(
+                lambda: begin_everywhere(
+                    target, self._drafters, trace.prompt_ids, trace.token_ids, params, noise
+                )
+            )  # fmt: skip
+        skipping = trees.pop(LAYER_SKIP, ())  # of one level
+        return replace(
+            trace,
+            skip_children=tuple(tuple(tree.token_ids[1:]) for tree in skipping),
+            skip_log_probs=tuple(tuple(tree.log_probs[1:]) for tree in skipping),
+            accepted={
+                name: tuple(len(tree.descend(trace.token_ids[place:])) for place, tree in enumerate(proposals))
+                for name, proposals in trees.items()
+            },
+        )
 
-Ids = tuple[tuple[int, ...], ...]
-LogProbs = tuple[tuple[float, ...], ...]
+    def _noise(self, params: SamplingParams, device: str) -> KeyedNoise | None:
+        if params.is_greedy or params.seed is None:
+            return None
+        return KeyedNoise(params.seed, self.engine.spec.vocab_size, device=device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""Rounds of drafters that begin at every token of a known answer, by the drafters' own code."""
+
+from collections.abc import Mapping, Sequence
+
+from forerun.core.config import SamplingParams
+from forerun.decoding.verifier import Verifier
+from forerun.drafting.drafter import Drafter
+from forerun.drafting.none import NoneDrafter
+from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import TopK
+from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance, walk
+
+
+class BegunRounds:
+    """A drafter's proposals at every token of an answer.
+
+    Rounds in sequence are among them: each begins where the one before it ends. From the target a drafter learns as it
+    would in these: the target reads their proposals only, and what it said of one is told when that round ends. So no
+    proposal uses what would not be known there.
+
+    Attributes:
+        trees: the proposals so far.
+    """
+
+    def __init__(
+        self, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None
+    ) -> None:
+        self.trees: list[TokenTree] = []
+        self._drafter, self._verdict = drafter, HeldVerdict(drafter)
+        self._path, self._num_left = tuple[int, ...](), 0  # accepted nodes of the round in sequence, tokens to its end
+        drafter.begin(prompt_ids, params, noise)
+        while drafter.prefill():
+            pass
+
+    def begin_round(self, rest: Sequence[int]) -> bool:
+        """Propose before these tokens of the answer. True if the drafter learns from what the target says of it."""
+        tree = self._drafter.propose()
+        self.trees.append(tree)
+        if self._num_left:
+            return False
+        self._path = tuple(tree.descend(rest))
+        self._num_left = len(self._path) + 1
+        return self._drafter.num_successors > 0
+
+    def verify(self, target: Verifier) -> None:
+        """Run the target over the last proposal. It may accept more than is left of the answer."""
+        choices = target.choose(self.trees[-1], self._verdict)
+        self._path = walk(self.trees[-1], choices.token_ids).path
+
+    def commit(self, token_id: int, *, is_last: bool) -> None:
+        """Go on behind the answer's next token; the last one ends the round."""
+        self._num_left -= 1
+        is_end = is_last or not self._num_left
+        if is_end:
+            self._verdict.tell()
+        self._drafter.note(Acceptance(path=self._path if is_end else (), bonus_token=token_id, tokens=(token_id,)))
+
+
+class HeldVerdict(NoneDrafter):
+    """Takes what the target says of a proposal, and tells the drafter later."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.num_successors, self._drafter = drafter.num_successors, drafter
+        self._held: tuple[TokenTree, TopK] | None = None
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+        self._held = tree, successors
+
+    def tell(self) -> None:
+        """Tell the drafter, once."""
+        if self._held is not None:
+            self._drafter.observe_successors(*self._held)
+            self._held = None
+
+
+def begin_everywhere(
+    target: Verifier, drafters: Mapping[str, Drafter], prompt_ids: Sequence[int], token_ids: Sequence[int],
+    params: SamplingParams, noise: KeyedNoise | None,
+) -> dict[str, list[TokenTree]]:  # fmt: skip
+    """The tree that each drafter proposes at each token of an answer.
+
+    Args:
+        target: after the prompt.
+        drafters: by name; at most one learns from the target's successors.
+        token_ids: the answer.
+        noise: the target's, None when greedy.
+    """
+    every = [BegunRounds(drafter, prompt_ids, params, noise) for drafter in drafters.values()]
+    for place, token_id in enumerate(token_ids):
+        root = TokenTree(target.root)
+        learning = [begun for begun in every if begun.begin_round(token_ids[place:])]
+        for begun in learning:  # only now, as draft passes may drop the rows of others
+            begun.verify(target)
+        if not learning:
+            target.choose(root)
+        target.commit(root, Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
+        for begun in every:
+            begun.commit(token_id, is_last=place + 1 == len(token_ids))
+    return {name: begun.trees for name, begun in zip(drafters, every, strict=True)}
