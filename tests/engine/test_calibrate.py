@@ -62,6 +62,7 @@ def rounds_with(target: str, draft: str, monkeypatch: pytest.MonkeyPatch) -> Cal
         monkeypatch.setattr(learnt, "measure_pace", lambda *_, **__: of_target)
         monkeypatch.setattr(draft_model, "measure_pace", lambda *_, **__: of_draft)
         monkeypatch.setattr(RoundCosts, "measure", lambda self, num_rows, seconds, num_rounds=1: None)
+        monkeypatch.setattr(RoundCosts, "knows_plain", True)
         config = EngineConfig(target=target, drafter=DraftModel(model=draft), dtype="float32", num_threads=1)
         with Engine(config, policies=NO_LOOKUP) as engine:
             return [step.stats for step in engine.stream(PROMPT, PARAMS)]
