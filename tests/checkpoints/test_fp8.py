@@ -5,13 +5,12 @@ from typing import Any, Final
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.errors import CheckpointError
-from tests.checkpoints.folders import LLAMA, random_tensors, write_json, write_single
+from tests.checkpoints.folders import random_tensors, write_single
 from tests.checkpoints.test_parts import require_same_parts
 
 BLOCK: Final = (5, 3)  # divides no size of the model
@@ -75,30 +74,6 @@ def test_a_value_is_the_float_times_its_scale_rounded_once(
     assert torch.equal(weights.vector("final_norm"), plain["model.norm.weight"].to(dtype))
     assert source.stored_dtype() == "bfloat16" or block is not None  # so small a model has more bytes of scales
     assert source.stored_formats()["F8_E4M3"] == sum(t.numel() for t in tensors.values() if t.itemsize == 1)
-
-
-@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
-def test_ministral_3_as_it_is_published(prefix: str, tmp_path: Path) -> None:
-    """A wrapper with a vision tower, tied, one scale a weight and one of activations, and its scales by the wrapper's
-    names."""
-    tensors, plain = scaled(None, "weight_scale_inv", ())
-    tensors[f"{Q_NAME}.activation_scale"] = torch.tensor(3.0, dtype=torch.bfloat16)
-    del tensors["lm_head.weight"]
-    stored = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
-    stored["vision_tower.patch.weight"] = torch.zeros(2, 2, dtype=torch.bfloat16)
-    text = {**LLAMA, **SIZES, "model_type": "ministral3", "tie_word_embeddings": True}
-    text["head_dim"] = SIZES["hidden_size"] // text["num_attention_heads"]
-    write_json(tmp_path / "config.json", {
-        "model_type": "mistral3", "vision_config": {}, "text_config": text,
-        "quantization_config": {**config_of(None), "modules_to_not_convert": ["vision_tower", "lm_head"]},
-    })  # fmt: skip
-    save_file(stored, tmp_path / "model.safetensors")
-    save_file({"tok_embeddings.weight": torch.zeros(2, 2)}, tmp_path / "consolidated.safetensors")
-    weights = HuggingFaceFolder(name="x", folder=tmp_path).weights(dtype=torch.float32)
-    for name, place in (("layers.0.attention_out", "self_attn.o_proj"), ("layers.0.mlp_out", "mlp.down_proj")):
-        weight, _ = weights.linear(name)
-        assert torch.equal(weight.values_OI, plain[f"model.layers.0.{place}.weight"])  # type: ignore[union-attr]
-    assert torch.equal(weights.table().values_OI, plain["model.embed_tokens.weight"])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("block", [BLOCK, None])
