@@ -96,7 +96,8 @@ def test_the_bits_of_a_row_are_its_own(device: str) -> None:
     assert find_bit_fault(runner) is None
 
 
-@pytest.mark.parametrize("params", [decoders.SAMPLED, pytest.param(decoders.GREEDY, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [decoders.SAMPLED, decoders.GREEDY])
 @torch.inference_mode()
 def test_rounds_on_the_device_write_the_text_of_torch(params: SamplingParams, device: str) -> None:
     spec = spec_of("gpt_oss", num_layers=2, vocab_size=40, sliding_layers=(0,), window=5)

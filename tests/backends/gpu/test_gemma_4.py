@@ -10,7 +10,7 @@ from forerun.core.config import SamplingParams
 from forerun.drafting.none import NoneDrafter
 from forerun.model.self_test import find_bit_fault
 from tests.backends.cpu.test_gemma_4 import LIKE, model_like
-from tests.marks import in_turn, rest_slow
+from tests.marks import in_turn
 from tests.tiny import decode_ids, tiny_runner
 
 pytest.importorskip("triton")
@@ -54,17 +54,16 @@ def test_left_out_sublayers_and_row_skips_are_those_of_torch(size: str, device: 
         assert (tried.logits - reference.logits).abs().max() < 1e-4 * reference.logits.abs().max()
 
 
-@pytest.mark.parametrize("size", rest_slow(["E2B", "31B"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["E2B", "31B"])
 def test_the_bits_of_a_row_are_its_own(size: str, device: str) -> None:
     spec, weights = model_like(size, torch.bfloat16)
     runner = tiny_runner(spec, weights, backend=TRITON, capacity=CAPACITY, device=device)
     assert find_bit_fault(runner) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "params"),
-    [("E2B", decoders.SAMPLED), pytest.param("31B", decoders.GREEDY, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "params"), [("E2B", decoders.SAMPLED), ("31B", decoders.GREEDY)])
 @torch.inference_mode()
 def test_rounds_on_the_device_write_the_text_of_torch(size: str, params: SamplingParams, device: str) -> None:
     spec = model_like(size, torch.float32, vocab_size=40, window=5)[0]
