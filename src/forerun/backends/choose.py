@@ -10,34 +10,14 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
-from forerun.backends.dtypes import APART, UNSHARED, USUAL, Conditions, native_obstacle
+from forerun.backends.dtypes import APART, NATIVE_MECHANISMS, UNSHARED, USUAL, Conditions, native_obstacle
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
-from forerun.core.mechanisms import (
-    BORROWING,
-    CAP,
-    CLAMPED,
-    EMBEDDING,
-    EXPERTS,
-    GELU,
-    LAYER_INPUTS,
-    LAYER_SCALE,
-    NORMS,
-    OTHER_HEADS,
-    QUERIES,
-    SINKS,
-    VALUE_NORM,
-    WHOLE_NORMS,
-    WINDOW,
-    lacking,
-)
+from forerun.core.mechanisms import lacking
 
-TRITON_MECHANISMS: Final = frozenset({
-    WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, CAP, SINKS, VALUE_NORM, LAYER_SCALE, LAYER_INPUTS, BORROWING,
-    OTHER_HEADS, EXPERTS, CLAMPED,
-})  # fmt: skip
+TRITON_MECHANISMS: Final = NATIVE_MECHANISMS  # both compute all that the families need
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 

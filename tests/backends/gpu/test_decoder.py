@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from forerun.backends.gpu.backend import TRITON
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
@@ -101,6 +102,14 @@ class Pair:
                 draft=self.draft, shape=config.config, policy=config.policies.tree, vocabulary=self.vocabulary
             )
         return DeviceDecoder(DeviceRounds(self.target, plan))
+
+    def require_text_of_torch(self, params: SamplingParams) -> None:
+        """Rounds on the device write what plain decoding by torch's reference kernels does."""
+        plain = tiny_runner(self.spec, self.weights, backend=REFERENCE, capacity=CAPACITY, device=self.device)
+        expected = decode_ids(plain, NoneDrafter(), PROMPT, params, seed=7, num_tokens=10)
+        found = self.write(self.decoder(tree()), PROMPT, params, 7, 10)
+        assert found == expected
+        assert len(set(found)) > 3, "a text of few different tokens proves little"
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
         """What the model writes by itself, by the host's loop."""

@@ -8,16 +8,14 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import WeightFormat
-from forerun.drafting.none import NoneDrafter
 from forerun.model.self_test import find_bit_fault
 from tests.marks import rest_slow
-from tests.tiny import decode_ids, tiny_runner
+from tests.tiny import tiny_runner
 
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.passes.expert_pairs import ExpertPairs, choose_experts
-from forerun.backends.torch.backend import REFERENCE
 from forerun.backends.torch.expert_steps import choose
 from tests.backends.gpu import test_decoder as decoders
 from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, spec_of, text_pass, tree_pass, weights_of
@@ -101,9 +99,4 @@ def test_the_bits_of_a_row_are_its_own(device: str) -> None:
 @torch.inference_mode()
 def test_rounds_on_the_device_write_the_text_of_torch(params: SamplingParams, device: str) -> None:
     spec = spec_of("gpt_oss", num_layers=2, vocab_size=40, sliding_layers=(0,), window=5)
-    pair = decoders.Pair(device, spec=spec)
-    plain = tiny_runner(spec, pair.weights, backend=REFERENCE, capacity=decoders.CAPACITY, device=device)
-    expected = decode_ids(plain, NoneDrafter(), decoders.PROMPT, params, seed=7, num_tokens=10)
-    found = pair.write(pair.decoder(decoders.tree()), decoders.PROMPT, params, 7, 10)
-    assert found == expected
-    assert len(set(found)) > 3, "a text of few different tokens proves little"
+    decoders.Pair(device, spec=spec).require_text_of_torch(params)

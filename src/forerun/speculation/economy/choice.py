@@ -241,9 +241,8 @@ class Chooser:
         room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
         self._room_s, drafter, most_rows = room_s, self._best(room_s), 1
         if drafter is not None:
-            most_rows = self._rows_within(
-                drafter, 0.0 if self._costs_nothing(drafter) else 1.0 - self._proposals[drafter].hits.value
-            )
+            chance_of_loss = 0.0 if self._costs_nothing(drafter) else 1.0 - self._proposals[drafter].hits.value
+            most_rows = self._rows_within(drafter, chance_of_loss)
         if most_rows == 1 or self._is_plain_due(drafter) or (self._is_trial and not self.costs.knows_plain):
             drafter, most_rows = None, 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
