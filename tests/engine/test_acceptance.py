@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from forerun import DraftHead, DraftModel, Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
+from forerun import Automatic, DraftHead, DraftModel, Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import PREDICTION, StepStats
 from forerun.engine.acceptance import LEAST_ROUNDS, NUM_TOKENS, AcceptanceWatch
@@ -67,14 +67,16 @@ def round_of(num_drafted: int, num_accepted: int, drafted_by: str = "") -> StepS
         ([round_of(7, 0)] * LEAST_ROUNDS + [round_of(0, 0)] * NUM_TOKENS, True),
         ([round_of(7, 0)] * (LEAST_ROUNDS - 1) + [round_of(0, 0)] * NUM_TOKENS, False),
         ([round_of(7, 0), round_of(7, 2)] * NUM_TOKENS, False),  # half of the rounds
-        ([round_of(7, 0, PREDICTION)] * NUM_TOKENS, False),  # the user's guesses
+        ([round_of(7, 0, "draft_model")] * NUM_TOKENS, True),
+        ([round_of(7, 0, "recycling")] * NUM_TOKENS, False),  # another drafter's guesses
+        ([round_of(7, 0, PREDICTION)] * NUM_TOKENS, False),  # the user's
         ([round_of(7, 1)] * NUM_TOKENS + [round_of(7, 0)] * NUM_TOKENS, False),  # the first tokens count
     ],
 )
 def test_rounds_with_a_proposal_of_the_draft_are_judged(
     rounds: list[StepStats], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = EngineConfig(drafter=DraftModel(model="builtin-draft"), num_threads=1, max_length=128)
+    config = EngineConfig(drafter=Automatic(draft=DraftModel(model="builtin-draft")), num_threads=1, max_length=128)
     with Engine(config) as engine:
         watch = AcceptanceWatch(config, engine.drafter)
     for _ in range(2):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from forerun import (
+    Automatic,
     CheckpointError,
     ConfigError,
     DraftHead,
@@ -45,6 +46,23 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
         assert isinstance(drafter, AutomaticDrafter)
         assert [type(one) for one in drafter.drafters.values()] == [expected]
         assert drafter.round_plan is None
+
+
+@pytest.mark.usefixtures("random_turns")
+@pytest.mark.parametrize(
+    ("draft", "name"),
+    [("builtin-draft", "draft_model"), (builtin_head("eagle3"), "draft_head"), (builtin_head("dflash"), "draft_head")],
+)
+def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None:
+    params, texts = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True), []
+    for drafter in (NoDrafter(), Automatic(draft=DraftModel(model=draft))):
+        with engine_of(drafter) as engine:
+            done = engine.generate("Once upon a time", params)
+            texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    assert isinstance(engine.drafter, AutomaticDrafter)
+    assert list(engine.drafter.drafters) == [name, "recycling", "prompt_lookup"]
+    assert done.stats.rounds_by[name] > 0
 
 
 def test_tokens_that_a_head_cannot_draft_are_counted() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from forerun.cli.drafter_options import NAMES
 from forerun.cli.sheet import count
-from forerun.core.drafter_config import DraftModel, LayerSkip, Parallel
+from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -49,13 +49,11 @@ class About:
         )
 
 
-def _draft_of(drafter: object) -> str | None:
+def _draft_of(drafter: DrafterConfig) -> str | None:
     match drafter:
-        case DraftModel(model=model) | Parallel(draft=DraftModel(model=model), address=None):
-            return model
         case Parallel(address=str(address)):
             return address
         case Parallel(draft=LayerSkip()):
             return "self"
         case _:
-            return None
+            return draft_name(drafter)

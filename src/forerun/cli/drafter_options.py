@@ -10,6 +10,7 @@ from forerun.cli.declare import flagged, given_settings, option, option_name, wi
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
     DRAFTERS,
+    Automatic,
     DrafterConfig,
     DrafterName,
     DraftModel,
@@ -17,13 +18,14 @@ from forerun.core.drafter_config import (
     Parallel,
     PromptLookup,
     automatic_drafter,
+    draft_name,
     paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
 OF_CATALOGUE: Final = "auto"  # the draft that the catalogue of short names has for the target
-# auto: the named draft model, else the fastest of several drafters. ngram: prompt lookup.
+# auto: the fastest of several drafters, the named draft among them. ngram: prompt lookup.
 NameOrAlias = Literal[DrafterName, "ngram"]
 NAMES: Final[Mapping[type[Any], str]] = {config: name for name, config in DRAFTERS.items()}
 
@@ -67,8 +69,9 @@ class DrafterOptions:
         option(
             "--drafter",
             "--spec-method",
-            help="The drafter; auto finds the fastest for model, machine and temperature, parallel drafts in a "
-            "separate process, ngram is prompt_lookup, and with layer_skip the target drafts for itself.",
+            help="The drafter; auto finds the fastest for model, machine and temperature, --draft being one of them, "
+            "parallel drafts in a separate process, ngram is prompt_lookup, and with layer_skip the target drafts for "
+            "itself.",
         ),
     ] = "auto"
     speculative_config: Annotated[
@@ -85,9 +88,11 @@ class DrafterOptions:
             options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
             return options.config(model)
         chosen = self._choose(model)
-        self._refuse_foreign(NAMES[type(chosen)])
+        self._refuse_foreign(chosen)
         given = given_settings(type(chosen), self)
         match chosen:
+            case Automatic(draft=DraftModel() as draft):
+                given["draft"] = replace(draft, **given_settings(DraftModel, self))
             case PromptLookup() if depth := self._given(("depth",)):
                 given.setdefault("verify_width", depth["depth"] + 1)  # the root is verified too
             case Parallel(draft=draft):
@@ -97,7 +102,10 @@ class DrafterOptions:
 
     def _choose(self, model: str) -> DrafterConfig:
         """The chosen drafter with its default settings."""
+        is_fixed = self._given(("adaptive",)).get("adaptive") is False
         match self.drafter:
+            case "auto" if is_fixed and self.draft is not None and self.draft != ITSELF:
+                return DraftModel(model=self.draft)
             case "auto" if self.draft != ITSELF:
                 return automatic_drafter(self.draft)
             case "draft_model" if self.draft == ITSELF:
@@ -136,9 +144,11 @@ class DrafterOptions:
             raise ConfigError(f"--drafter {self.drafter} needs a draft for {model}: name a smaller model with --draft")
         return draft
 
-    def _refuse_foreign(self, chosen: str) -> None:
+    def _refuse_foreign(self, config: DrafterConfig) -> None:
         """Raise ConfigError for a given flag that this drafter does not use."""
-        foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in HEEDED[chosen]]
+        chosen, draft = NAMES[type(config)], draft_name(config)
+        heeded = HEEDED[chosen if draft is None or chosen != "auto" else "draft_model"]
+        foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in heeded]
         if chosen == "layer_skip" and self.draft == ITSELF:
             foreign.remove("draft")
         heeding = [name for name, flags in HEEDED.items() if set(foreign) <= set(flags)]

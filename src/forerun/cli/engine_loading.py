@@ -14,7 +14,7 @@ from forerun.cli.failures import find_model
 from forerun.cli.logs import note
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, LayerSkip, Parallel
+from forerun.core.drafter_config import Automatic, DrafterConfig, LayerSkip, Parallel, draft_name
 from forerun.core.places import cache_folder
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
@@ -105,9 +105,9 @@ def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
         Address.parse(config.rank_address)
     if config.rank_key_file is not None:
         read_key(config.rank_key_file)
+    if (draft := draft_name(config.drafter)) is not None:
+        find_model(draft)
     match config.drafter:
-        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
-            find_model(draft)
         case Parallel(address=str(address), key_file=key_file):
             Address.parse(address)
             if key_file is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from forerun.core.drafter_config import Automatic, DrafterConfig, DraftModel, NoDrafter, Parallel
+from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
 from forerun.core.steps import PLAIN, Generation, GenerationStats, Speedup
 
 ENOUGH_PASSES: Final = 24  # with fewer passes, a drafter that was not used may just not have begun
@@ -53,8 +53,6 @@ def advice(result: Generation, drafter: DrafterConfig) -> str | None:
     speedup = result.stats.speedup
     if speedup is None or speedup.high >= SURELY_SLOWER or isinstance(drafter, Automatic | NoDrafter):
         return None
-    if isinstance(drafter, DraftModel | Parallel):
-        return "this draft costs more than it saves here; --drafter auto without --draft is faster"
     return "this drafter costs more than it saves here; --drafter auto is faster"
 
 

@@ -21,7 +21,7 @@ from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.drafter_config import draft_name
 from forerun.core.errors import ConfigError, require
 from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
@@ -154,11 +154,8 @@ def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
 
 def weight_bytes(config: EngineConfig) -> int:
     """Bytes of a model and its draft, which are fetched if needed before anything is loaded."""
-    names = [config.target]
-    match config.drafter:
-        case DraftModel(model=draft) | Parallel(draft=DraftModel(model=draft), address=None):
-            names.append(draft)
-    return sum(size_of(find_model(name).path) for name in names)
+    names = (config.target, draft_name(config.drafter))
+    return sum(size_of(find_model(name).path) for name in names if name is not None)
 
 
 def serve_several(

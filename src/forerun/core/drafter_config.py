@@ -227,9 +227,11 @@ class Automatic:
     """The fastest of several drafters for model, machine and temperature, found during the first answers.
 
     Args:
+        draft: a draft model or head that is one of them; None: the package's draft model for the target, if it has one.
         learnt: folder in which the measurements are saved for the next start; None: they are not saved.
     """
 
+    draft: DraftModel | None = None
     learnt: str | None = None
 
     def __post_init__(self) -> None:
@@ -257,5 +259,16 @@ DRAFTERS: Final[Mapping[DrafterName, type[NamedConfig]]] = {
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:
-    """The named draft model, else the automatic choice."""
-    return Automatic() if draft is None else DraftModel(model=draft)
+    """The automatic choice, with the named draft model or head among the drafters."""
+    return Automatic(draft=None if draft is None else DraftModel(model=draft))
+
+
+def draft_name(drafter: DrafterConfig) -> str | None:
+    """The model or head that a drafter was told to draft with, if it is opened on this host."""
+    match drafter:
+        case DraftModel(model=draft) | DraftHead(model=draft):
+            return draft
+        case Automatic(draft=DraftModel(model=draft)) | Parallel(draft=DraftModel(model=draft), address=None):
+            return draft
+        case _:
+            return None

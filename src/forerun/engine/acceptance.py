@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import DraftHead, DraftModel
-from forerun.core.steps import PREDICTION, StepStats
+from forerun.core.drafter_config import draft_name
+from forerun.core.steps import StepStats
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -52,13 +52,14 @@ class AcceptanceWatch:
     """Judges the first tokens of every answer, and warns once.
 
     Args:
-        drafter: judged if it is one model or head of this process.
+        drafter: its model or head is judged, if the user named it and it drafts in this process.
     """
 
     def __init__(self, config: EngineConfig, drafter: Drafter) -> None:
-        if isinstance(drafter, AutomaticDrafter) and len(drafter.drafters) == 1:
-            (drafter,) = drafter.drafters.values()
-        self._config, self._usual = config, USUAL.get(type(drafter))
+        held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {"": drafter}
+        self._name, first = next(iter(held.items()))  # the named one is the first
+        self._target, self._draft = config.target, draft_name(config.drafter)
+        self._usual = None if self._draft is None else USUAL.get(type(first))
         self.begin()
 
     def begin(self) -> None:
@@ -70,21 +71,21 @@ class AcceptanceWatch:
         if self._usual is None or self._num_tokens >= NUM_TOKENS:
             return
         self._num_tokens += num_tokens
-        if stats.num_drafted and stats.drafted_by != PREDICTION:
+        if stats.num_drafted and stats.drafted_by in ("", self._name):
             self._num_drafted += 1
             self._num_taken += stats.num_accepted > 0
         if self._num_tokens >= NUM_TOKENS and self._num_drafted >= LEAST_ROUNDS:
             self._judge(self._usual)
 
     def _judge(self, usual: Usual) -> None:
-        share, drafter = 100 * self._num_taken / self._num_drafted, self._config.drafter
-        if share >= usual.floor or not isinstance(drafter, DraftHead | DraftModel):
+        share = 100 * self._num_taken / self._num_drafted
+        if share >= usual.floor:
             return
         self._usual = None  # once is enough
         logger.warning(
             "in the first %d tokens of an answer the target took a drafted token in %d of %d rounds (%.0f %%), where "
             "with %s %d to %d %% is usual: %s was probably made for another target, or the text is unlike all that it "
             "learnt from. Check the pair with: forerun check %s %s",
-            NUM_TOKENS, self._num_taken, self._num_drafted, share, usual.kind, usual.low, usual.high, drafter.model,
-            self._config.target, drafter.model,
+            NUM_TOKENS, self._num_taken, self._num_drafted, share, usual.kind, usual.low, usual.high, self._draft,
+            self._target, self._draft,
         )  # fmt: skip

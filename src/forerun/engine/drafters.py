@@ -80,7 +80,7 @@ class DrafterLoader:
             case Parallel():
                 built = self._start_parallel(drafter)
             case Automatic():
-                built = self._load_several(on_progress)
+                built = self._load_several(drafter.draft, on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
         single, target = built, load_target(rows_behind(built.verify_width))
@@ -103,11 +103,18 @@ class DrafterLoader:
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 
-    def _load_several(self, on_progress: Progress | None) -> Drafter:
-        """The package's draft model for the target, if there is one, and recycling, which are both cheap to load."""
+    def _load_several(self, named: DraftModel | None, on_progress: Progress | None) -> Drafter:
+        """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
+
+        On a GPU a named draft is alone, since the device plays whole rounds by itself with one drafter only.
+        """
         among: dict[str, Drafter] = {}
-        known = self._known_draft()
-        if known is not None:
+        if named is not None:
+            draft = self._load_model_or_head(named, on_progress)
+            among["draft_head" if draft.taps else "draft_model"] = draft
+            if read_device(self._config.device).torch_device.startswith("cuda"):
+                return AutomaticDrafter(among)
+        elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
         among["recycling"] = build_drafter(TokenRecycling(), self._policies, target=self._target)
         among["prompt_lookup"] = build_drafter(PromptLookup(), self._policies, target=self._target)

@@ -15,7 +15,7 @@ from forerun.backends.choose import BackendChoice
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import Automatic, NoDrafter
+from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
@@ -164,9 +164,9 @@ def open_learnt(
     config: EngineConfig, checkpoint: Checkpoint, choice: BackendChoice, cores: CorePlacement
 ) -> LearntFile:
     """Open the file with the measurements of earlier starts, if they are saved."""
-    folder = config.drafter.learnt if isinstance(config.drafter, Automatic) else None
-    if folder is None:
+    if not isinstance(config.drafter, Automatic) or config.drafter.learnt is None:
         return LearntFile(None, {})
+    draft = draft_name(config.drafter)
     about: About = {
         "model": checkpoint.source.identity(),
         "weights": checkpoint.dtype_name,
@@ -177,8 +177,9 @@ def open_learnt(
         "ranks of other hosts": config.remote_ranks,
         "kernels": choice.backend.name,
         "forerun": forerun.__version__,
+        **({} if draft is None else {"draft": draft}),
     }
-    return LearntFile(folder, about)
+    return LearntFile(config.drafter.learnt, about)
 
 
 def named_decoders(

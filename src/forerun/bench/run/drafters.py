@@ -15,6 +15,7 @@ from forerun.core.drafter_config import (
     DrafterConfig,
     DraftModel,
     Parallel,
+    automatic_drafter,
     paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
@@ -167,6 +168,7 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
     draft_model = DraftModel(model=draft or BUILTIN_DRAFT)
     usual: dict[str, DrafterConfig] = {
         **{name: config() for name, config in DRAFTERS.items()},
+        "auto": automatic_drafter(draft),
         "draft_model": draft_model,
         "parallel": Parallel(draft=draft_model),
         "layer_skip_paper": paper_layer_skip(),
