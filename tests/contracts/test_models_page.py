@@ -35,8 +35,8 @@ def sizes() -> Iterator[str]:
 def shares() -> Iterator[str]:
     yield "## Shares\n"
     yield (
-        "What each of so many ranks has, padding included: query heads / copies of key and value heads / features of\n"
-        "the MLP; and what padding and copies add to the weights of all layers together.\n"
+        "For each number of ranks, the part of one rank, padding included: query heads / copies of key and value heads /\n"
+        "features of the MLP; and how much padding and copies add to the weights of all layers together.\n"
     )
 
     def cells(name: str, spec: ModelSpec) -> Sequence[object]:
@@ -55,7 +55,7 @@ def share(model: SizedModel, num_ranks: int) -> str:
 
 def memory() -> Iterator[str]:
     yield "## Memory\n"
-    yield "GB of weights that each of so many ranks holds, and KB of cache that a token takes where one has all.\n"
+    yield "GB of weights on each rank, by format and number of ranks, and KB of cache per token on a single rank.\n"
 
     def cells(name: str, spec: ModelSpec) -> Sequence[object]:
         models = [SizedModel(name=name, spec=spec, weight_bits=bits) for bits in (16, 4)]
