@@ -6,8 +6,11 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 from tests.tiny import tiny_spec
 
 Values = dict[str, object]
-FAMILIES = ("mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss")
-UNSHARED = ("gpt_oss",)  # cannot be divided among ranks
+FAMILIES = (
+    "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
+    "qwen3_moe",
+)  # fmt: skip
+UNSHARED = ("gpt_oss", "qwen3_moe")  # cannot be divided among ranks
 
 
 def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec:
@@ -64,6 +67,8 @@ def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
                 "attention_sinks": True, "gate": "clamped", "wide_norms": True, "num_experts": 5, "mlp_bias": True,
                 "num_chosen_experts": rng.choice([1, 2, 4]), "rope": yarn, "window": window, "sliding_layers": (0, 2),
             }  # fmt: skip
+        case "qwen3_moe":
+            return {"qk_norm": True, "num_experts": 5, "num_chosen_experts": rng.choice([1, 2, 4])}
         case "glm4":
             return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}
         case _:

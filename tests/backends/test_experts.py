@@ -63,7 +63,8 @@ def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def model(seed: int) -> tuple[ModelSpec, Weights]:
-    spec = family_spec(random.Random(seed), "gpt_oss", hidden_size=32, intermediate_size=32 + 32 * (seed % 2))
+    family = ("gpt_oss", "qwen3_moe")[seed % 2]
+    spec = family_spec(random.Random(seed), family, hidden_size=32, intermediate_size=32 + 32 * (seed % 2))
     return spec, random_weights(spec, torch.Generator().manual_seed(seed))
 
 

@@ -52,17 +52,17 @@ class RandomFamily:
 
 @contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
-    """The model's norms compute in float64 too; by themselves they take float32 for everything else."""
+    """The model's norms and routers compute in float64 too; by themselves they take float32 for everything else."""
     narrow, narrow_method = torch.float32, torch.Tensor.float
 
     def widen(*_: object) -> None:
-        torch.float32 = torch.float64
+        torch.float32 = torch.float = torch.float64
         torch.Tensor.float = torch.Tensor.double
 
     def restore(*_: object) -> None:
-        torch.float32, torch.Tensor.float = narrow, narrow_method
+        torch.float32, torch.float, torch.Tensor.float = narrow, narrow, narrow_method
 
-    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    norms = [module for module in model.modules() if type(module).__name__.endswith(("RMSNorm", "Router"))]
     hooks = [norm.register_forward_pre_hook(widen) for norm in norms]
     hooks += [norm.register_forward_hook(restore) for norm in norms]
     try:
@@ -224,6 +224,14 @@ def gpt_oss(rng: random.Random) -> Config:
     }  # fmt: skip
 
 
+def qwen3_moe(rng: random.Random) -> Config:
+    return {
+        "head_dim": rng.choice([8, 16]), "num_experts": rng.choice([5, 6, 8]), "norm_topk_prob": True,
+        "num_experts_per_tok": rng.choice([1, 2, 4]), "moe_intermediate_size": rng.choice([24, 32, 40]),
+        "attention_bias": rng.random() < 0.3,
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, RandomFamily] = {
     "smollm3": RandomFamily(classes="SmolLM3", draw=smollm3),
     "ministral3": RandomFamily(classes="Ministral3", draw=ministral3),
@@ -236,6 +244,7 @@ FAMILIES: dict[str, RandomFamily] = {
     "olmo3": RandomFamily(classes="Olmo3", draw=olmo3),
     "glm4": RandomFamily(classes="Glm4", draw=glm4),
     "gpt_oss": RandomFamily(classes="GptOss", draw=gpt_oss),
+    "qwen3_moe": RandomFamily(classes="Qwen3Moe", draw=qwen3_moe),
     "mistral": RandomFamily(classes="Mistral", draw=mistral),
     "qwen2": RandomFamily(classes="Qwen2", draw=qwen2),
 }

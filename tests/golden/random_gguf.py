@@ -3,11 +3,14 @@
 Source: llama.cpp, convert_hf_to_gguf.py, for keys, order of rows and what is folded into weights.
 """
 
+import re
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import gguf
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -17,8 +20,9 @@ from tests.golden.gguf_writer import add_sizes, permute
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
     "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2",
-    "glm4": "GLM4", "gpt_oss": "GPT_OSS",
+    "glm4": "GLM4", "gpt_oss": "GPT_OSS", "qwen3_moe": "QWEN3MOE",
 }  # fmt: skip
+EXPERT: Final = re.compile(r"experts\.(\d+)\.")
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
 
 
@@ -40,6 +44,7 @@ def write_gguf(folder: Path, path: Path, spec: ModelSpec, config: dict[str, Any]
 
 
 def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
+    stacked = dict[str, list[tuple[int, Tensor]]]()
     for file in sorted(folder.glob("*.safetensors")):
         for name, values in load_file(file).items():
             if spec.family == "gemma3_text" and "norm" in name:
@@ -50,7 +55,9 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 )
             if name.endswith("layer_scalar"):
                 name = f"{name}.weight"
-            if ".experts." in name or name.endswith(".sinks"):
+            if spec.family == "qwen3_moe" and ".experts." in name:
+                stacked.setdefault(EXPERT.sub("experts.", name), []).append((int(EXPERT.search(name)[1]), values))
+            elif ".experts." in name or name.endswith(".sinks"):
                 yield from of_experts(name, values)
             elif "shared_mlp.input_linear" in name:
                 gate, up = values.chunk(2)
@@ -58,6 +65,8 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 yield name.replace("shared_mlp.input_linear", "mlp.up_proj"), up
             else:
                 yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+    for name, experts in stacked.items():
+        yield name, torch.stack([values for _, values in sorted(experts, key=itemgetter(0))])
 
 
 def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -105,12 +114,18 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
         case "gemma4_text":
             add_keys_of_gemma4(writer, spec)
         case "gpt_oss":
-            writer.add_expert_count(spec.num_experts)
-            writer.add_expert_used_count(spec.num_chosen_experts)
-            writer.add_expert_feed_forward_length(spec.intermediate_size)
+            add_experts(writer, spec)
             writer.add_float32(f"{architecture}.rope.scaling.yarn_beta_fast", rope.beta_fast)
+        case "qwen3_moe":
+            add_experts(writer, spec)
         case "olmo3":
             writer.add_rope_scaling_attn_factors(rope.attention_factor)
+
+
+def add_experts(writer: Any, spec: ModelSpec) -> None:
+    writer.add_expert_count(spec.num_experts)
+    writer.add_expert_used_count(spec.num_chosen_experts)
+    writer.add_expert_feed_forward_length(spec.intermediate_size)
 
 
 def add_keys_of_gemma4(writer: Any, spec: ModelSpec) -> None:

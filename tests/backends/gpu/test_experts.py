@@ -1,4 +1,4 @@
-"""Models like gpt-oss on the device executor, against torch's, and the bits of a row whatever the others choose."""
+"""Models with experts on the device executor, against torch's, and the bits of a row whatever the others choose."""
 
 import random
 
@@ -21,9 +21,11 @@ from tests.backends.gpu import test_decoder as decoders
 from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, spec_of, text_pass, tree_pass, weights_of
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_buffer_is_torchs_after_every_kernel(dtype: torch.dtype, device: str) -> None:
-    spec, rng = spec_of("gpt_oss"), random.Random(1)
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("qwen3_moe", torch.float32), *(("gpt_oss", dtype) for dtype in DTYPES)], ids=str
+)
+def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dtype, device: str) -> None:
+    spec, rng = spec_of(family), random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(20)
     assert pair.largest(tree_pass(7, 20, rng, spec.vocab_size, taps=(0, 1))) < CLOSE[dtype]

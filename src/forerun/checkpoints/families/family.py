@@ -88,6 +88,7 @@ class Family:
         gguf_fused, gguf_norms: the same for GGUF files.
         gguf_usual: a GGUF file's keys with the values of layers with a window in place of those that differ by layer.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
+        stacks_experts: a folder has one tensor for a weight of all experts of a layer.
         gguf_keys: the keys that `read_gguf` and `gguf_sliding` know besides those of all families.
     """
 
@@ -129,3 +130,4 @@ class Family:
     read: ReadValues = unchanged
     read_gguf: ReadValues = unchanged
     gguf_keys: tuple[str, ...] = ()
+    stacks_experts: bool = False

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Final
 
+from forerun.checkpoints.families.experts import GGUF_KEYS, with_experts, with_gguf_experts
 from forerun.checkpoints.families.family import Family, all_but_every, typed_or_all_but_every
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
 PERIOD: Final = 2  # one full layer after one with a window
-MOST_EXPERTS: Final = 512
 ROPE: Final = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
@@ -16,20 +16,9 @@ ROPE: Final = {
 GATE: Final = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # as `ModelSpec.gate` has them
 
 
-def mixed(keys: JsonFile, spec: ModelSpec, experts: str, chosen: str) -> ModelSpec:
-    """The spec with experts, whose numbers have these keys."""
-    num_experts = keys.integer(experts, most=MOST_EXPERTS)
-    if keys.integer(chosen) > num_experts:
-        raise keys.wrong(chosen, f"at most the {num_experts} experts of a layer")
-    return replace(
-        spec,
-        gate="clamped",
-        wide_norms=True,
-        attention_sinks=True,
-        num_experts=num_experts,
-        num_chosen_experts=keys.integer(chosen),
-        mlp_bias=True,
-    )
+def of_all(spec: ModelSpec) -> ModelSpec:
+    """The spec with the values that all models of the family have."""
+    return replace(spec, gate="clamped", wide_norms=True, attention_sinks=True, mlp_bias=True)
 
 
 def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
@@ -37,16 +26,11 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
         if config.number(key, value) != value:
             raise config.wrong(key, f"{value}, that of the only gate supported in this family")
     chosen = "experts_per_token" if config.has("experts_per_token") else "num_experts_per_tok"
-    return mixed(config, spec, "num_local_experts", chosen)
+    return of_all(with_experts(config, spec, "num_local_experts", chosen, "intermediate_size"))
 
 
 def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
-    spec = mixed(keys, spec, "expert_count", "expert_used_count")
-    return replace(
-        spec,
-        intermediate_size=keys.integer("expert_feed_forward_length", spec.intermediate_size),
-        rope=replace(spec.rope, truncate=False),
-    )
+    return of_all(replace(with_gguf_experts(keys, spec), rope=replace(spec.rope, truncate=False)))
 
 
 def sliding(config: JsonFile) -> tuple[int, ...]:
@@ -73,5 +57,6 @@ GPT_OSS: Final = Family(
     gguf_norms={"attention_norm": "attn_norm", "mlp_norm": "post_attention_norm"},
     read=read,
     read_gguf=read_gguf,
-    gguf_keys=("expert_count", "expert_used_count", "expert_feed_forward_length"),
+    gguf_keys=GGUF_KEYS,
+    stacks_experts=True,
 )  # fmt: skip

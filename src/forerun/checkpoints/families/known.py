@@ -16,11 +16,12 @@ from forerun.checkpoints.families.olmo import OLMO2, OLMO3
 from forerun.checkpoints.families.phi3 import PHI3
 from forerun.checkpoints.families.qwen2 import QWEN2
 from forerun.checkpoints.families.qwen3 import QWEN3
+from forerun.checkpoints.families.qwen3_moe import QWEN3_MOE
 from forerun.checkpoints.families.smollm3 import SMOLLM3
 
 ALL: Final = (
     LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, MINISTRAL3, GRANITE, GRANITE_HYBRID, PHI3, GEMMA3, GEMMA4, OLMO2, OLMO3,
-    GLM4, GPT_OSS,
+    GLM4, GPT_OSS, QWEN3_MOE,
 )  # fmt: skip
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
 BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.heads import has_other_head
@@ -105,7 +106,7 @@ class HuggingFaceFolder(ModelFolder):
             return PackedWeights(self.folder, spec, packing, **reading)
         if isinstance(packing, Fp8Scaling):
             return open_fp8(self.folder, spec, packing, **reading)
-        return (ExpertWeights if spec.num_experts else open_weights)(self.folder, spec, **reading)
+        return (ExpertWeights if BY_NAME[spec.family].stacks_experts else open_weights)(self.folder, spec, **reading)
 
     def _packing(self) -> Quantisation | None:
         return read_packing(JsonFile.read(self.folder / CONFIG_NAME))

@@ -58,7 +58,7 @@ def traits_of(spec: ModelSpec) -> Traits:
 
 def refuse_other_rows(folder: Path, spec: ModelSpec, how: str) -> None:
     """Refuse packed layers whose rows would have to be divided or reordered."""
-    if BY_NAME[spec.family].fused or traits_of(spec).head_order or spec.num_experts:
+    if BY_NAME[spec.family].fused or traits_of(spec).head_order or BY_NAME[spec.family].stacks_experts:
         raise CheckpointError(
             f"{folder} holds a {spec.family} model {how}, whose weights would have to be divided or reordered, "
             "which is supported in plain folders and GGUF files only: choose one of these"

@@ -33,14 +33,16 @@ def packed_layers(
 ) -> dict[str, PackedLayer]:
     """The packed layers, by the name that the plain weight would have.
 
-    A layer is plain if the folder holds a plain weight for it; the config must agree.
+    A layer is plain if the folder holds a plain weight for it; the config must agree. Routers of experts are always
+    plain.
 
     Raises:
         CheckpointError: config and tensors disagree, or a layer's sizes cannot be packed this way.
     """
     layers = {}
     for name, place in plan.items():
-        if len(place.shape) != 2 or name in (EMBEDDING_NAME, LAYER_TABLE_NAME, HEAD_NAME):
+        is_plain = name in (EMBEDDING_NAME, LAYER_TABLE_NAME, HEAD_NAME) or place.name.endswith(".router.weight")
+        if len(place.shape) != 2 or is_plain:
             continue
         module = name.removesuffix(WEIGHT)
         if name in present:
