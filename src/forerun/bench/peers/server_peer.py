@@ -36,6 +36,7 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {  # settings of llama-server, w
         "cache_type_v_draft": "{cache_type}",
     },
     "lookup": {"spec_type": "ngram-simple"},
+    "ik_draft": {"spec_type": "draft", "model_draft": "{draft}"},  # its server takes settings within spec_type only
 }
 
 
