@@ -139,12 +139,12 @@ class WritingFields(Fields):
     user: Name | None = None
     forerun: ForerunOptions | None = None
 
-    def common(self) -> dict[str, Any]:
-        """The arguments of `Asked` that these fields give."""
+    def common(self, **sampling: Any) -> dict[str, Any]:
+        """The arguments of `Asked` that these fields give, with further fields of SamplingParams."""
         options, stream_options = self.forerun or ForerunOptions(), self.stream_options or StreamOptions()
         return {
             "model": self.model,
-            "sampling": self.sampling(),
+            "sampling": self.sampling() | sampling,
             "num_choices": self.n or 1,
             "streams": bool(self.stream),
             "drafter": options.drafter,
