@@ -8,11 +8,12 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class
-from forerun.server.guard.gate import App, Gate
+from forerun.server.guard.gate import Gate
 from forerun.server.guard.listening import url_of
 from forerun.server.work.served_models import ServedModels
 from forerun.wires.endpoint import is_loopback
@@ -61,7 +62,7 @@ def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer
 
 
 def server_of(
-    routes: App, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
+    routes: ASGIApp, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
 ) -> DrainingServer:
     """A server with the limits of this config, and the gate before its routes.
 

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from starlette.types import Message
 
 import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
-from forerun.server.guard.gate import Message
 from forerun.server.replicas import replica as module
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.link import Link

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from starlette.types import Message, Scope
 
 from forerun.core.errors import ForerunError
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas import fleet as fleet_module
 from forerun.server.replicas import forwarding, scaling
 from forerun.server.replicas.fleet import Fleet

@@ -18,9 +18,9 @@ import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
+from starlette.types import Message, Scope
 
 from forerun.core.errors import ConfigError
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import Replica, ReplicaReport
 from forerun.server.replicas.shares import cores_each, gpu_share

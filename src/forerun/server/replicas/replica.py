@@ -10,12 +10,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
+from starlette.types import Message, Scope
+
 import forerun
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas.shares import claimed_cores, threads_of
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.served_models import ServedModels
