@@ -157,9 +157,9 @@ class WritingFields(Fields):
 
     def sampling(self) -> dict[str, Any]:
         """The fields of SamplingParams that the client gave."""
-        given = {name: value for name in SAME_NAMED if (value := getattr(self, name)) is not None}
-        if self.repeat_penalty is not None:
-            given.setdefault("repetition_penalty", self.repeat_penalty)
+        given = {name: getattr(self, name) for name in SAME_NAMED}
+        if self.repetition_penalty is None:
+            given["repetition_penalty"] = self.repeat_penalty
         if self.logit_bias:
             given["logit_bias"] = {int(token_id): bias for token_id, bias in self.logit_bias.items()}
         if self.stop_token_ids:
@@ -170,7 +170,8 @@ class WritingFields(Fields):
 def plain_sampling(
     given: dict[str, Any], *, seed: int | None = None, stop: str | list[str] | None = None
 ) -> dict[str, Any]:
-    """Fields of SamplingParams, from their values as other servers write them."""
+    """Fields of SamplingParams, from their values as other servers write them; those of None are left out."""
+    given = {name: value for name, value in given.items() if value is not None}
     if "top_k" in given:
         given["top_k"] = max(0, given["top_k"])
     if given.get("top_p") == 0.0:  # only the best token is left
