@@ -75,13 +75,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in NO_ROOM and error.filename is None
 
 
-def let_go(*streams: TextIO) -> None:
-    """Discard what is left in these streams, so that the exit does not fail on it again."""
-    for stream in streams:
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def let_go(stream: TextIO) -> None:
+    """Discard what is left in a stream, so that the exit does not fail on it again."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

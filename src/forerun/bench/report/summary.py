@@ -135,11 +135,11 @@ def summarise(source: Path | Sequence[Path], *, baseline: str | None = None) -> 
     Raises:
         ConfigError: a file cannot be read, or no contestant has the baseline's name.
     """
-    run, name = read_run_with(source, baseline)
+    run, name = _read_with(source, baseline)
     return summarise_run(run, baseline=name)
 
 
-def read_run_with(source: Path | Sequence[Path], baseline: str | None) -> tuple[RecordedRun, str | None]:
+def _read_with(source: Path | Sequence[Path], baseline: str | None) -> tuple[RecordedRun, str | None]:
     """The answers, and the name of the baseline among the contestants."""
     paths = [source] if isinstance(source, Path) else list(source)
     run = read_folder(paths[0]) if len(paths) == 1 and paths[0].is_dir() else read_files(paths)

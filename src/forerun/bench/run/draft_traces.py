@@ -16,7 +16,7 @@ from forerun.drafting.build import build_drafter
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
-from forerun.engine.model_loading import Checkpoint, Progress
+from forerun.engine.model_loading import Checkpoint
 from forerun.engine.trace import LAYER_SKIP, WITHOUT_MODEL, AnswerTrace, Ids, LogProbs
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
@@ -35,9 +35,7 @@ EVERY_CHILD: Final = Policies(tree=TreePolicy(num_children=NUM_CHILDREN, min_mas
 class Recorder:
     """A target that writes answers, and drafters whose guesses are recorded."""
 
-    def __init__(
-        self, config: EngineConfig, draft: str | None, others: Sequence[str] = (), on_progress: Progress | None = None
-    ) -> None:
+    def __init__(self, config: EngineConfig, draft: str | None, others: Sequence[str] = ()) -> None:
         """Load the models; the configuration's drafter and pace are not used.
 
         Args:
@@ -53,7 +51,7 @@ class Recorder:
         if others:  # for any of them the target's cache gets room for proposals
             own = SKIPPING if LAYER_SKIP in others else WITHOUT_MODEL[others[0]]
         config = replace(config, drafter=own, device=device, measures_speedup=False)
-        self.engine = Engine(config, on_progress, policies=EVERY_CHILD)
+        self.engine = Engine(config, policies=EVERY_CHILD)
         self._drafters = {
             name: build_drafter(WITHOUT_MODEL[name], BEST, target=self.engine.spec)
             if name in WITHOUT_MODEL
@@ -62,14 +60,14 @@ class Recorder:
         }
         self._runner: Runner | None = None
         if draft is not None:
-            self._load(draft, config, on_progress)
+            self._load(draft, config)
 
-    def _load(self, draft: str, config: EngineConfig, on_progress: Progress | None) -> None:
+    def _load(self, draft: str, config: EngineConfig) -> None:
         checkpoint = Checkpoint.open_draft(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
         require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
         self._runner = checkpoint.load(
-            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=on_progress
+            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=None
         )
         self._vocabulary = checkpoint.source.vocabulary_map() or VocabularyMap.of_equal_ids(
             num_target=self.engine.spec.vocab_size, num_draft=self._runner.spec.vocab_size
