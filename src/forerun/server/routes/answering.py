@@ -19,9 +19,9 @@ from forerun.server.protocols.usage import FINISH
 from forerun.server.routes.orders import orders_for
 from forerun.server.routes.streaming import ClientWatch, EventStream, Note
 from forerun.server.routes.strict_route import owner_of, service_of
+from forerun.server.work.chats import ReadPrompts
 from forerun.server.work.continuing import CONTINUING, MAX_S, SENT, Continuing, SameText, Sent, sent_of
 from forerun.server.work.job import Event, Job, Mark
-from forerun.server.work.prompts import ReadPrompts
 
 GONE = 499  # nginx's status for a client that has disconnected; nobody reads it
 
