@@ -48,26 +48,13 @@ class Fleet:
     Args:
         open_engine: opens the engine in a replica's process.
         uses_gpus: the engines may run on GPUs, which the replicas share.
-        keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
-            aborts the process.
-        on_ready: called when the first replica is ready.
-        on_end: called with the error if no replica can be opened.
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        open_engine: OpenEngine,
-        engine_config: EngineConfig,
-        *,
-        drafter_name: str,
-        keep_signals: Callable[[], None],
-        on_ready: Callable[[], None],
-        on_end: Callable[[BaseException], None],
+        self, config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
     ) -> None:
         self.config, self._engine_config = config, engine_config
         self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
-        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
         self.front = uuid4().hex  # its name for the replicas
         self._homes = Homes(are_shared=config.ray_address is not None)
         self._links, self._tasks = dict[int, Link](), list[asyncio.Task[None]]()
@@ -75,8 +62,22 @@ class Fleet:
         self._cluster: Cluster | None = None
         self.is_over = False
 
-    def begin(self) -> None:
-        """Start the replicas, or find those that run."""
+    def begin(
+        self,
+        *,
+        keep_signals: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        """Start the replicas, or find those that run.
+
+        Args:
+            keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
+                aborts the process.
+            on_ready: called when the first replica is ready.
+            on_end: called with the error if no replica can be opened.
+        """
+        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
