@@ -19,7 +19,6 @@ from forerun.server.replicas.link import Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import OpenEngine, ReplicaReport
 from forerun.server.replicas.scaling import Scaling
-from forerun.server.work.service import short_name_of
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
     from forerun.server.replicas.cluster import Cluster, FoundReplica
@@ -169,20 +168,10 @@ class Fleet:
         """Start or join Ray, and start the replicas. This takes seconds, so it runs in its own thread."""
         from forerun.server.replicas.cluster import Cluster, open_ray
 
-        config, engine = self.config, self._engine_config
-        open_ray(config.ray_address, folder=self._folder.name)
-        cluster = Cluster(
-            config.model_name or short_name_of(engine.target),
-            self._about,
-            max_replicas=config.max_replicas or config.num_replicas,
-            num_ranks=engine.target_ranks - engine.remote_ranks,
-            num_remote=engine.remote_ranks if config.ray_address is not None else 0,
-            num_threads=engine.num_threads if config.ray_address is not None else None,
-            uses_gpus=engine.device.startswith(("auto", "cuda")),
-            drain_s=config.drain_s,
-        )
-        if not config.is_front:
-            cluster.start(range(config.num_replicas))
+        open_ray(self.config.ray_address, folder=self._folder.name)
+        cluster = Cluster(self.config, self._engine_config, self._about)
+        if not self.config.is_front:
+            cluster.start(range(self.config.num_replicas))
         return cluster
 
     def _leave(self) -> None:
