@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from forerun.core.seeds import NUM_SEEDS
-from forerun.server.protocols.asked import Reporting
 from forerun.server.protocols.unsupported import require_text_parts
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
@@ -148,11 +147,9 @@ class WritingFields(Fields):
             "num_choices": self.n or 1,
             "streams": bool(self.stream),
             "drafter": options.drafter,
-            "reporting": Reporting(
-                usage=stream_options.include_usage,
-                usage_so_far=stream_options.include_usage and stream_options.continuous_usage_stats,
-                details=options.details,
-            ),
+            "shows_usage": stream_options.include_usage,
+            "shows_usage_so_far": stream_options.include_usage and stream_options.continuous_usage_stats,
+            "shows_details": options.details,
         }
 
     def sampling(self) -> dict[str, Any]:

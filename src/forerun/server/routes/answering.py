@@ -41,7 +41,7 @@ class Answering:
         self._has_failed = False
         self._orders = orders_for(request, asked, read, self._continuing)
         self._headers = ignored_header([*asked.ignored, *read.ignored])
-        tokenizer, details = self._service.engine.tokenizer, asked.reporting.details
+        tokenizer, details = self._service.engine.tokenizer, asked.shows_details
         echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
         key = uuid4().hex if self._continuing is None else self._continuing.key
         self._answer = Answer(

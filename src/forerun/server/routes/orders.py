@@ -56,7 +56,7 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
                 shown_tokens=read.shown_tokens,
                 only_reads=asked.limit == 0,
                 # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
-                times_plain=asked.reporting.details and not asked.streams,
+                times_plain=asked.shows_details and not asked.streams,
             )
             for number in range(num_choices)
         ]
