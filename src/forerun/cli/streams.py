@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 HANDLER: Final = "forerun.replace"
 NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no raw byte
+RESET: Final = "\x1b[0m"  # ends all colours and styles
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -53,6 +54,11 @@ def prepare_streams() -> None:
 def takes_colours(name: str) -> bool:
     """Whether this stream is a terminal that supports ANSI escape codes."""
     return bool(getattr(sys, name).isatty()) and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which would reach the terminal."""
+    return "".join([character if character.isprintable() else "·" for character in text])
 
 
 def decoded(text: bytes) -> str:
