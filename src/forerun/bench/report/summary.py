@@ -118,10 +118,7 @@ class Summary:
 
     @property
     def skips(self) -> dict[str, str]:
-        """The contestants that could not take part, at all or at a temperature, and the reasons."""
-        told = self.about.get("skips")
-        if told:
-            return {str(who).replace("@", " at temperature "): str(reason) for who, reason in told.items()}
+        """The contestants that could not take part, and the reasons."""
         entries = self.about.get("contestants", {}).items()
         return {name: str(entry["skipped"]) for name, entry in entries if entry.get("skipped")}
 
@@ -222,7 +219,7 @@ def _row(
         temperature=temperature,
         num_answers=len(records),
         num_tokens=sum(turn.num_new_tokens for record in records for turn in record.turns),
-        speed=estimate(*totals([tokens[key] for key in speeds], list(speeds.values()))) if speeds else None,
+        speed=estimate(*totals(tokens, speeds)) if speeds else None,
         slow_tokens_per_s=by_kind[kind].slow,
         ratio=estimate(*times_taken(tokens, base, speeds, common)) if common else None,
         mean_ratio=estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None,
@@ -252,9 +249,9 @@ def plain_of(contestant: str, kinds: Mapping[str, str]) -> str:
     return NONE if kinds.get(contestant) and contestant != NONE else ""
 
 
-def totals(tokens: Sequence[int], speeds: Sequence[float]) -> tuple[list[float], list[float]]:
+def totals(tokens: Mapping[PromptKeyT, int], speeds: Mapping[PromptKeyT, float]) -> tuple[list[float], list[float]]:
     """Tokens and seconds of each prompt."""
-    return [float(num) for num in tokens], [num / speed for num, speed in zip(tokens, speeds, strict=True)]
+    return [float(tokens[key]) for key in speeds], [tokens[key] / speed for key, speed in speeds.items()]
 
 
 def times_taken(

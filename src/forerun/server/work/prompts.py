@@ -104,7 +104,8 @@ class PromptReader:
                 )  # fmt: skip
         if (grammar := found.grammar) is not None:
             await self._apart(lambda: self._require_grammar(grammar, asked))
-        return replace(found, prediction=await self.prediction(asked.prediction))
+        predicted = await self.text(asked.prediction, add_special_tokens=False) if asked.prediction else []
+        return replace(found, prediction=predicted[: self._max_length])
 
     async def rendered(self, chat: Chat, shape: Grammar | None = None) -> ReadPrompts:
         """A conversation as the model reads it.
@@ -139,11 +140,6 @@ class PromptReader:
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text."""
         return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-
-    async def prediction(self, text: str) -> list[int]:
-        """Token ids of a text that the answer may resemble, at most as many as fit into the context."""
-        ids = await self.text(text, add_special_tokens=False) if text else []
-        return ids[: self._max_length]
 
     def _require_grammar(self, grammar: Grammar, asked: Asked) -> None:
         """Raise ApiError, which names the cause, for a grammar that cannot be used."""
