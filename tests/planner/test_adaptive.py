@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import Teacher
+from forerun.bench.run.draft_traces import guesses
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
@@ -68,8 +68,7 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     rounds = decode_rounds(target, drafter, prompt, PARAMS, seed=5, num_tokens=NUM_TOKENS)
     token_ids = [token for step in rounds for token in step.token_ids]
     vocabulary = VocabularyMap.of_equal_ids(num_target=SPEC.vocab_size, num_draft=SPEC.vocab_size)
-    teacher = Teacher(runner=tiny_runner(SPEC, draft), params=PARAMS, noise=None, vocabulary=vocabulary)
-    children, log_probs = teacher.guesses(prompt, token_ids)
+    children, log_probs = guesses(tiny_runner(SPEC, draft), prompt, token_ids, PARAMS, None, vocabulary)
     trace = AnswerTrace(prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs)
     return trace, rounds, len(passes)
 

@@ -37,7 +37,7 @@ def bound_answer(trace: AnswerTrace, draft_ms: float) -> AnswerOutcome:
 def gained(outcomes: list[AnswerOutcome]) -> tuple[int, int, float]:
     """What a longer answer takes more than a shorter one: tokens, rounds, seconds. Beginning and end cancel out."""
     long, short = outcomes
-    assert long.num_misses == long.num_bare == 0
+    assert long.num_misses == 0
     return long.num_tokens - short.num_tokens, long.num_rounds - short.num_rounds, long.decode_s - short.decode_s
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import Teacher
+from forerun.bench.run.draft_traces import guesses
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
@@ -70,8 +70,7 @@ def test_a_chain_of_a_real_pair_takes_exactly_the_simulated_rounds(temperature: 
 
         noise = KeyedNoise(7, spec.vocab_size)
     vocabulary = VocabularyMap.of_equal_ids(num_target=spec.vocab_size, num_draft=spec.vocab_size)
-    teacher = Teacher(runner=tiny_runner(spec, noisy), params=params, noise=noise, vocabulary=vocabulary)
-    children, log_probs = teacher.guesses(prompt, token_ids)
+    children, log_probs = guesses(tiny_runner(spec, noisy), prompt, token_ids, params, noise, vocabulary)
     trace = AnswerTrace(
         prompt_ids=tuple(prompt), token_ids=tuple(token_ids), children=children, log_probs=log_probs
     )  # fmt: skip

@@ -67,13 +67,16 @@ def served(
     service = Service(
         config, lambda: make_engine(engine_config), target=engine_config.target,
         drafter_name=NAMES[type(engine_config.drafter)],
-        on_end=lambda error: (errors.append(error), is_ready.set())[0], on_ready=is_ready.set,
     )  # fmt: skip
     models = ServedModels([service])
     server = make_server(models, listener)
 
     url = url_of(listener)
-    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, models, listener)))
+    running = run_until_end(
+        server, models, listener, on_ready=is_ready.set,
+        on_end=lambda error: (errors.append(error), is_ready.set())[0],
+    )  # fmt: skip
+    thread = threading.Thread(target=lambda: asyncio.run(running))
     thread.start()
     try:
         if waits:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message
 
 from forerun import Engine
 from forerun.core.steps import DecodeStep, FinishReason, Generation
 from forerun.server.app import make_routes
-from forerun.server.guard.gate import App, Message
 from forerun.server.protocols.errors import ApiError
 from forerun.server.replicas.forwarding import new_continuing
 from forerun.server.work.continuing import CONTINUING, SENT, Continuing, SameText, SentStep
@@ -30,7 +30,7 @@ CHAT = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 24, "
 
 
 @asynccontextmanager
-async def routes() -> AsyncIterator[App]:
+async def routes() -> AsyncIterator[ASGIApp]:
     """The routes of one engine, without a socket."""
     service = Service(CONFIG, lambda: Engine(ENGINE), target=ENGINE.target)
     service.begin()
@@ -41,7 +41,7 @@ async def routes() -> AsyncIterator[App]:
         await service.end()
 
 
-async def answer(app: App, path: str, body: dict[str, Any], continuing: Continuing) -> list[Message]:
+async def answer(app: ASGIApp, path: str, body: dict[str, Any], continuing: Continuing) -> list[Message]:
     """The messages with the events of an answer."""
     asked, got = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}], list[Message]()
 

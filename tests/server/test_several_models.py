@@ -63,13 +63,14 @@ def served_several(*configs: EngineConfig, room: Room = ONE, **settings: Any) ->
         name = NAMES[type(engine_config.drafter)]
         return Service(config, lambda: Engine(engine_config), target=engine_config.target, drafter_name=name)
 
-    models = ServedModels(
-        [make(engine_config) for engine_config in configs], room,
-        on_ready=is_ready.set, on_end=lambda error: (errors.append(error), is_ready.set())[0],
-    )  # fmt: skip
+    models = ServedModels([make(engine_config) for engine_config in configs], room)
     server = make_server(models, listener)
     url = url_of(listener)
-    thread = threading.Thread(target=lambda: asyncio.run(run_until_end(server, models, listener)))
+    running = run_until_end(
+        server, models, listener, on_ready=is_ready.set,
+        on_end=lambda error: (errors.append(error), is_ready.set())[0],
+    )  # fmt: skip
+    thread = threading.Thread(target=lambda: asyncio.run(running))
     thread.start()
     try:
         assert is_ready.wait(60)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forerun.cli.drafter_options import NAMES
+from forerun.cli.numbers import counted
 from forerun.cli.sheet import count
 from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name
 
@@ -41,11 +42,11 @@ class About:
         )
 
     def __str__(self) -> str:
-        threads = f"{self.num_threads} thread{'s' if self.num_threads != 1 else ''}"
         drafter = self.drafter if self.draft is None else f"{self.drafter} ({self.draft})"
         return (
-            f"{self.model}: {count(self.num_parameters)} parameters in {self.dtype} on {self.device}, {threads}, "
-            f"{self.kernels} kernels; drafter {drafter}; context {self.max_length} tokens"
+            f"{self.model}: {count(self.num_parameters)} parameters in {self.dtype} on {self.device}, "
+            f"{counted(self.num_threads, 'thread')}, {self.kernels} kernels; drafter {drafter}; "
+            f"context {self.max_length} tokens"
         )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from forerun.cli.failures import say
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.cli.streams import takes_colours, unechoed
+from forerun.cli.streams import RESET, takes_colours, unechoed
 from forerun.core.steps import DecodeStep, Generation
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ Show = Callable[[DecodeStep], None]
 End = Callable[[Generation, str], None]  # given the text that was shown so far
 GREEN_UNDERLINED: Final = "\x1b[32;4m"
 UNDERLINED: Final = "\x1b[4m"
-RESET: Final = "\x1b[0m"
 SOON_S: Final = 0.5  # the progress line appears only if reading the prompt takes longer
 
 
@@ -88,20 +87,20 @@ def origin_shower(tokenizer: "Tokenizer") -> Show:
 
 def mark_origins(pieces: Sequence[tuple[str, bool]]) -> str:
     """Join the pieces that `TokenOrigins` gives; drafted ones are marked if stdout is a terminal."""
-    begin, end = _marks(sys.stdout)
+    begin, end = _marks("stdout")
     return "".join([f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in pieces])
 
 
 def explain_marks() -> None:
     """Explain the marks on stdout in a line on stderr, if there are marks."""
-    if any(_marks(sys.stdout)):
-        begin, end = _marks(sys.stderr)
+    if any(_marks("stdout")):
+        begin, end = _marks("stderr")
         say(f"{begin}drafted and accepted{end} · chosen by the target itself\n")
 
 
-def _marks(stream: TextIO) -> tuple[str, str]:
+def _marks(name: str) -> tuple[str, str]:
     """Escape codes before and after drafted text: green and underlined on a terminal, only underlined with NO_COLOR."""
-    if not takes_colours("stdout" if stream is sys.stdout else "stderr"):
+    if not takes_colours(name):
         return "", ""
     return UNDERLINED if os.environ.get("NO_COLOR") else GREEN_UNDERLINED, RESET
 

@@ -33,7 +33,7 @@ def report(
 ) -> None:
     """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
     from forerun.bench.report import markdown as markdown_report
-    from forerun.bench.report.summary import read_run_with, summarise_run
+    from forerun.bench.report.summary import summarise
     from forerun.bench.report.table import draw
 
     if html is not None and not has_matplotlib():
@@ -48,8 +48,7 @@ def report(
             say(f"forerun: report.html is left out: {NO_PICTURES}")
     for path in filter(None, (json_file, markdown, html)):
         require_writable(path, needs_folder=True)
-    run, name = read_run_with(out, baseline)
-    summary = summarise_run(run, baseline=name)
+    summary = summarise(out, baseline=baseline)
     print_wide(draw(summary))
     if plan is not None:
         show_reached(plan, speeds_of(summary, "parallel"))

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from forerun.cli.declare import option, with_flags_of
 from forerun.cli.failures import say
-from forerun.cli.streams import takes_colours
+from forerun.cli.streams import RESET, takes_colours
 
-DIM, RESET = "\x1b[2m", "\x1b[0m"
+DIM = "\x1b[2m"
 logger = logging.getLogger(__name__)
 # The least severe kind that is printed: errors; warnings; the model's description and statistics; everything.
 LogLevel = Literal["error", "warning", "info", "debug"]

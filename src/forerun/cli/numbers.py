@@ -17,7 +17,7 @@ def short_numbers(result: Generation, drafter: DrafterConfig) -> str:
     parts = [
         _gain(stats, drafter),
         f"{stats.tokens_per_s:.1f} tokens/s",
-        _count(stats.num_new_tokens, "token"),
+        counted(stats.num_new_tokens, "token"),
         f"first token after {stats.first_token_s:.2f} s",
     ]
     return " · ".join(filter(None, parts))
@@ -36,13 +36,13 @@ def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) 
     if stats.hit_rate:  # from drafters whose tree is larger than what they propose
         parts.append(f"drafting went on from the right place after {stats.hit_rate:.0%} of passes")
     if stats.num_outside:
-        parts.append(f"{stats.num_outside} of {_count(stats.num_new_tokens, 'token')} that the draft does not know")
+        parts.append(f"{stats.num_outside} of {counted(stats.num_new_tokens, 'token')} that the draft does not know")
     speed = f", read at {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
-    parts.append(f"prompt of {_count(stats.num_prompt_tokens, 'token')}{speed}")
+    parts.append(f"prompt of {counted(stats.num_prompt_tokens, 'token')}{speed}")
     if not is_greedy:
         parts.append(f"seed {result.seed}")
     if stats.num_near_ties:
-        parts.append(f"{_count(stats.num_near_ties, 'token')} that rounding may have decided")
+        parts.append(f"{counted(stats.num_near_ties, 'token')} that rounding may have decided")
     absences = (("away", stats.num_rounds_down), ("late", stats.num_rounds_late))
     parts += [f"drafter {how} in {number} of {stats.num_rounds} passes" for how, number in absences if number]
     return " · ".join(parts)
@@ -86,5 +86,6 @@ def _certainty(speedup: Speedup) -> str:
     return f"{speedup.low:.2f}x to {speedup.high:.2f}x; {plain}"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """A number of things, such as 2 tokens."""
     return f"{number} {what}{'s' if number != 1 else ''}"

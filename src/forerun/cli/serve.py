@@ -3,7 +3,7 @@
 import os
 import signal
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
 
 if TYPE_CHECKING:
-    import socket
+    from forerun.server.work.served_models import ServedModels
 
 AUTO: Final = "auto"
 SHOWN: Final = (
@@ -120,19 +120,16 @@ def serve(
         say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")
         note_all(config=configs[0])
         on_ready = partial(tell, opens_page=opens_page)
-        if len(names) > 1:
-            serve_several(config, listener, configs, sizes, on_ready=on_ready)
-            return
-        open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
         if config.uses_ray:
             prepare_ray(is_alone=not is_elsewhere)
             from forerun.server.replicas.front import serve_replicas
 
+            open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
             serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
-            return
-        from forerun.server.run import serve as run_server
+        else:
+            from forerun.server.run import serve as run_server
 
-        run_server(config, listener, open_first, target=names[0], drafter_name=drafter_name, on_ready=on_ready)
+            run_server(served_models(config, configs, sizes), listener, on_ready=on_ready)
 
 
 def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
@@ -158,17 +155,9 @@ def weight_bytes(config: EngineConfig) -> int:
     return sum(size_of(find_model(name).path) for name in names if name is not None)
 
 
-def serve_several(
-    config: ServerConfig,
-    listener: "socket.socket",
-    configs: Sequence[EngineConfig],
-    sizes: Mapping[str, int],
-    *,
-    on_ready: Callable[[str], None],
-) -> None:
-    """Serve several models in this process, with as many loaded at once as fit in memory."""
-    from forerun.server.run import serve_several as run_server
-    from forerun.server.work.served_models import Room
+def served_models(config: ServerConfig, configs: Sequence[EngineConfig], sizes: Mapping[str, int]) -> "ServedModels":
+    """The models of these engines in this process; of several, as many are loaded at once as fit in memory."""
+    from forerun.server.work.served_models import Room, ServedModels
     from forerun.server.work.service import Service
 
     free = free_memory_bytes()
@@ -180,8 +169,7 @@ def serve_several(
         )
         for engine_config in configs
     ]  # fmt: skip
-    room = Room(max_loaded=config.max_loaded, num_bytes=num_bytes, sizes=sizes)
-    run_server(config, listener, services, room, on_ready=on_ready)
+    return ServedModels(services, Room(max_loaded=config.max_loaded, num_bytes=num_bytes, sizes=sizes))
 
 
 @contextmanager

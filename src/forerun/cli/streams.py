@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 HANDLER: Final = "forerun.replace"
 NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no raw byte
+RESET: Final = "\x1b[0m"  # ends all colours and styles
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -55,6 +56,11 @@ def takes_colours(name: str) -> bool:
     return bool(getattr(sys, name).isatty()) and os.environ.get("TERM") != "dumb"
 
 
+def printable(text: str) -> str:
+    """The text without control characters, which would reach the terminal."""
+    return "".join([character if character.isprintable() else "·" for character in text])
+
+
 def decoded(text: bytes) -> str:
     """The bytes as text; invalid bytes are replaced, with one message."""
     codecs.register_error(HANDLER, undecodable)
@@ -75,13 +81,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in NO_ROOM and error.filename is None
 
 
-def let_go(*streams: TextIO) -> None:
-    """Discard what is left in these streams, so that the exit does not fail on it again."""
-    for stream in streams:
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def let_go(stream: TextIO) -> None:
+    """Discard what is left in a stream, so that the exit does not fail on it again."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

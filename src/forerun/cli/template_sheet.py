@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from forerun.cli.streams import printable
 from forerun.core.errors import ConfigError
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
@@ -58,17 +59,12 @@ def template_rows(traits: TemplateTraits) -> list[tuple[str, str]]:
         *([("  also", "; ".join(wants))] if wants else []),
         *([("  variables", ", ".join(traits.variables))] if traits.variables else []),
     ]
-    return [(label, _printable(value)) for label, value in rows]
+    return [(label, printable(value)) for label, value in rows]  # an untrusted template chooses its marks
 
 
 def _calls(format: CallFormat) -> str:
     marks = " ".join(dict.fromkeys(part for mark in format.marks for part in mark.split()))
     return f"{KINDS[format.kind]}, marks {marks}"
-
-
-def _printable(text: str) -> str:
-    """The text without control characters, which an untrusted template may put into its marks."""
-    return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def _without(roles: list[str]) -> str:

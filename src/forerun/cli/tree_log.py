@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from forerun.cli.answer import Show, TokenOrigins, mark_origins
 from forerun.cli.failures import say
-from forerun.cli.streams import takes_colours
+from forerun.cli.streams import RESET, takes_colours
 from forerun.cli.tree_picture import Fate, Line, draw_tree, shown_token, width
 from forerun.core.steps import DecodeStep, DraftedTree, Generation
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {Fate.ACCEPTED: "\x1b[32m", Fate.REJECTED: "\x1b[2m", Fate.CHOSEN: "\x1b[1m", Fate.LINE: "\x1b[2m"}
 WITHOUT_COLOUR: Final = {Fate.ACCEPTED: "\x1b[1m", Fate.CHOSEN: "\x1b[1m"}
-RESET: Final = "\x1b[0m"
 PLAIN_LETTERS: Final = str.maketrans("─┬├└│→…·⏎␍⇥", "-+|`|>~_$$$")  # where the encoding lacks these
 LEGEND: Final = "[accepted]  rejected  →chosen by the target itself; a number counts the rounds"
 MARGIN: Final = 5  # columns of the round's number and a space

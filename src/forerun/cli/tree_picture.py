@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from forerun.cli.streams import printable
 from forerun.cli.wrap import width_of
 from forerun.core.steps import DraftedTree
 
@@ -69,7 +70,7 @@ def draw_tree(tree: DraftedTree, bonus: int, text_of: Callable[[int], str], num_
 def shown_token(text: str) -> str:
     """A token's text on one line, with symbols for tabs and line ends, and for spaces if there is nothing else."""
     shown = text.replace("\n", "⏎").replace("\r", "␍").replace("\t", "⇥")
-    shown = "".join([character if character.isprintable() else "·" for character in shown])
+    shown = printable(shown)
     if not shown.strip():
         shown = shown.replace(" ", "·")
     return _within(shown, MAX_TOKEN)

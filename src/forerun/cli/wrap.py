@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 from unicodedata import category, east_asian_width
 
-from forerun.cli.streams import takes_colours
+from forerun.cli.streams import RESET, takes_colours
 
 PIECE: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|.", re.DOTALL)  # an escape code, or one character
 FENCE: Final = "```"
 TAB_STOP: Final = 8  # columns, as terminals have them
 CLOSING: Final = ("Po", "Pe", "Pf")  # punctuation that no line begins with
-RESET: Final = "\x1b[0m"
 
 
 @contextmanager

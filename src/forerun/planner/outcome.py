@@ -27,10 +27,8 @@ class AnswerOutcome:
         decode_s: time from the end of the prefill.
         num_rows: rows that the target verified, roots included.
         num_useful: draft passes that added tokens of the text to the tree.
-        num_levels: tokens of the text that they added.
         num_late: rounds that began without the parallel drafter's answer to the previous verdict: with the rest of an
             earlier tree, or after a miss with no tree.
-        num_bare: rounds that verified only the root.
         pass_s: the part of decode_s spent in the target's passes.
         miss_wait_s: the part in which the target waited for a tree after a miss.
         hit_wait_s: the part in which the target had a tree and waited for a better one.
@@ -44,9 +42,7 @@ class AnswerOutcome:
     decode_s: float = 0.0
     num_rows: int = 0
     num_useful: int = 0
-    num_levels: int = 0
     num_late: int = 0
-    num_bare: int = 0
     pass_s: float = 0.0
     miss_wait_s: float = 0.0
     hit_wait_s: float = 0.0
@@ -77,7 +73,6 @@ class Tally:
         """The tokens of this tree that the target accepts, after a pass of `pass_s` seconds."""
         rest = (*self._token_ids[self.outcome.num_tokens :], *[UNKNOWN] * (max(tree.depths) + 1))
         self.outcome.num_rows += len(tree)
-        self.outcome.num_bare += len(tree) == 1
         self.outcome.pass_s += pass_s
         return walk(tree, [rest[depth] for depth in tree.depths])
 
@@ -130,11 +125,6 @@ class Outcome:
     def useless_expansions(self) -> float:
         """Share of the draft passes that added no token of the text to the tree."""
         return 1.0 - self._total("num_useful") / max(self._total("num_expansions"), 1.0)
-
-    @property
-    def levels_per_useful_expansion(self) -> float:
-        """Tokens of the text that each useful draft pass added."""
-        return self._total("num_levels") / max(self._total("num_useful"), 1.0)
 
     @property
     def overhead_s(self) -> float:

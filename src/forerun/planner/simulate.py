@@ -113,7 +113,6 @@ def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:
         num_rounds=num_tokens,
         decode_s=num_tokens * (costs.target.step_s(1) + costs.serial_overhead_s),
         num_rows=num_tokens,
-        num_bare=num_tokens,
         pass_s=num_tokens * costs.target.step_s(1),
     )
 

@@ -65,6 +65,9 @@ class SyntheticPair:
         )
 
 
+USUAL_PAIR: Final = SyntheticPair()
+
+
 def spread(top: float) -> list[float]:
     """Probabilities of the children, likeliest first."""
     weights = [RATIO**rank for rank in range(NUM_OTHERS)]
@@ -86,20 +89,15 @@ def accepted_per_round(traces: Sequence[AnswerTrace]) -> float:
     return simulate(traces, REFERENCE, FREE, REFERENCE_POLICIES).accepted_per_round
 
 
-def traces_for(
-    accepted: float,
-    pair: SyntheticPair | None = None,
-    measure: Callable[[Sequence[AnswerTrace]], float] = accepted_per_round,
-) -> list[AnswerTrace]:
+def traces_for(accepted: float, pair: SyntheticPair = USUAL_PAIR) -> list[AnswerTrace]:
     """Traces with `accepted` accepted tokens per round, without the bonus token.
 
     Raises:
         ConfigError: no exponent gives this number.
     """
-    pair = pair or SyntheticPair()
 
     def accepts(exponent: float) -> float:
-        return measure(replace(pair, exponent=exponent).traces())
+        return accepted_per_round(replace(pair, exponent=exponent).traces())
 
     worst, best = accepts(MOST_EXPONENT), accepts(LEAST_EXPONENT)
     if not worst <= accepted <= best:

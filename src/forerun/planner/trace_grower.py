@@ -88,7 +88,6 @@ class TraceGrower:
         self._expanded.update(batch)
         token_ids, log_probs = zip(*map(self._guesses, batch), strict=True)
         self.guessed.add_children(batch, token_ids, log_probs)
-        self._outcome.num_levels += self._num_known - num_known
         self._outcome.num_useful += self._num_known > num_known
         if self.guessed.rule is not None:
             self.guessed.rule.measure_expansion(len(batch), spent_s)

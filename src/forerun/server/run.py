@@ -3,20 +3,19 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class
-from forerun.server.guard.gate import App, Gate
+from forerun.server.guard.gate import Gate
 from forerun.server.guard.listening import url_of
-from forerun.server.work.engine_thread import MakeEngine
-from forerun.server.work.served_models import Room, ServedModels
-from forerun.server.work.service import Service
+from forerun.server.work.served_models import ServedModels
 from forerun.wires.endpoint import is_loopback
 
 SPARE_S: Final = 5.0  # to send the last events after the requests were cancelled
@@ -40,58 +39,17 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(
-    config: ServerConfig,
-    listener: socket.socket,
-    make_engine: MakeEngine,
-    *,
-    target: str,
-    drafter_name: str,
-    on_ready: Callable[[str], None],
-) -> None:
-    """Serve one model until a signal arrives or the engine ends.
-
-    Args:
-        on_ready: called with the server's URL once it can answer requests.
-
-    Raises:
-        the error that kept the engine from opening or ended it.
-    """
-    url = url_of(listener)
-    service = Service(
-        config, make_engine, target=target, drafter_name=drafter_name, on_end=lambda error: server.end(error),
-        on_ready=lambda: on_ready(url),
-    )  # fmt: skip
-    models = ServedModels([service])
-    server = make_server(models, listener)
-    run(server, models, listener)
-
-
-def serve_several(
-    config: ServerConfig,
-    listener: socket.socket,
-    services: Sequence[Service],
-    room: Room,
-    *,
-    on_ready: Callable[[str], None],
-) -> None:
-    """Serve several models until a signal arrives.
+def serve(models: ServedModels, listener: socket.socket, *, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal arrives, the first model cannot be loaded, or the engine of a single one ends.
 
     Args:
         on_ready: called with the server's URL once the first model is loaded.
 
     Raises:
-        the error that kept the first model from loading.
+        the error that kept the first model from loading, or ended the engine of a single one.
     """
-    url = url_of(listener)
-    models = ServedModels(services, room, on_ready=lambda: on_ready(url), on_end=lambda error: server.end(error))
-    server = make_server(models, listener)
-    run(server, models, listener)
-
-
-def run(server: DrainingServer, models: ServedModels, listener: socket.socket) -> None:
-    """Serve until a signal arrives or the server is ended; raises the error that ended it."""
-    asyncio.run(run_until_end(server, models, listener))
+    server, url = make_server(models, listener), url_of(listener)
+    asyncio.run(run_until_end(server, models, listener, on_ready=lambda: on_ready(url), on_end=server.end))
     if server.failure is not None:
         raise server.failure
     if any(service.thread.is_alive for service in models.services):
@@ -104,7 +62,7 @@ def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer
 
 
 def server_of(
-    routes: App, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
+    routes: ASGIApp, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
 ) -> DrainingServer:
     """A server with the limits of this config, and the gate before its routes.
 
@@ -132,9 +90,16 @@ def server_of(
     return server
 
 
-async def run_until_end(server: DrainingServer, models: ServedModels, listener: socket.socket) -> None:
+async def run_until_end(
+    server: DrainingServer,
+    models: ServedModels,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[], None],
+    on_end: Callable[[BaseException | None], None],
+) -> None:
     """Load the first model and serve; on return everything is closed."""
-    models.begin()
+    models.begin(on_ready=on_ready, on_end=on_end)
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, Teacher
+from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, guesses
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import VocabularyError
@@ -69,8 +69,7 @@ def test_the_guesses_are_those_of_a_draft_tree_at_every_place(
 ) -> None:
     noise = None if params.is_greedy else KeyedNoise(5, len(vocabulary.draft_ids))
     expected = drafted(runner_of(29), params, noise, vocabulary)
-    teacher = Teacher(runner=runner_of(29), params=params, noise=noise, vocabulary=vocabulary)
-    children, log_probs = teacher.guesses(PROMPT, ANSWER)
+    children, log_probs = guesses(runner_of(29), PROMPT, ANSWER, params, noise, vocabulary)
     for ids, values, wanted in zip(children, log_probs, expected, strict=True):
         possible = {token: value for token, value in zip(ids, values, strict=True) if value > float("-inf")}
         assert list(possible) == list(wanted)

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from starlette.types import Message
 
 import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
-from forerun.server.guard.gate import Message
 from forerun.server.replicas import replica as module
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.link import Link
@@ -113,9 +113,7 @@ def test_a_lost_rank_ends_the_engine_and_no_answer_is_taken_for_complete() -> No
 def fleet_of(**machines: tuple[str, int]) -> Fleet:
     """A fleet of ready replicas, each on a machine with so many requests of other fronts."""
     unused = cast(Any, None)
-    fleet = Fleet(
-        CONFIG, unused, ENGINE, drafter_name="none", keep_signals=unused, on_ready=unused, on_end=unused
-    )  # fmt: skip
+    fleet = Fleet(CONFIG, unused, ENGINE, drafter_name="none")
     fleet._folder.cleanup()
     for index, (name, num_others) in enumerate(machines.values()):
         link = fleet._links[index] = Link(unused)

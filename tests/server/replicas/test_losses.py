@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from starlette.types import Message, Scope
 
 from forerun.core.errors import ForerunError
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas import fleet as fleet_module
 from forerun.server.replicas import forwarding, scaling
 from forerun.server.replicas.fleet import Fleet
@@ -105,13 +105,8 @@ class Writers:
         self.stopped += indices
 
 
-def fleet_of(
-    cluster: Writers, config: ServerConfig = CLUSTER, on_end: Callable[[BaseException], None] = lambda error: None
-) -> Fleet:
-    unused = cast(Any, None)
-    fleet = Fleet(
-        config, unused, ENGINE, drafter_name="none", keep_signals=lambda: None, on_ready=lambda: None, on_end=on_end
-    )
+def fleet_of(cluster: Writers, config: ServerConfig = CLUSTER) -> Fleet:
+    fleet = Fleet(config, cast(Any, None), ENGINE, drafter_name="none")
 
     def join() -> Writers:
         cluster.start(range(config.num_replicas))
@@ -119,6 +114,10 @@ def fleet_of(
 
     fleet._join, fleet._leave = join, lambda: None  # type: ignore[method-assign, assignment]
     return fleet
+
+
+def begin(fleet: Fleet, on_end: Callable[[BaseException], None] = lambda error: None) -> None:
+    fleet.begin(keep_signals=lambda: None, on_ready=lambda: None, on_end=on_end)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -164,7 +163,7 @@ def test_a_request_at_a_replica_that_ray_has_taken_away_goes_to_another() -> Non
     async def play() -> None:
         cluster = Writers({HOME: Writer(messages=None), 1 - HOME: Writer(messages=(START, event(1), LAST))})
         fleet = fleet_of(cluster)
-        fleet.begin()
+        begin(fleet)
         await until(lambda: fleet.num_ready == 2)
         client = Client(Forwarder(fleet))
         await until(lambda: bool(cluster.replicas[HOME].asked))
@@ -188,7 +187,7 @@ def test_a_full_replica_is_asked_again_to_go_on(monkeypatch: pytest.MonkeyPatch)
             first.slow_s, fleet._links[HOME].is_ready = 60.0, False
 
         first.on_loss = lose
-        fleet.begin()
+        begin(fleet)
         await until(lambda: fleet.num_ready == 2)
         client = Client(Forwarder(fleet))
         await until(lambda: len(full.asked) > 2)
@@ -212,7 +211,7 @@ def test_who_leaves_or_a_shutdown_is_noticed_between_two_replicas(end: str) -> N
             writer.slow_s, fleet._links[0].is_ready = 60.0, False
 
         writer.on_loss = lose
-        fleet.begin()
+        begin(fleet)
         await until(lambda: fleet.num_ready == 1)
         forwarder = Forwarder(fleet)
         client = Client(forwarder)
@@ -235,7 +234,7 @@ def test_replicas_whose_start_was_interrupted_are_stopped() -> None:
     async def play() -> None:
         cluster = Writers({}, join_s=0.5)
         fleet = fleet_of(cluster)
-        fleet.begin()
+        begin(fleet)
         await asyncio.sleep(0.1)
         await fleet.end()
         assert sorted(cluster.stopped) == [0, 1]
@@ -247,7 +246,7 @@ def test_replicas_that_another_front_uses_stay_even_if_this_one_knows_none_yet()
     async def play() -> None:
         cluster = Writers({index: Writer({"other"}, slow_s=5.0) for index in range(2)})
         fleet = fleet_of(cluster)
-        fleet.begin()
+        begin(fleet)
         await until(lambda: len(fleet._links) == 2)
         assert fleet.num_ready == 0
         await fleet.end()
@@ -263,7 +262,7 @@ def test_a_front_goes_on_looking_where_ray_could_not_start_one_more(monkeypatch:
     async def play() -> None:
         cluster = Writers({0: Writer()}, is_broken=True)
         fleet = fleet_of(cluster, replace(CLUSTER, num_replicas=1, max_replicas=3))
-        fleet.begin()
+        begin(fleet)
         await until(lambda: fleet.num_ready == 1)
         visits = [fleet.visit(str(number), on_lost=lambda: None) for number in range(4)]
         for visit in visits:
@@ -281,8 +280,8 @@ def test_a_front_goes_on_looking_where_ray_could_not_start_one_more(monkeypatch:
 def test_another_model_of_the_same_short_name_is_refused() -> None:
     async def play() -> None:
         ended: list[BaseException] = []
-        fleet = fleet_of(Writers({0: Writer(target="/b/model")}), replace(CLUSTER, num_replicas=1), ended.append)
-        fleet.begin()
+        fleet = fleet_of(Writers({0: Writer(target="/b/model")}), replace(CLUSTER, num_replicas=1))
+        begin(fleet, ended.append)
         await until(lambda: bool(ended))
         assert isinstance(ended[0], ForerunError)
         assert "writes with /b/model, and this front was started for builtin" in str(ended[0])

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
-from forerun.server.guard.gate import Message
 from forerun.server.protocols.errors import ApiError
 from forerun.server.replicas.forwarding import new_continuing
 from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError

@@ -14,32 +14,30 @@ DONE: Final = "[DONE]"
 PREFIX: Final = b"data:"
 
 
-def get_json(url: str, *, timeout_s: float = TIMEOUT_S) -> Any:
+def get_json(url: str) -> Any:
     """The JSON that a GET of `url` returns.
 
     Raises:
         PeerError: there is no answer, or it is an error or not JSON.
     """
-    with request("GET", url, None, timeout_s=timeout_s) as response:
+    with request("GET", url) as response:
         require_ok(response, url)
         return read_json(response.read(), url)
 
 
 def status_of(method: str, url: str, *, timeout_s: float = TIMEOUT_S) -> int:
     """The status of a request without a body."""
-    with request(method, url, None, timeout_s=timeout_s) as response:
+    with request(method, url, timeout_s=timeout_s) as response:
         return response.status
 
 
-def post_events(
-    url: str, body: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
-) -> Generator[dict[str, Any], None, None]:
+def post_events(url: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     """The events of a POST as they arrive. Closing the generator closes the connection, so that the server stops.
 
     Raises:
         PeerError: there is no answer, or it is an error or not an event.
     """
-    with request("POST", url, json.dumps(body), timeout_s=timeout_s) as response:
+    with request("POST", url, json.dumps(body)) as response:
         require_ok(response, url)
         while line := response.readline():
             if not line.startswith(PREFIX):
@@ -51,7 +49,7 @@ def post_events(
 
 
 @contextmanager
-def request(method: str, url: str, body: str | None, *, timeout_s: float) -> Iterator[HTTPResponse]:
+def request(method: str, url: str, body: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Iterator[HTTPResponse]:
     """Send a request; the connection is open inside the `with` block, and errors in it are raised as PeerError."""
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection

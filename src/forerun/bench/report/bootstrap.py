@@ -45,16 +45,10 @@ class Resamples:
     Args:
         values: a positive number per prompt.
         base: the denominators of the same prompts; None for a plain mean.
-        seed: the same seed gives the same resamples.
     """
 
     def __init__(
-        self,
-        values: Sequence[float],
-        base: Sequence[float] | None = None,
-        *,
-        num_resamples: int = NUM_RESAMPLES,
-        seed: int = 0,
+        self, values: Sequence[float], base: Sequence[float] | None = None, *, num_resamples: int = NUM_RESAMPLES
     ) -> None:
         assert values, "a mean of no prompts"
         above = np.asarray(values, dtype=np.float64)
@@ -65,7 +59,7 @@ class Resamples:
         above, below = above / above.mean(), below / below.mean()  # so that no square overflows
         moments = np.stack([above, below, above**2, below**2, above * below], axis=1)
         self._error = float(_log_ratios(moments.mean(axis=0)[None])[1][0])
-        self._scores = self._score(moments, num_resamples, seed) if self.is_enough else np.empty(0)
+        self._scores = self._score(moments, num_resamples) if self.is_enough else np.empty(0)
 
     @property
     def is_enough(self) -> bool:
@@ -104,12 +98,12 @@ class Resamples:
             (num_below + 1) / (self._scores.size + 1), student_tail(-distance / self._error * sqrt(degrees), degrees)
         )
 
-    def _score(self, moments: Array, num_resamples: int, seed: int) -> Array:
+    def _score(self, moments: Array, num_resamples: int) -> Array:
         """The distance of each resample from the observed value in its standard errors; infinite if these are zero.
 
         The moments are of numbers with mean 1, so the logarithm of a resample's ratio is its distance.
         """
-        counts = self._counts(np.random.default_rng(seed), num_resamples)
+        counts = self._counts(np.random.default_rng(0), num_resamples)
         log_ratios, errors = _log_ratios(counts @ moments / self._num_prompts)
         log_ratios[np.abs(log_ratios) < 1e-12] = 0.0  # rounding
         beyond = np.where(log_ratios == 0.0, 0.0, np.copysign(np.inf, log_ratios))

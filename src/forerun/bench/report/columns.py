@@ -27,10 +27,10 @@ class Column:
 
 
 def speed(value: float | None) -> str:
-    """Tokens/s, or another positive number, with three digits."""
+    """Tokens/s, or another number, with three digits, but at most two after the point."""
     if value is None:
         return UNKNOWN
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -111,7 +111,6 @@ class ComparedRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     rows: tuple[ComparedRow, ...]
-    tolerance: float
     num_unpaired: int
 
     @property
@@ -149,7 +148,7 @@ def compare(before: RunSpeeds, after: RunSpeeds, *, tolerance: float = 0.0) -> C
     if not pairs:
         raise ConfigError("the reports share no question of the same data set, contestant and temperature")
     num_unpaired = len(first.keys() ^ second.keys())
-    return Comparison(rows=_judged(pairs, 1 - tolerance), tolerance=tolerance, num_unpaired=num_unpaired)
+    return Comparison(rows=_judged(pairs, 1 - tolerance), num_unpaired=num_unpaired)
 
 
 def holm(chances: Sequence[float], allowed: float) -> list[bool]:

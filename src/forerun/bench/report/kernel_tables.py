@@ -6,7 +6,7 @@ from typing import Final
 
 from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
 from forerun.bench.report import markdown
-from forerun.bench.report.columns import UNKNOWN, share
+from forerun.bench.report.columns import UNKNOWN, milliseconds, share
 
 MUCH_LOAD: Final = 0.05  # of a core
 FEW_BYTES: Final = 0.05e6  # fewer bytes would be shown as 0.0 MB
@@ -93,12 +93,6 @@ def as_markdown(table: KernelTable) -> str:
     return markdown.table(
         table.heads, ([markdown.escape(cell) for cell in line] for line in table.lines), table.num_labels
     )
-
-
-def milliseconds(seconds: float) -> str:
-    """Milliseconds with three digits, but at most two after the point."""
-    value = 1e3 * seconds
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def megabytes(costs: KernelCosts, key: Key) -> str:

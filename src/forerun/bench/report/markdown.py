@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from forerun.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, speed, times
 from forerun.bench.report.summary import Row, Summary
-from forerun.bench.report.table import fastest
-from forerun.bench.report.wording import circumstances, headline, verdict_on_texts
+from forerun.bench.report.wording import circumstances, fastest, headline, sampling, verdict_on_texts
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
@@ -16,7 +15,7 @@ def write(summary: Summary) -> str:
     found = headline(summary)
     parts = [f"**{escape(found.text)}**  \n{escape(found.detail)}"]
     for temperature in summary.temperatures:
-        parts.append(f"### {'Greedy' if temperature == 0 else f'Temperature {temperature:g}'}")
+        parts.append(f"### {sampling(temperature).capitalize()}")
         parts.append(_main_table(summary.over_all(temperature)))
         if len(summary.datasets) > 1:
             parts.append(_by_dataset(summary, temperature))

@@ -66,6 +66,11 @@ class Look:
         return f"#c0fff{self.number % NUM_COLOURS}"
 
     @property
+    def variable(self) -> str:
+        """The colour on the page."""
+        return f"var(--c{self.number % NUM_COLOURS})"
+
+    @property
     def marker(self) -> str:
         return MARKERS[self.number % len(MARKERS)]
 

@@ -118,10 +118,7 @@ class Summary:
 
     @property
     def skips(self) -> dict[str, str]:
-        """The contestants that could not take part, at all or at a temperature, and the reasons."""
-        told = self.about.get("skips")
-        if told:
-            return {str(who).replace("@", " at temperature "): str(reason) for who, reason in told.items()}
+        """The contestants that could not take part, and the reasons."""
         entries = self.about.get("contestants", {}).items()
         return {name: str(entry["skipped"]) for name, entry in entries if entry.get("skipped")}
 
@@ -135,11 +132,11 @@ def summarise(source: Path | Sequence[Path], *, baseline: str | None = None) -> 
     Raises:
         ConfigError: a file cannot be read, or no contestant has the baseline's name.
     """
-    run, name = read_run_with(source, baseline)
+    run, name = _read_with(source, baseline)
     return summarise_run(run, baseline=name)
 
 
-def read_run_with(source: Path | Sequence[Path], baseline: str | None) -> tuple[RecordedRun, str | None]:
+def _read_with(source: Path | Sequence[Path], baseline: str | None) -> tuple[RecordedRun, str | None]:
     """The answers, and the name of the baseline among the contestants."""
     paths = [source] if isinstance(source, Path) else list(source)
     run = read_folder(paths[0]) if len(paths) == 1 and paths[0].is_dir() else read_files(paths)
@@ -222,7 +219,7 @@ def _row(
         temperature=temperature,
         num_answers=len(records),
         num_tokens=sum(turn.num_new_tokens for record in records for turn in record.turns),
-        speed=estimate(*totals([tokens[key] for key in speeds], list(speeds.values()))) if speeds else None,
+        speed=estimate(*totals(tokens, speeds)) if speeds else None,
         slow_tokens_per_s=by_kind[kind].slow,
         ratio=estimate(*times_taken(tokens, base, speeds, common)) if common else None,
         mean_ratio=estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None,
@@ -252,9 +249,9 @@ def plain_of(contestant: str, kinds: Mapping[str, str]) -> str:
     return NONE if kinds.get(contestant) and contestant != NONE else ""
 
 
-def totals(tokens: Sequence[int], speeds: Sequence[float]) -> tuple[list[float], list[float]]:
+def totals(tokens: Mapping[PromptKeyT, int], speeds: Mapping[PromptKeyT, float]) -> tuple[list[float], list[float]]:
     """Tokens and seconds of each prompt."""
-    return [float(num) for num in tokens], [num / speed for num, speed in zip(tokens, speeds, strict=True)]
+    return [float(tokens[key]) for key in speeds], [tokens[key] / speed for key, speed in speeds.items()]
 
 
 def times_taken(

@@ -9,9 +9,7 @@ from rich.text import Text
 from forerun.bench.report.columns import MAIN_COLUMNS, TIMES, UNKNOWN, interval, speed, times
 from forerun.bench.report.compare import Comparison
 from forerun.bench.report.summary import Row, Summary
-from forerun.bench.report.wording import headline, verdict_on_texts
-
-ALL: str = "all data sets"
+from forerun.bench.report.wording import ALL, fastest, headline, sampling, verdict_on_texts
 
 
 def draw(summary: Summary) -> RenderableType:
@@ -53,7 +51,7 @@ def _tables(summary: Summary) -> Iterator[RenderableType]:
     for temperature in summary.temperatures:
         rows = summary.over_all(temperature)
         yield Text("")
-        yield _title("all data sets", temperature)
+        yield _title(ALL, temperature)
         yield _main_table(rows)
         if len(summary.datasets) > 1:
             yield Text("")
@@ -65,7 +63,7 @@ def _tables(summary: Summary) -> Iterator[RenderableType]:
 
 
 def _title(text: str, temperature: float) -> Text:
-    return Text(f"{text}, {'greedy' if temperature == 0 else f'temperature {temperature:g}'}", style="bold cyan")
+    return Text(f"{text}, {sampling(temperature)}", style="bold cyan")
 
 
 def _main_table(rows: Sequence[Row]) -> Table:
@@ -105,9 +103,3 @@ def _cell(rows: Sequence[Row], contestant: str) -> Text:
     told = speed(row.speed.value)
     text = f"{times(row.ratio)} ({told})" if row.ratio else told
     return Text(text, style="bold" if row is fastest(rows) else "")
-
-
-def fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the highest tokens/s; None if no speed is known."""
-    known = [row for row in rows if row.speed is not None]
-    return max(known, key=lambda row: row.speed.value if row.speed else 0.0, default=None)

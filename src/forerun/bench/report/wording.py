@@ -1,6 +1,6 @@
 """The sentences of a report: the fastest contestant, the comparison of texts, and the circumstances."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ from forerun.bench.report.summary import NONE, Row, Summary
 
 MACHINE_LABELS: Final = {"cpu": "CPU", "gpu": "GPU", "isa": "ISA", "os": "OS", "python": "Python"}
 GIB: Final = 1 << 30
+ALL: Final = "all data sets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Headline:
 
 def headline(summary: Summary) -> Headline:
     """The fastest drafter over all data sets at the lowest temperature, compared with the baseline."""
-    rows = _ranked(summary)
+    rows = _first_ranking(summary)
     candidates = [row for row in rows if row.contestant != summary.baseline]
     ours = [row for row in candidates if summary.kind_of(row.contestant) != "peer"] or candidates
     if not ours:
@@ -41,7 +42,22 @@ def headline(summary: Summary) -> Headline:
 
 def fastest_peer(summary: Summary) -> Row | None:
     """The fastest peer over all data sets at the lowest temperature."""
-    return next((row for row in _ranked(summary) if summary.kind_of(row.contestant) == "peer"), None)
+    return next((row for row in _first_ranking(summary) if summary.kind_of(row.contestant) == "peer"), None)
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """The rows, fastest first; those of unknown speed are last."""
+    return sorted(rows, key=lambda row: row.speed.value if row.speed else 0.0, reverse=True)
+
+
+def fastest(rows: Sequence[Row]) -> Row | None:
+    """The row with the highest tokens/s; None if no speed is known."""
+    return next((row for row in ranked(rows) if row.speed), None)
+
+
+def sampling(temperature: float) -> str:
+    """How tokens are chosen, in words."""
+    return "greedy" if temperature == 0 else f"temperature {temperature:g}"
 
 
 def verdict_on_texts(summary: Summary) -> str:
@@ -111,10 +127,9 @@ def _fact(key: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _ranked(summary: Summary) -> list[Row]:
+def _first_ranking(summary: Summary) -> list[Row]:
     """Rows over all data sets at the lowest temperature, fastest first."""
-    rows = summary.over_all(summary.temperatures[0]) if summary.temperatures else ()
-    return sorted(rows, key=lambda row: row.speed.value if row.speed else 0.0, reverse=True)
+    return ranked(summary.over_all(summary.temperatures[0])) if summary.temperatures else []
 
 
 def _detail(summary: Summary, row: Row) -> str:
@@ -124,5 +139,5 @@ def _detail(summary: Summary, row: Row) -> str:
     num_prompts = row.speed.num_prompts if row.speed else 0
     num_sets = len(summary.datasets)
     parts.append(f"{num_prompts} prompt{'s' * (num_prompts != 1)} of {num_sets} data set{'s' * (num_sets != 1)}")
-    parts.append("greedy" if row.temperature == 0 else f"temperature {row.temperature:g}")
+    parts.append(sampling(row.temperature))
     return " · ".join(parts)

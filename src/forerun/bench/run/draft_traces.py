@@ -1,7 +1,7 @@
 """Record what drafters guess at every token of the target's answers, as traces for the planner."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -16,7 +16,7 @@ from forerun.drafting.build import build_drafter
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
-from forerun.engine.model_loading import Checkpoint, Progress
+from forerun.engine.model_loading import Checkpoint
 from forerun.engine.trace import LAYER_SKIP, WITHOUT_MODEL, AnswerTrace, Ids, LogProbs
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
@@ -35,9 +35,7 @@ EVERY_CHILD: Final = Policies(tree=TreePolicy(num_children=NUM_CHILDREN, min_mas
 class Recorder:
     """A target that writes answers, and drafters whose guesses are recorded."""
 
-    def __init__(
-        self, config: EngineConfig, draft: str | None, others: Sequence[str] = (), on_progress: Progress | None = None
-    ) -> None:
+    def __init__(self, config: EngineConfig, draft: str | None, others: Sequence[str] = ()) -> None:
         """Load the models; the configuration's drafter and pace are not used.
 
         Args:
@@ -53,7 +51,7 @@ class Recorder:
         if others:  # for any of them the target's cache gets room for proposals
             own = SKIPPING if LAYER_SKIP in others else WITHOUT_MODEL[others[0]]
         config = replace(config, drafter=own, device=device, measures_speedup=False)
-        self.engine = Engine(config, on_progress, policies=EVERY_CHILD)
+        self.engine = Engine(config, policies=EVERY_CHILD)
         self._drafters = {
             name: build_drafter(WITHOUT_MODEL[name], BEST, target=self.engine.spec)
             if name in WITHOUT_MODEL
@@ -62,14 +60,14 @@ class Recorder:
         }
         self._runner: Runner | None = None
         if draft is not None:
-            self._load(draft, config, on_progress)
+            self._load(draft, config)
 
-    def _load(self, draft: str, config: EngineConfig, on_progress: Progress | None) -> None:
+    def _load(self, draft: str, config: EngineConfig) -> None:
         checkpoint = Checkpoint.open_draft(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
         require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
         self._runner = checkpoint.load(
-            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=on_progress
+            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=None
         )
         self._vocabulary = checkpoint.source.vocabulary_map() or VocabularyMap.of_equal_ids(
             num_target=self.engine.spec.vocab_size, num_draft=self._runner.spec.vocab_size
@@ -100,8 +98,7 @@ class Recorder:
         log_probs: LogProbs = nothing
         if self._runner is not None:
             noise = self._noise(params, self._runner.device)
-            teacher = Teacher(runner=self._runner, params=params, noise=noise, vocabulary=self._vocabulary)
-            children, log_probs = teacher.guesses(prompt_ids, token_ids)
+            children, log_probs = guesses(self._runner, prompt_ids, token_ids, params, noise, self._vocabulary)
         return AnswerTrace(
             prompt_ids=tuple(prompt_ids),
             token_ids=token_ids,
@@ -138,48 +135,40 @@ class Recorder:
         return KeyedNoise(params.seed, self.engine.spec.vocab_size, device=device)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Teacher:
-    """Runs the draft over a given text.
+@torch.inference_mode()
+def guesses(
+    runner: Runner, prompt_ids: Sequence[int], token_ids: Sequence[int], params: SamplingParams,
+    noise: KeyedNoise | None, vocabulary: VocabularyMap,
+) -> tuple[Ids, LogProbs]:  # fmt: skip
+    """A draft's children at every token of an answer, ranked as `DraftTree` ranks them.
 
     Args:
+        runner: of the draft.
         noise: the target's sampling noise, None if greedy.
         vocabulary: maps the draft's ids to the target's.
     """
-
-    runner: Runner
-    params: SamplingParams
-    noise: KeyedNoise | None
-    vocabulary: VocabularyMap
-
-    @torch.inference_mode()
-    def guesses(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[Ids, LogProbs]:
-        """The draft's children at every token of the answer, ranked as `DraftTree` ranks them."""
-        vocabulary = self.vocabulary
-        prompt, answer = vocabulary.read(prompt_ids), vocabulary.read(token_ids)
-        shaper = LogitShaper(
-            self.params,
-            vocabulary.num_columns,
-            vocabulary.columns(prompt_ids),
-            device=self.runner.device,
-            truncate=self.runner.backend.truncate,
-        )
-        self.runner.forget()
-        self.runner.sync(prompt[:-1])
-        before = [prompt[-1], *answer[:-1]]
-        column_ids = None if vocabulary.column_ids is None else vocabulary.column_ids.to(self.runner.device)
-        children: list[tuple[int, ...]] = []
-        log_probs: list[tuple[float, ...]] = []
-        for start in range(0, len(before), ROWS_PER_PASS):
-            rows = before[start : start + ROWS_PER_PASS]
-            logits = self.runner.extend(rows, num_logit_rows=len(rows))[:, : vocabulary.num_columns]
-            places = range(start, start + len(rows))
-            paths = [vocabulary.columns(token_ids[:place]) for place in places] if shaper.needs_paths else None
-            noise = None
-            if self.noise is not None:
-                noise = self.noise.at([len(prompt) + place for place in places])
-            scores, left = shaper.shape(logits, paths), shaper.temperature_left
-            ids, values = topk(scores, noise, NUM_CHILDREN, temperature=left, column_ids=column_ids)
-            children += map(tuple, ids)
-            log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
-        return tuple(children), tuple(log_probs)
+    prompt, answer = vocabulary.read(prompt_ids), vocabulary.read(token_ids)
+    shaper = LogitShaper(
+        params,
+        vocabulary.num_columns,
+        vocabulary.columns(prompt_ids),
+        device=runner.device,
+        truncate=runner.backend.truncate,
+    )
+    runner.forget()
+    runner.sync(prompt[:-1])
+    before = [prompt[-1], *answer[:-1]]
+    column_ids = None if vocabulary.column_ids is None else vocabulary.column_ids.to(runner.device)
+    children: list[tuple[int, ...]] = []
+    log_probs: list[tuple[float, ...]] = []
+    for start in range(0, len(before), ROWS_PER_PASS):
+        rows = before[start : start + ROWS_PER_PASS]
+        logits = runner.extend(rows, num_logit_rows=len(rows))[:, : vocabulary.num_columns]
+        places = range(start, start + len(rows))
+        paths = [vocabulary.columns(token_ids[:place]) for place in places] if shaper.needs_paths else None
+        noise_here = None if noise is None else noise.at([len(prompt) + place for place in places])
+        scores, left = shaper.shape(logits, paths), shaper.temperature_left
+        ids, values = topk(scores, noise_here, NUM_CHILDREN, temperature=left, column_ids=column_ids)
+        children += map(tuple, ids)
+        log_probs += [tuple(min(value, 0.0) for value in row) for row in values]
+    return tuple(children), tuple(log_probs)

@@ -23,6 +23,7 @@ CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE_BYTES: Final = 64 << 20  # if the system does not report it: as on large desktops
 UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 ASKING_S: Final = 10.0
+SPINNING_S: Final = 0.2
 
 
 def describe_machine() -> Facts:
@@ -50,13 +51,13 @@ def describe_machine() -> Facts:
     return facts if commit is None else facts | {"commit": commit}
 
 
-def foreign_load(seconds: float = 0.2) -> float:
+def foreign_load() -> float:
     """The share of a spinning thread's time, in [0, 1], that other programs took.
 
     0.0 on an idle machine. It covers only the core of the thread, and may miss time that a hypervisor takes.
     """
     began, worked = perf_counter(), thread_time()
-    while (wall := perf_counter() - began) < seconds:
+    while (wall := perf_counter() - began) < SPINNING_S:
         pass
     return min(1.0, max(0.0, 1.0 - (thread_time() - worked) / wall))
 

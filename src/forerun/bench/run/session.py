@@ -106,10 +106,17 @@ def play(
     num_threads = allowed_threads(request.config.num_threads, usable_cores())
     torch.set_num_threads(num_threads)
     plan = plan_of(request, measured, num_threads)
-    max_length = longest(reader, request, [*others, *chain(*measured.values())])
+    # The cache of a peer is as long as the longest conversation and no longer, since some peers read all of it.
+    questions = [*others, *chain(*measured.values())]
+    max_length = max(reader.room_for(question, request.max_new_tokens) for question in questions)
     peers = peer_plan(request, checkpoint, num_threads, max_length)
     limits = {} if (request.out / NAME).exists() else measure_limits(request, checkpoint)  # only once per run
-    folder = RunFolder(request.out, plan, about(request, checkpoint) | limits)
+    about = {  # what describes the run but does not define it
+        "machine": describe_machine() | {"foreign_load": foreign_load()},
+        "command": request.command,
+        "dtype": checkpoint.dtype_name,
+    }
+    folder = RunFolder(request.out, plan, about | limits)
     candidates = Candidates(
         plan=plan,
         folder=folder,
@@ -143,12 +150,6 @@ def choose_questions(
     return measured, by_turns[:NUM_TUNING_PROMPTS]
 
 
-def longest(reader: Reader, request: RunRequest, questions: Sequence[Question]) -> int:
-    """Tokens of the longest conversation, the size of a peer's cache. It is not larger, since some peers read all of
-    it."""
-    return max(reader.room_for(question, request.max_new_tokens) for question in questions)
-
-
 def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
     """The settings that define the run."""
     known = {
@@ -163,15 +164,6 @@ def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], nu
         "num_threads": num_threads,
     }
     return RunPlan(**known)
-
-
-def about(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Facts that describe the run but do not define it."""
-    return {
-        "machine": describe_machine() | {"foreign_load": foreign_load()},
-        "command": request.command,
-        "dtype": checkpoint.dtype_name,
-    }
 
 
 def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:

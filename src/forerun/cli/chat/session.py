@@ -13,8 +13,9 @@ from forerun.cli.chat.settings import ChatSettings
 from forerun.cli.declare import option, output, with_flags_of
 from forerun.cli.failures import say
 from forerun.cli.logs import note
-from forerun.cli.numbers import advice, all_numbers
+from forerun.cli.numbers import advice, all_numbers, counted
 from forerun.cli.output_options import OutputOptions
+from forerun.cli.streams import printable
 from forerun.cli.wrap import wrapped
 from forerun.core.config import UNTIL_FULL, SamplingParams
 from forerun.core.kept_files import KeptFiles
@@ -154,7 +155,7 @@ class Session:
             max_length=max_length,
             num_new=None if num_new == UNTIL_FULL else num_new,
         )
-        question = f"the context of {max_length} tokens is full: drop the oldest {_turns(num_dropped)}?"
+        question = f"the context of {max_length} tokens is full: drop the oldest {counted(num_dropped, 'turn')}?"
         if num_dropped > talk.num_dropped and (self._options.context_shift or self.lines.agrees(question)):
             self.drop(num_dropped)
 
@@ -239,16 +240,11 @@ def is_cancelled(result: Generation) -> bool:
     return result.finish_reason is FinishReason.CANCELLED
 
 
-def _turns(number: int) -> str:
-    return f"{number} turn{'s' if number != 1 else ''}"
-
-
 def count_of(conversation: Conversation) -> str:
     """How many turns there are, in words."""
-    return _turns(len(conversation.turns))
+    return counted(len(conversation.turns), "turn")
 
 
 def shortened(text: str) -> str:
     """The beginning of a text on one line, without control characters, which a file may contain."""
-    shown = shorten(text, MAX_SHOWN, placeholder=" ...")
-    return "".join([character if character.isprintable() else "·" for character in shown])
+    return printable(shorten(text, MAX_SHOWN, placeholder=" ..."))

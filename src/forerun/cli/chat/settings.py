@@ -7,7 +7,7 @@ from typing import Any, Final, get_origin, get_type_hints
 
 import typer
 
-from forerun.cli.declare import flagged
+from forerun.cli.declare import flagged, option_name
 from forerun.cli.options import read_bias
 from forerun.cli.values import plain_kind, reader_of
 from forerun.core.config import UNTIL_FULL, SamplingParams
@@ -31,12 +31,12 @@ class ChatSettings:
 
     def names(self) -> Sequence[str]:
         """Every name that can be set."""
-        return [*(_name(field) for field in flagged(SamplingParams)), *sorted(self.allowed)]
+        return [*(option_name(field) for field in flagged(SamplingParams)), *sorted(self.allowed)]
 
     def listed(self) -> str:
         """Every name with its value."""
         width = max(map(len, self.names()))
-        values = {_name(field): _shown(field, self.params) for field in flagged(SamplingParams)}
+        values = {option_name(field): _shown(field, self.params) for field in flagged(SamplingParams)}
         values |= {name: json.dumps(self.variables.get(name)) for name in sorted(self.allowed)}
         return "\n".join(f"{name:<{width}}  {value}" for name, value in values.items())
 
@@ -74,10 +74,6 @@ def _read_json(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _name(field: Field[Any]) -> str:
-    return str(field.metadata["flags"][0]).lstrip("-").replace("-", "_")
 
 
 def _is_called(field: Field[Any], name: str) -> bool:

@@ -5,12 +5,12 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.server.config import ServerConfig
 from forerun.server.guard.keys import KeyRing
@@ -20,11 +20,6 @@ from forerun.server.protocols.registered import BY_PATH, error_body
 
 logger = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -61,7 +56,7 @@ class Gate:
         is_loopback: the server listens on loopback only.
     """
 
-    def __init__(self, app: App, config: ServerConfig, *, is_loopback: bool) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, *, is_loopback: bool) -> None:
         self._app, self._config, self._keys = app, config, KeyRing(config.api_keys)
         self._hosts = HostNames(config, is_loopback=is_loopback)
         self._refusals = RefusalLog()

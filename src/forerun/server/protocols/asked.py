@@ -84,21 +84,6 @@ Prompt: TypeAlias = Chat | PlainTexts | Middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reporting:
-    """What an answer reports besides its text.
-
-    Args:
-        usage: a stream ends with the usage.
-        usage_so_far: every event has the usage so far.
-        details: every event has the rounds' trees and times.
-    """
-
-    usage: bool = False
-    usage_so_far: bool = False
-    details: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A request.
 
@@ -111,6 +96,9 @@ class Asked:
         grammar: what the answer must look like.
         grammar_at: the path of the field that says it, for errors.
         prediction: a text that the answer probably resembles.
+        shows_usage: a stream ends with the usage.
+        shows_usage_so_far: every event has the usage so far.
+        shows_details: every event has the rounds' trees and times.
         ignored: names of fields that have no effect.
         drafter: see `Engine.stream`; None: the server's own.
         source: the protocol's own request, for its writer.
@@ -126,7 +114,9 @@ class Asked:
     grammar_at: str = ""
     prediction: str = ""
     streams: bool = False
-    reporting: Reporting = Reporting()
+    shows_usage: bool = False
+    shows_usage_so_far: bool = False
+    shows_details: bool = False
     ignored: Sequence[str] = ()
     drafter: str | None = None
     source: Any = None

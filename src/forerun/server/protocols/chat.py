@@ -1,25 +1,24 @@
 """OpenAI's chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-import forerun
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.conversation import ConversationFields, conversation
 from forerun.server.protocols.described import TOOL_CHOICE
-from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.fields import Fields, Limit, Object, Parts, first_limit, plain_content
 from forerun.server.protocols.fields import whole as as_whole
 from forerun.server.protocols.logprobs import chat_logprobs
-from forerun.server.protocols.protocol import ApiProtocol, openai_event
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
-from forerun.server.protocols.sse import COMMENT, DONE, Body, data_event
+from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tools, tool_use
 from forerun.server.protocols.unsupported import refuse_unsupported
-from forerun.server.protocols.usage import FINISH, reported, usage_so_far
+from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import CallArguments, CallStarted, OutputEvent, Reasoning
 from forerun.text.output.events import Content as ContentEvent
 
@@ -72,9 +71,8 @@ def read(asked: ChatRequest) -> Asked:
     refuse_unsupported(asked.others)
     tools, ignored = function_tools(asked.tools or ())
     prediction = plain_content(None if asked.prediction is None else asked.prediction.content) or ""
-    common = asked.common()
     return Asked(
-        **{**common, "sampling": {**common["sampling"], "logprobs": asked.num_logprobs()}},
+        **asked.common(logprobs=asked.num_logprobs()),
         prompt=conversation(
             asked, tool_use(tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
             effort=asked.effort(), thinks=asked.thinks(),
@@ -87,17 +85,11 @@ def read(asked: ChatRequest) -> Asked:
     )  # fmt: skip
 
 
-class ChatWriter:
+class ChatWriter(OpenaiWriter):
     """Writes chat completions."""
 
     def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._about = {
-            "id": f"chatcmpl-{answer.key}",
-            "created": answer.created_s,
-            "model": answer.model,
-            "system_fingerprint": f"forerun-{forerun.__version__}",
-        }
+        super().__init__(answer, prefix="chatcmpl", kind="chat.completion.chunk", part="delta", nothing={})
 
     def begin(self) -> bytes:
         begin = {"role": "assistant", "content": ""}
@@ -117,35 +109,9 @@ class ChatWriter:
             extra, logprobs = {}, None
         return written
 
-    def end(self, index: int) -> bytes:
-        """The last event of a text; that of the last text has the timings, as in llama-server."""
-        answer, finish = self._answer, finish_of(self._answer.choices[index])
-        is_last = index == len(answer.choices) - 1 and not answer.asked.reporting.usage
-        roots = {"timings": reported(answer)["timings"]} if is_last else usage_so_far(self._answer)
-        return self._chunk(index, {}, finish, **roots)
-
-    def close(self) -> bytes:
-        usage = self._event([], **reported(self._answer)) if self._answer.asked.reporting.usage else b""
-        return usage + DONE
-
-    def wait(self) -> bytes:
-        return COMMENT
-
-    def fail(self, error: ApiError) -> bytes:
-        return openai_event(error, self._answer.request_id)
-
     def whole(self) -> Body:
         choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
         return {"object": "chat.completion", **self._about, "choices": choices, **reported(self._answer)}
-
-    def _chunk(
-        self, index: int, delta: Body, finish: str | None = None, *, logprobs: Body | None = None, **roots: Any
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return self._event([choice], **roots)
-
-    def _event(self, choices: Sequence[Body], **roots: Any) -> bytes:
-        return data_event({"object": "chat.completion.chunk", **self._about, "choices": choices, **roots})
 
 
 def deltas_of(events: Sequence[OutputEvent]) -> Sequence[Body]:
@@ -165,13 +131,6 @@ def deltas_of(events: Sequence[OutputEvent]) -> Sequence[Body]:
             case CallArguments(index, text):
                 deltas.append({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
     return deltas
-
-
-def finish_of(choice: AnswerChoice) -> str | None:
-    """Why a text ended, in OpenAI's words."""
-    if choice.ends_with_calls:
-        return "tool_calls"
-    return None if choice.finish is None else FINISH[choice.finish]
 
 
 def choice_body(index: int, choice: AnswerChoice) -> Body:

@@ -5,18 +5,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-import forerun
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked, Middle, PlainTexts
-from forerun.server.protocols.errors import ApiError, invalid
+from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import Ids, Text, first_limit, has
 from forerun.server.protocols.fields import whole as as_whole
 from forerun.server.protocols.logprobs import text_logprobs
-from forerun.server.protocols.protocol import ApiProtocol, openai_event
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
-from forerun.server.protocols.sse import COMMENT, DONE, Body, data_event
+from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
-from forerun.server.protocols.usage import FINISH, reported, usage_so_far
+from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import Content
 
 DEFAULT_TOKENS: Final = 16  # OpenAI's
@@ -58,9 +58,8 @@ def read(asked: CompletionRequest) -> Asked:
         name = "echo with logprobs"
         raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
     limits = (asked.max_tokens, asked.n_predict, DEFAULT_TOKENS)
-    common = asked.common()
     return Asked(
-        **{**common, "sampling": {**common["sampling"], "logprobs": asked.logprobs}},
+        **asked.common(logprobs=asked.logprobs),
         prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), **asked.shape(),
         ignored=tuple(asked.others),
     )  # fmt: skip
@@ -77,17 +76,11 @@ def prompt_of(asked: CompletionRequest) -> PlainTexts | Middle:
     return Middle(prefix=prompt, suffix=asked.suffix, echoes=bool(asked.echo))
 
 
-class CompletionsWriter:
+class CompletionsWriter(OpenaiWriter):
     """Writes completions."""
 
     def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._about = {
-            "id": f"cmpl-{answer.key}",
-            "created": answer.created_s,
-            "model": answer.model,
-            "system_fingerprint": f"forerun-{forerun.__version__}",
-        }
+        super().__init__(answer, prefix="cmpl", kind="text_completion", part="text", nothing="")
 
     def begin(self) -> bytes:
         """The echoed prompts."""
@@ -102,47 +95,15 @@ class CompletionsWriter:
             return b""
         return self._chunk(index, text, logprobs=logprobs, **extra, **usage_so_far(self._answer))
 
-    def end(self, index: int) -> bytes:
-        """The last event of a text; that of the last text has the timings, as in llama-server."""
-        answer = self._answer
-        is_last = index == len(answer.choices) - 1 and not answer.asked.reporting.usage
-        roots = {"timings": reported(answer)["timings"]} if is_last else usage_so_far(answer)
-        return self._chunk(index, "", finish_of(answer.choices[index]), **roots)
-
-    def close(self) -> bytes:
-        usage = self._event([], **reported(self._answer)) if self._answer.asked.reporting.usage else b""
-        return usage + DONE
-
-    def wait(self) -> bytes:
-        return COMMENT
-
-    def fail(self, error: ApiError) -> bytes:
-        return openai_event(error, self._answer.request_id)
-
     def whole(self) -> Body:
-        choices = [
-            choice_of(index, choice.echo + choice.content, text_logprobs(choice.logprobs), finish_of(choice))
-            for index, choice in enumerate(self._answer.choices)
-        ]
+        choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
         return {"object": "text_completion", **self._about, "choices": choices, **reported(self._answer)}
 
-    def _chunk(
-        self, index: int, text: str, finish: str | None = None, *, logprobs: Body | None = None, **roots: Any
-    ) -> bytes:
-        return self._event([choice_of(index, text, logprobs, finish)], **roots)
 
-    def _event(self, choices: Sequence[Body], **roots: Any) -> bytes:
-        return data_event({"object": "text_completion", **self._about, "choices": choices, **roots})
-
-
-def choice_of(index: int, text: str, logprobs: Body | None, finish: str | None) -> Body:
-    """A text, or a piece of it."""
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-
-
-def finish_of(choice: AnswerChoice) -> str | None:
-    """Why a text ended, in OpenAI's words."""
-    return None if choice.finish is None else FINISH[choice.finish]
+def choice_body(index: int, choice: AnswerChoice) -> Body:
+    """A whole text."""
+    text, logprobs = choice.echo + choice.content, text_logprobs(choice.logprobs)
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(choice)}
 
 
 PROTOCOL: Final = ApiProtocol(

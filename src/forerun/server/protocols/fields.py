@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from forerun.core.seeds import NUM_SEEDS
-from forerun.server.protocols.asked import Reporting
 from forerun.server.protocols.unsupported import require_text_parts
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
@@ -139,27 +138,25 @@ class WritingFields(Fields):
     user: Name | None = None
     forerun: ForerunOptions | None = None
 
-    def common(self) -> dict[str, Any]:
-        """The arguments of `Asked` that these fields give."""
+    def common(self, **sampling: Any) -> dict[str, Any]:
+        """The arguments of `Asked` that these fields give, with further fields of SamplingParams."""
         options, stream_options = self.forerun or ForerunOptions(), self.stream_options or StreamOptions()
         return {
             "model": self.model,
-            "sampling": self.sampling(),
+            "sampling": self.sampling() | sampling,
             "num_choices": self.n or 1,
             "streams": bool(self.stream),
             "drafter": options.drafter,
-            "reporting": Reporting(
-                usage=stream_options.include_usage,
-                usage_so_far=stream_options.include_usage and stream_options.continuous_usage_stats,
-                details=options.details,
-            ),
+            "shows_usage": stream_options.include_usage,
+            "shows_usage_so_far": stream_options.include_usage and stream_options.continuous_usage_stats,
+            "shows_details": options.details,
         }
 
     def sampling(self) -> dict[str, Any]:
         """The fields of SamplingParams that the client gave."""
-        given = {name: value for name in SAME_NAMED if (value := getattr(self, name)) is not None}
-        if self.repeat_penalty is not None:
-            given.setdefault("repetition_penalty", self.repeat_penalty)
+        given = {name: getattr(self, name) for name in SAME_NAMED}
+        if self.repetition_penalty is None:
+            given["repetition_penalty"] = self.repeat_penalty
         if self.logit_bias:
             given["logit_bias"] = {int(token_id): bias for token_id, bias in self.logit_bias.items()}
         if self.stop_token_ids:
@@ -170,7 +167,8 @@ class WritingFields(Fields):
 def plain_sampling(
     given: dict[str, Any], *, seed: int | None = None, stop: str | list[str] | None = None
 ) -> dict[str, Any]:
-    """Fields of SamplingParams, from their values as other servers write them."""
+    """Fields of SamplingParams, from their values as other servers write them; those of None are left out."""
+    given = {name: value for name, value in given.items() if value is not None}
     if "top_k" in given:
         given["top_k"] = max(0, given["top_k"])
     if given.get("top_p") == 0.0:  # only the best token is left

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
@@ -25,7 +25,7 @@ from forerun.server.protocols.fields import (
     first_limit,
     plain_sampling,
 )
-from forerun.server.protocols.protocol import ApiProtocol, Counting
+from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import function_tool, is_name, no_name, tool_use
@@ -87,9 +87,7 @@ def read(asked: MessagesRequest) -> Asked:
         ),
         param="messages",
         model=asked.model,
-        sampling=plain_sampling(
-            {name: value for name, value in given.items() if value is not None}, stop=asked.stop_sequences
-        ),
+        sampling=plain_sampling(given, stop=asked.stop_sequences),
         limit=first_limit(asked.max_tokens),
         grammar=format_grammar(shape, "output_config.format"),
         grammar_at="output_config.format.schema",
@@ -271,11 +269,6 @@ def error_event(error: ApiError, request_id: str) -> bytes:
     return named_event("error", error_body(error, request_id))
 
 
-def count_body(num_tokens: int) -> Any:
-    """The answer of count_tokens."""
-    return {"input_tokens": num_tokens}
-
-
 PROTOCOL: Final = ApiProtocol(
     summary="Answer a conversation, in Anthropic's format.",
     paths=("/v1/messages", "/messages"),
@@ -286,8 +279,5 @@ PROTOCOL: Final = ApiProtocol(
     error=error_body,
     error_event=error_event,
     error_type=AnthropicErrorAnswer,
-    counting=Counting(
-        paths=("/v1/messages/count_tokens", "/messages/count_tokens"), request=MessagesRequest, read=read,
-        write=count_body,
-    ),
-)  # fmt: skip
+    counting_paths=("/v1/messages/count_tokens", "/messages/count_tokens"),
+)

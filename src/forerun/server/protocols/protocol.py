@@ -12,22 +12,6 @@ from forerun.server.protocols.errors import ApiError, ErrorAnswer, openai_error
 from forerun.server.protocols.sse import Body, data_event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
-    """A route that counts the tokens of a prompt.
-
-    Args:
-        request: its body.
-        read: turns the body into what is wanted of the engine.
-        write: the answer for a number of tokens.
-    """
-
-    paths: Sequence[str]
-    request: type[BaseModel]
-    read: Callable[[Any], Asked]
-    write: Callable[[int], Body]
-
-
 def openai_event(error: ApiError, request_id: str) -> bytes:
     """The event of an error that ends a stream in OpenAI's format."""
     return data_event(openai_error(error, request_id))
@@ -47,7 +31,7 @@ class ApiProtocol:
         error: the body of an error, with the request's id.
         error_event: the event of an error, for a stream whose writer is gone.
         error_type: describes the body of an error.
-        counting: its route that counts tokens, if it has one.
+        counting_paths: of its route that counts the tokens of a request's prompt, if it has one.
     """
 
     summary: str
@@ -59,8 +43,8 @@ class ApiProtocol:
     error: Callable[[ApiError, str], Body] = openai_error
     error_event: Callable[[ApiError, str], bytes] = openai_event
     error_type: type[BaseModel] = ErrorAnswer
-    counting: Counting | None = None
+    counting_paths: Sequence[str] = ()
 
     @property
     def all_paths(self) -> Sequence[str]:
-        return (*self.paths, *(self.counting.paths if self.counting else ()))
+        return (*self.paths, *self.counting_paths)

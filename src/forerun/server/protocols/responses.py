@@ -79,7 +79,7 @@ def read(asked: ResponsesRequest) -> Asked:
         ),
         param="input",
         model=asked.model,
-        sampling=plain_sampling({name: value for name, value in given.items() if value is not None}),
+        sampling=plain_sampling(given),
         limit=first_limit(asked.max_output_tokens),
         grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",

@@ -37,10 +37,10 @@ def usage(answer: Answer) -> Body:
 
 def usage_so_far(answer: Answer) -> Body:
     """The key `usage` of an event before the last one, if the client wants any."""
-    reporting = answer.asked.reporting
-    if not reporting.usage:
+    asked = answer.asked
+    if not asked.shows_usage:
         return {}
-    return {"usage": counted(answer.num_prompt_tokens, answer.num_new_tokens) if reporting.usage_so_far else None}
+    return {"usage": counted(answer.num_prompt_tokens, answer.num_new_tokens) if asked.shows_usage_so_far else None}
 
 
 def counted(num_prompt: int, num_new: int) -> Body:

@@ -18,12 +18,15 @@ import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
+from starlette.types import Message, Scope
 
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.server.guard.gate import Message, Scope
+from forerun.server.config import ServerConfig
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import Replica, ReplicaReport
 from forerun.server.replicas.shares import cores_each, gpu_share
+from forerun.server.work.service import short_name_of
 
 # Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
@@ -111,30 +114,14 @@ class Cluster:
     """The replicas of one model on Ray.
 
     Args:
-        name: of the model; fronts find the replicas by it.
         about: keyword arguments for every `Replica`.
-        max_replicas: how many replicas may run at most, which share cores and GPUs.
-        num_ranks: processes of a replica on its own machine that need a GPU each.
-        num_remote: ranks of its target on other machines.
-        num_threads: cores of a replica; None: as many as allow all to run.
-        drain_s: time for running requests to finish before a replica is stopped.
     """
 
-    def __init__(
-        self,
-        name: str,
-        about: Mapping[str, Any],
-        *,
-        max_replicas: int,
-        num_ranks: int,
-        num_remote: int,
-        num_threads: int | None,
-        uses_gpus: bool,
-        drain_s: float,
-    ) -> None:
-        self._name, self._about, self._drain_s = re.sub(r"[^\w.-]", "-", name), about, drain_s
-        self._max_replicas, self._num_ranks, self._num_threads = max_replicas, num_ranks, num_threads
-        self._num_remote, self._uses_gpus = num_remote, uses_gpus
+    def __init__(self, config: ServerConfig, engine: EngineConfig, about: Mapping[str, Any]) -> None:
+        self._config, self._engine, self._about = config, engine, about
+        # Fronts find the replicas by this name.
+        self._name = re.sub(r"[^\w.-]", "-", config.model_name or short_name_of(engine.target))
+        self._num_remote = 0 if config.ray_address is None else engine.remote_ranks  # ranks on other machines
         self._found: dict[int, RayReplica] = {}
 
     def start(self, indices: Iterable[int]) -> None:
@@ -147,7 +134,7 @@ class Cluster:
             if (name := f"{self._name}.{index}") in known:
                 continue  # with the settings that it was started with
             bound = replica_deployment(
-                index, self._about, needs=needs, drain_s=self._drain_s, num_remote=self._num_remote
+                index, self._about, needs=needs, drain_s=self._config.drain_s, num_remote=self._num_remote
             )
             targets.append(serve.RunTarget(bound, name=name, route_prefix=None))
         if targets:
@@ -163,13 +150,17 @@ class Cluster:
             self.start([index])
 
     def _needs(self) -> dict[str, float]:
-        """What Ray counts for a replica."""
+        """What Ray counts for a replica; as many as may run at most share the cores and GPUs."""
+        config, engine = self._config, self._engine
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if self._uses_gpus else 0
-        has_ranks, num_parts = self._num_ranks + self._num_remote > 1, self._max_replicas * (1 + self._num_remote)
-        gpus = self._num_ranks if num_gpus and has_ranks else gpu_share(num_gpus, self._max_replicas)
-        cores = cores_each([machine.get("CPU", 0) for machine in machines], num_parts)
-        return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
+        uses_gpus = engine.device.startswith(("auto", "cuda"))
+        num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if uses_gpus else 0
+        max_replicas, num_ranks = config.max_replicas or config.num_replicas, engine.target_ranks - engine.remote_ranks
+        has_ranks = num_ranks + self._num_remote > 1  # each of which needs a GPU
+        gpus = num_ranks if num_gpus and has_ranks else gpu_share(num_gpus, max_replicas)
+        cores = cores_each([machine.get("CPU", 0) for machine in machines], max_replicas * (1 + self._num_remote))
+        num_threads = None if config.ray_address is None else engine.num_threads
+        return {"num_cpus": cores and (num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
         """The replicas that Ray Serve runs or starts, whoever has started them.

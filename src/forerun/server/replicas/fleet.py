@@ -19,7 +19,6 @@ from forerun.server.replicas.link import Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import OpenEngine, ReplicaReport
 from forerun.server.replicas.scaling import Scaling
-from forerun.server.work.service import short_name_of
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
     from forerun.server.replicas.cluster import Cluster, FoundReplica
@@ -48,26 +47,13 @@ class Fleet:
     Args:
         open_engine: opens the engine in a replica's process.
         uses_gpus: the engines may run on GPUs, which the replicas share.
-        keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
-            aborts the process.
-        on_ready: called when the first replica is ready.
-        on_end: called with the error if no replica can be opened.
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        open_engine: OpenEngine,
-        engine_config: EngineConfig,
-        *,
-        drafter_name: str,
-        keep_signals: Callable[[], None],
-        on_ready: Callable[[], None],
-        on_end: Callable[[BaseException], None],
+        self, config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
     ) -> None:
         self.config, self._engine_config = config, engine_config
         self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
-        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
         self.front = uuid4().hex  # its name for the replicas
         self._homes = Homes(are_shared=config.ray_address is not None)
         self._links, self._tasks = dict[int, Link](), list[asyncio.Task[None]]()
@@ -75,8 +61,22 @@ class Fleet:
         self._cluster: Cluster | None = None
         self.is_over = False
 
-    def begin(self) -> None:
-        """Start the replicas, or find those that run."""
+    def begin(
+        self,
+        *,
+        keep_signals: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        """Start the replicas, or find those that run.
+
+        Args:
+            keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
+                aborts the process.
+            on_ready: called when the first replica is ready.
+            on_end: called with the error if no replica can be opened.
+        """
+        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
@@ -168,20 +168,10 @@ class Fleet:
         """Start or join Ray, and start the replicas. This takes seconds, so it runs in its own thread."""
         from forerun.server.replicas.cluster import Cluster, open_ray
 
-        config, engine = self.config, self._engine_config
-        open_ray(config.ray_address, folder=self._folder.name)
-        cluster = Cluster(
-            config.model_name or short_name_of(engine.target),
-            self._about,
-            max_replicas=config.max_replicas or config.num_replicas,
-            num_ranks=engine.target_ranks - engine.remote_ranks,
-            num_remote=engine.remote_ranks if config.ray_address is not None else 0,
-            num_threads=engine.num_threads if config.ray_address is not None else None,
-            uses_gpus=engine.device.startswith(("auto", "cuda")),
-            drain_s=config.drain_s,
-        )
-        if not config.is_front:
-            cluster.start(range(config.num_replicas))
+        open_ray(self.config.ray_address, folder=self._folder.name)
+        cluster = Cluster(self.config, self._engine_config, self._about)
+        if not self.config.is_front:
+            cluster.start(range(self.config.num_replicas))
         return cluster
 
     def _leave(self) -> None:

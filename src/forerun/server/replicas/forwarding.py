@@ -7,8 +7,9 @@ from time import monotonic, time
 from typing import Final
 from uuid import uuid4
 
+from starlette.types import Receive, Scope, Send
+
 from forerun.server.guard.connection import ABORT
-from forerun.server.guard.gate import Receive, Scope, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.relay import (

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -43,22 +42,14 @@ def serve_replicas(
     Raises:
         the error that kept the replicas from opening.
     """
-    make_fleet = partial(
-        Fleet, config, open_engine, engine_config, drafter_name=drafter_name,
-        on_ready=lambda: on_ready(url_of(listener)),
-    )  # fmt: skip
-    failure = asyncio.run(run_front(config, listener, make_fleet))
+    fleet = Fleet(config, open_engine, engine_config, drafter_name=drafter_name)
+    failure = asyncio.run(run_front(fleet, listener, on_ready=lambda: on_ready(url_of(listener))))
     if failure is not None:
         raise failure
 
 
-async def run_front(
-    config: ServerConfig, listener: socket.socket, make_fleet: Callable[..., Fleet]
-) -> BaseException | None:
+async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable[[], None]) -> BaseException | None:
     """Start the replicas and serve; on return everything is closed. Returns why the replicas could not be opened."""
-
-    def end(error: BaseException) -> None:
-        server.end(error)
 
     def keep_signals() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,16 +57,14 @@ async def run_front(
 
     def drain() -> None:
         forwarder.is_draining = True
-        loop.call_later(config.drain_s, forwarder.end_all)
+        loop.call_later(fleet.config.drain_s, forwarder.end_all)
 
     def drain_soon() -> None:
         loop.call_soon_threadsafe(drain)
 
-    loop = asyncio.get_running_loop()
-    fleet = make_fleet(keep_signals=keep_signals, on_end=end)
-    forwarder = Forwarder(fleet)
-    server = server_of(front_app(fleet, forwarder), config, listener, drain=drain_soon)
-    fleet.begin()
+    loop, forwarder = asyncio.get_running_loop(), Forwarder(fleet)
+    server = server_of(front_app(fleet, forwarder), fleet.config, listener, drain=drain_soon)
+    fleet.begin(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from starlette.types import Message, Receive, Send
+
 from forerun.core.errors import ForerunError
-from forerun.server.guard.gate import Message, Receive, Send
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import protocol_at
 from forerun.server.protocols.sse import COMMENT

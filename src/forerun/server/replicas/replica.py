@@ -10,12 +10,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
+from starlette.types import Message, Scope
+
 import forerun
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
-from forerun.server.guard.gate import Message, Scope
 from forerun.server.replicas.shares import claimed_cores, threads_of
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.served_models import ServedModels
@@ -95,7 +96,7 @@ class Replica:
             ranks_at = (self._ranks.address, self._ranks.key_file)
         self._service = Service(
             config, partial(open_engine, num_threads=threads_of(share), ranks_at=ranks_at), target=target,
-            drafter_name=drafter_name, on_end=self._settle, on_ready=self._settle,
+            drafter_name=drafter_name,
         )  # fmt: skip
         self._machine = machine_name()
         self._name = f"{name} on {self._machine}"
@@ -105,7 +106,8 @@ class Replica:
         self._fronts: dict[str, float] = {}  # when each has asked last
         self._open: defaultdict[str, set[asyncio.Event]] = defaultdict(set)  # the requests of each front
         if version == forerun.__version__:
-            run_on(claimed_cores(share), self._service.begin)
+            begin = partial(self._service.begin, on_ready=self._settle, on_end=self._settle)
+            run_on(claimed_cores(share), begin)
         else:
             self._settle(self._foreign(version))
 

@@ -19,9 +19,9 @@ from forerun.server.protocols.usage import FINISH
 from forerun.server.routes.orders import orders_for
 from forerun.server.routes.streaming import ClientWatch, EventStream, Note
 from forerun.server.routes.strict_route import owner_of, service_of
+from forerun.server.work.chats import ReadPrompts
 from forerun.server.work.continuing import CONTINUING, MAX_S, SENT, Continuing, SameText, Sent, sent_of
 from forerun.server.work.job import Event, Job, Mark
-from forerun.server.work.prompts import ReadPrompts
 
 GONE = 499  # nginx's status for a client that has disconnected; nobody reads it
 
@@ -41,7 +41,7 @@ class Answering:
         self._has_failed = False
         self._orders = orders_for(request, asked, read, self._continuing)
         self._headers = ignored_header([*asked.ignored, *read.ignored])
-        tokenizer, details = self._service.engine.tokenizer, asked.reporting.details
+        tokenizer, details = self._service.engine.tokenizer, asked.shows_details
         echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
         key = uuid4().hex if self._continuing is None else self._continuing.key
         self._answer = Answer(

@@ -10,9 +10,9 @@ from forerun.core.seeds import seed_of_text
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import invalid
 from forerun.server.routes.strict_route import owner_of, service_of
+from forerun.server.work.chats import ReadPrompts
 from forerun.server.work.continuing import Continuing
 from forerun.server.work.job import Order
-from forerun.server.work.prompts import ReadPrompts
 from forerun.server.work.service import Service
 
 MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts must be at most {}."
@@ -56,7 +56,7 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
                 shown_tokens=read.shown_tokens,
                 only_reads=asked.limit == 0,
                 # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
-                times_plain=asked.reporting.details and not asked.streams,
+                times_plain=asked.shows_details and not asked.streams,
             )
             for number in range(num_choices)
         ]

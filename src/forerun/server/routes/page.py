@@ -17,10 +17,9 @@ POLICY: Final = (
 KINDS: Final = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json"}
 
 
-def page_router(folder: Path = FOLDER) -> APIRouter:
-    """Routes for the files in a folder. All are read in advance; a request's path is only looked up in a dictionary."""
-    router = APIRouter(include_in_schema=False)
-    files = read_files(folder)
+def page_router() -> APIRouter:
+    """Routes for the page's files. All are read in advance; a request's path is only looked up in a dictionary."""
+    router, files = APIRouter(include_in_schema=False), read_files(FOLDER)
 
     @router.get("/")
     async def show_page() -> Response:

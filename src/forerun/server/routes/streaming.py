@@ -1,11 +1,12 @@
 """An answer as a stream of events, and detection of a client that disconnects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from fastapi import Response
+from starlette.types import Receive, Scope, Send
 
 from forerun.server.work.job import EarlyEnd, Job
 
@@ -14,7 +15,6 @@ HEADERS: Final = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # makes nginx pass events on at once
 }
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Note = Mapping[str, Any]
 
 
@@ -53,7 +53,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events, self._watch, self._note = events, watch, note
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for event in self._events:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from forerun.server.protocols.protocol import ApiProtocol, Counting
+from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.registered import PROTOCOLS
 from forerun.server.routes.answering import Answering, goes_on
 from forerun.server.routes.strict_route import StrictRoute, owner_of, refusals, service_for, text_answer
@@ -15,8 +15,7 @@ def writing_router() -> APIRouter:
     router = APIRouter(route_class=StrictRoute)
     for protocol in PROTOCOLS:
         add_route(router, protocol)
-        if protocol.counting is not None:
-            add_counting(router, protocol, protocol.counting)
+        add_counting(router, protocol)
     return router
 
 
@@ -41,20 +40,20 @@ def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
         )  # fmt: skip
 
 
-def add_counting(router: APIRouter, protocol: ApiProtocol, counting: Counting) -> None:
-    """Add a protocol's route that counts tokens. It waits for no other request."""
+def add_counting(router: APIRouter, protocol: ApiProtocol) -> None:
+    """Add a protocol's route that counts tokens, if it has one. It waits for no other request."""
 
     async def count_tokens(request: Request, body: Any) -> dict[str, Any]:
-        asked = counting.read(body)
+        asked = protocol.read(body)
         service = await service_for(request, asked.model)
         async with service.prompts.turn(owner_of(request)):
             read = await service.prompts.read(asked)
-        return counting.write(sum(map(len, read.ids)))
+        return {"input_tokens": sum(map(len, read.ids))}  # in Anthropic's form
 
-    count_tokens.__annotations__["body"] = counting.request
-    for path in counting.paths:
+    count_tokens.__annotations__["body"] = protocol.request
+    for path in protocol.counting_paths:
         router.add_api_route(
-            path, count_tokens, methods=["POST"], include_in_schema=path == counting.paths[0],
+            path, count_tokens, methods=["POST"], include_in_schema=path == protocol.counting_paths[0],
             responses=refusals(protocol.error_type), summary="Count a prompt's tokens.", name=name_of(path),
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     reader, (tools, _) = service.prompts, function_tools(asked.tools or ())
     async with reader.turn(owner_of(request)):
         if asked.messages is not None:
-            ids = (await reader.rendered(conversation(asked, tool_use(tools, "auto")))).ids
+            (ids,) = (await reader.rendered(conversation(asked, tool_use(tools, "auto")))).ids
         elif asked.content is not None:
             ids = await reader.text(asked.content, add_special_tokens=asked.add_special)
         else:

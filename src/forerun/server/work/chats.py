@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.answer import EventParser, MakeId
+from forerun.server.protocols.answer import EventParser, MakeId, PlainParser
 from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
 from forerun.server.work.forms import answer_grammar
@@ -27,23 +27,30 @@ THINKS: Final = ("enable_thinking", "thinking")  # names of the variable that sw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadChat:
-    """A conversation as the model reads it.
+class ReadPrompts:
+    """A request's prompts as the model reads them.
 
     Args:
-        text: as formatted by the chat template.
+        ids: of each prompt.
+        text: of a conversation, as formatted by the chat template.
+        echoes: the texts of the prompts, if the answers begin with them; else empty.
         make_parser: makes a parser of an answer's text, given what makes ids.
-        grammar: what the answer must look like.
+        grammar: what the answers must look like.
         shown_tokens: special tokens that the parser needs in the text.
-        ignored: names of fields that the template does not use.
+        end_ids: tokens that end an answer, besides the model's own.
+        prediction: ids of a text that the answers may resemble.
+        ignored: names of fields that have no effect on this model.
     """
 
-    ids: Sequence[int]
-    text: str
-    make_parser: Callable[[MakeId], EventParser]
-    grammar: Grammar | None
-    shown_tokens: Sequence[str]
-    ignored: Sequence[str]
+    ids: Sequence[Sequence[int]]
+    text: str = ""
+    echoes: Sequence[str] = ()
+    make_parser: Callable[[MakeId], EventParser] = PlainParser
+    grammar: Grammar | None = None
+    shown_tokens: Sequence[str] = ()
+    end_ids: Sequence[int] = ()
+    prediction: Sequence[int] = ()
+    ignored: Sequence[str] = ()
 
 
 class ChatReader:
@@ -69,7 +76,7 @@ class ChatReader:
     def close(self) -> None:
         self._template.close()
 
-    def read(self, chat: Chat, shape: Grammar | None = None) -> ReadChat:
+    def read(self, chat: Chat, shape: Grammar | None) -> ReadPrompts:
         """A conversation's ids, and what is needed to read its answer.
 
         Args:
@@ -84,8 +91,8 @@ class ChatReader:
         # A continued text is an answer, not reasoning.
         traits = replace(self._traits, thought=None) if chat.continues else self._traits
         tools = chat.tool_use.callable
-        return ReadChat(
-            ids=self._tokenizer.encode_rendered(text),
+        return ReadPrompts(
+            ids=[self._tokenizer.encode_rendered(text)],
             text=plain,
             make_parser=lambda make_id: OutputParser(
                 traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools), make_id=make_id

@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
-from forerun.server.protocols.answer import EventParser, MakeId, PlainParser
 from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.shapes import INVALID_GRAMMAR
-from forerun.server.work.chats import ChatReader, ReadChat, sentence
+from forerun.server.work.chats import ChatReader, ReadPrompts, sentence
 from forerun.server.work.forms import schemas_of
 from forerun.server.work.middles import MiddleReader, middle_reader
 from forerun.text.bounded_child import Limits
@@ -27,31 +26,6 @@ Found = TypeVar("Found")
 MOST_SAID: Final = 300  # characters of a fault
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
 NUM_READERS: Final = 4  # owners whose prompts are read at a time, so that an owner with long prompts delays no other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPrompts:
-    """A request's prompts as the model reads them.
-
-    Args:
-        ids: of each prompt.
-        echoes: the texts of the prompts, if the answers begin with them; else empty.
-        make_parser: makes a parser of an answer's text, given what makes ids.
-        grammar: what the answers must look like.
-        shown_tokens: special tokens that the parser needs in the text.
-        end_ids: tokens that end an answer, besides the model's own.
-        prediction: ids of a text that the answers may resemble.
-        ignored: names of fields that have no effect on this model.
-    """
-
-    ids: Sequence[Sequence[int]]
-    echoes: Sequence[str] = ()
-    make_parser: Callable[[MakeId], EventParser] = PlainParser
-    grammar: Grammar | None = None
-    shown_tokens: Sequence[str] = ()
-    end_ids: Sequence[int] = ()
-    prediction: Sequence[int] = ()
-    ignored: Sequence[str] = ()
 
 
 class PromptReader:
@@ -117,11 +91,7 @@ class PromptReader:
         """
         match asked.prompt:
             case Chat() as chat:
-                read = await self._apart(lambda: self._chats_of().read(chat, asked.grammar))
-                found = ReadPrompts(
-                    ids=[read.ids], grammar=read.grammar, make_parser=read.make_parser, ignored=read.ignored,
-                    shown_tokens=read.shown_tokens,
-                )  # fmt: skip
+                found = await self.rendered(chat, asked.grammar)
             case PlainTexts(prompts=prompts, echoes=echoes):
                 ids = [await self.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
                 texts = [prompt if isinstance(prompt, str) else await self.decode(prompt) for prompt in prompts]
@@ -134,23 +104,24 @@ class PromptReader:
                 )  # fmt: skip
         if (grammar := found.grammar) is not None:
             await self._apart(lambda: self._require_grammar(grammar, asked))
-        return replace(found, prediction=await self.prediction(asked.prediction))
+        predicted = await self.text(asked.prediction, add_special_tokens=False) if asked.prediction else []
+        return replace(found, prediction=predicted[: self._max_length])
 
-    async def rendered(self, chat: Chat) -> ReadChat:
+    async def rendered(self, chat: Chat, shape: Grammar | None = None) -> ReadPrompts:
         """A conversation as the model reads it.
+
+        Args:
+            shape: what the answer must look like, without its thoughts.
 
         Raises:
             ApiError: the model has no template, or the template refuses the messages.
         """
-        chats = self._chats_of()
-        return await self._apart(lambda: chats.read(chat))
-
-    def _chats_of(self) -> ChatReader:
-        if self._chats is None:
+        chats = self._chats
+        if chats is None:
             raise invalid(
                 "This model has no chat template: use /v1/completions.", param="messages", code="no_chat_template"
             )
-        return self._chats
+        return await self._apart(lambda: chats.read(chat, shape))
 
     @property
     def fills_middles(self) -> bool:
@@ -169,11 +140,6 @@ class PromptReader:
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text."""
         return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-
-    async def prediction(self, text: str) -> list[int]:
-        """Token ids of a text that the answer may resemble, at most as many as fit into the context."""
-        ids = await self.text(text, add_special_tokens=False) if text else []
-        return ids[: self._max_length]
 
     def _require_grammar(self, grammar: Grammar, asked: Asked) -> None:
         """Raise ApiError, which names the cause, for a grammar that cannot be used."""

@@ -54,22 +54,10 @@ class ServedModels:
     models, the first is loaded at startup and the others on their first request, which waits. If a model does not fit
     beside the loaded ones, the least recently used of these is unloaded as soon as its requests are answered. New
     requests for that model wait until the other one is loaded, so every model gets its turn.
-
-    Args:
-        on_ready: called in the loop's thread once the first of several models is loaded.
-        on_end: called in the loop's thread with the error if the first of several models fails to load.
     """
 
-    def __init__(
-        self,
-        services: Sequence[Service],
-        room: Room | None = None,
-        *,
-        on_ready: Callable[[], None] = lambda: None,
-        on_end: Callable[[BaseException], None] = lambda error: None,
-    ) -> None:
+    def __init__(self, services: Sequence[Service], room: Room | None = None) -> None:
         self.services, self._room = tuple(services), room or Room()
-        self._on_ready, self._on_end = on_ready, on_end
         self._num_uses: Counter[Service] = Counter()
         self._used_s: dict[Service, float] = {}
         self._loads: dict[Service, asyncio.Task[None]] = {}
@@ -109,22 +97,28 @@ class ServedModels:
         """State of one of several models, in llama-server's terms."""
         return "loaded" if service.is_loaded else "loading" if service in self._loads else "unloaded"
 
-    def begin(self) -> None:
-        """Start to load the first model."""
-        if not self.are_several:
-            self.first.begin()
-            return
-        self._load_of(self.first).add_done_callback(self._be_begun)
+    def begin(self, *, on_ready: Callable[[], None], on_end: Callable[[BaseException | None], None]) -> None:
+        """Start to load the first model.
 
-    def _be_begun(self, load: "asyncio.Task[None]") -> None:
-        if load.cancelled():
-            return
-        error = load.exception()
-        if error is None:
+        Args:
+            on_ready: called in the loop's thread once it is loaded.
+            on_end: called in the loop's thread with the error if it fails to load, and when a single model's engine has
+                ended.
+        """
+
+        def be_begun(load: "asyncio.Task[None]") -> None:
+            if load.cancelled():
+                return
+            if (error := load.exception()) is not None:
+                on_end(error)
+                return
             self._is_begun = True
-            self._on_ready()
+            on_ready()
+
+        if self.are_several:
+            self._load_of(self.first).add_done_callback(be_begun)
         else:
-            self._on_end(error)
+            self.first.begin(on_ready=on_ready, on_end=on_end)
 
     def find(self, name: str | None, *, is_exact: bool = False) -> Service:
         """The model with this name; for None, the first model.

@@ -32,19 +32,10 @@ class Service:
     Args:
         target: the model name given to the engine.
         drafter_name: the drafter, as named on the command line.
-        on_end: called in the loop's thread when the engine has ended, with the error that caused it, if any.
-        on_ready: called in the loop's thread once requests can be answered.
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        make_engine: MakeEngine,
-        *,
-        target: str,
-        drafter_name: str = "auto",
-        on_end: Callable[[BaseException | None], None] = lambda error: None,
-        on_ready: Callable[[], None] = lambda: None,
+        self, config: ServerConfig, make_engine: MakeEngine, *, target: str, drafter_name: str = "auto"
     ) -> None:
         self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
         self.created, self.drafter_name = int(time.time()), drafter_name
@@ -56,7 +47,6 @@ class Service:
             is_ready=lambda: float(self.is_ready),
         )
         self.is_draining = False
-        self._on_end, self._on_ready = on_end, on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._prompts: PromptReader | None = None
@@ -68,9 +58,20 @@ class Service:
             self._make_engine, self.queue, on_ready=self._be_ready, on_text=self._note_text, on_end=self._be_over
         )
 
-    def begin(self) -> None:
-        """Start to load the model. May be called again after `unload` or when the engine has ended."""
+    def begin(
+        self,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+        on_end: Callable[[BaseException | None], None] = lambda error: None,
+    ) -> None:
+        """Start to load the model. May be called again after `unload` or when the engine has ended.
+
+        Args:
+            on_ready: called in the loop's thread once requests can be answered.
+            on_end: called in the loop's thread when the engine has ended, with the error that caused it, if any.
+        """
         self._loop = asyncio.get_running_loop()
+        self._on_ready, self._on_end = on_ready, on_end
         if self.thread.state is EngineState.ENDED:
             self._prompts = None
             self._renew()
