@@ -75,7 +75,7 @@ def panels_of(command: Any) -> dict[str, list[Any]]:
 
 
 def names_of(param: Any) -> str:
-    """The name of an argument, or all names of a flag and what follows them."""
+    """The name of an argument, or all names of a flag and the placeholder of its value."""
     if param.param_type_name == "argument":
         return argument_name(param)
     short_first = sorted(param.opts, key=lambda name: name.startswith("--"))

@@ -48,7 +48,7 @@ def prepare_sets(
 def _prompts(
     data: Path | None, num_prompts: int, params: SamplingParams
 ) -> "Callable[[Engine], Iterable[Sequence[int]]]":
-    """First turns of questions, as the target reads them."""
+    """First turns of questions, as the target's token ids."""
     from forerun.bench.data.datasets import BUILTIN, load_dataset
     from forerun.bench.data.prompts import Reader
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 HANDLER: Final = "forerun.replace"
-NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no raw byte
+NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that do not stand for a raw byte
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -23,7 +23,7 @@ class Undecodable:
         self.was_told = False
 
     def __call__(self, error: UnicodeError) -> tuple[str, int]:
-        assert isinstance(error, UnicodeDecodeError), f"of reading only, not {error}"
+        assert isinstance(error, UnicodeDecodeError), f"only errors of decoding are handled, not {error}"
         if not self.was_told:
             self.was_told = True
             print(
@@ -76,7 +76,7 @@ def is_full(error: OSError) -> bool:
 
 
 def let_go(*streams: TextIO) -> None:
-    """Discard what is left in these streams, so that the exit does not fail on it again."""
+    """Discard the unwritten output of these streams, so that the exit does not fail on it again."""
     for stream in streams:
         try:
             stream.flush()

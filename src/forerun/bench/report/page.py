@@ -61,7 +61,7 @@ def _tiles(summary: Summary, row: Row | None) -> str:
     if slow is not None:
         tiles.append((milliseconds(slow), "ms", "per token, or more, for the slowest 5 % of tokens", ""))
     if compared is not None:
-        text = f"texts token for token those of drafter none; {compared.num_near_tie} part at a near-tie"
+        text = f"texts equal those of drafter none token for token; {compared.num_near_tie} differ at a near-tie"
         tiles.append((f"{compared.num_same}/{compared.num_compared}", "", text, "bad" if is_wrong else ""))
     cells = "".join(
         f'<div class="tile {kind}"><b>{escape(value)}<small>{unit}</small></b><span>{escape(text)}</span></div>'
@@ -128,11 +128,11 @@ def _drafting(rows: Sequence[Row], looks: Looks) -> str:
         return ""
     names = [row.contestant for row in rows if sum(row.drafting.accepted_counts[1:])]
     return (
-        f"<section><h2>What drafts are worth</h2>{_legend({name: looks[name] for name in names})}"
+        f"<section><h2>Acceptance of drafts</h2>{_legend({name: looks[name] for name in names})}"
         f'<div class="pair"><figure>{plots.accepted(rows, looks)}<figcaption>Rounds by the number of drafted tokens '
         "that were accepted; the bonus token is not counted.</figcaption></figure>"
-        f"<figure>{plots.acceptance_by_depth(rows, looks)}<figcaption>Rounds with a proposal that accepted at least so "
-        "many tokens; dotted: of the rounds that had accepted one less.</figcaption></figure></div></section>"
+        f"<figure>{plots.acceptance_by_depth(rows, looks)}<figcaption>Rounds with a proposal that accepted at least "
+        "this many tokens; dotted: of the rounds that accepted at least one less.</figcaption></figure></div></section>"
     )
 
 
@@ -141,7 +141,7 @@ def _latency(rows: Sequence[Row], looks: Looks) -> str:
     if not names:
         return ""
     about = (
-        "Share of tokens that took at most so long; further left is faster. Tokens of one round come together and "
+        "Share of tokens that took at most this time; further left is faster. Tokens of one round come together and "
         "share its time. Dashed lines are other programs."
     )
     return (

@@ -35,7 +35,7 @@ def mixed(keys: JsonFile, spec: ModelSpec, experts: str, chosen: str) -> ModelSp
 def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     for key, value in GATE.items():
         if config.number(key, value) != value:
-            raise config.wrong(key, f"{value}, that of the only gate supported in this family")
+            raise config.wrong(key, f"{value}, the value of the only supported gate of this family")
     chosen = "experts_per_token" if config.has("experts_per_token") else "num_experts_per_tok"
     return mixed(config, spec, "num_local_experts", chosen)
 

@@ -71,7 +71,7 @@ def _read_part(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
 
 
 def _require_number(file: GgufFile, number: int, count: int) -> None:
-    """A file's own keys say which part it is; its name may have been changed."""
+    """Check the number of a part by the file's own keys, since its name may have been changed."""
     split = file.section("split.")
     own, of = split.integer("no", 0, least=0), split.integer("count", 0, least=0)
     if (own, of) != (number, count):

@@ -1,4 +1,4 @@
-"""Which models with a short name are on this machine, and where."""
+"""Finds the models with a short name that are on this machine."""
 
 import logging
 from contextlib import suppress

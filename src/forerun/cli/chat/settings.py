@@ -81,7 +81,7 @@ def _name(field: Field[Any]) -> str:
 
 
 def _is_called(field: Field[Any], name: str) -> bool:
-    """Whether a flag of the field has this name, however it is written."""
+    """Whether a flag of the field has this name, in any spelling."""
     return name.lstrip("-").replace("_", "-") in [flag.lstrip("-") for flag in field.metadata["flags"]]
 
 

@@ -102,7 +102,7 @@ class Gate:
             await self._app({**scope, "method": method}, self._bounded(receive, self._max_bytes(scope)), answer.send)
         except ApiError as error:
             await answer.refuse(error)
-        except ClientDisconnect:  # while sending the body, so nobody is left to read an answer
+        except ClientDisconnect:  # while it sent the body, so no client is left to read an answer
             return
         except Exception:
             logger.exception("request %s failed", request_id)
@@ -238,7 +238,7 @@ class GuardedAnswer:
         await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: ApiError) -> None:
-        """Answer with an error. If an answer has begun, it is cut off instead, so nobody takes it for complete."""
+        """Answer with an error. If an answer has begun, it is cut off instead, so that it does not look complete."""
         if self._is_begun:
             return
         body = error_body(error, path=self._path, request_id=self.request_id)

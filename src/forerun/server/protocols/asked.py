@@ -1,4 +1,4 @@
-"""What a request wants of the engine, whichever protocol it came by."""
+"""A request to the engine, in one form for all protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """Which tools the model is told of, and which it may or must call.
+    """The tools that the prompt describes, and those that the model may or must call.
 
     Args:
         shown: the tools in the prompt.
@@ -85,7 +85,7 @@ Prompt: TypeAlias = Chat | PlainTexts | Middle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """What an answer reports besides its text.
+    """The information that an answer has besides its text.
 
     Args:
         usage: a stream ends with the usage.
@@ -108,8 +108,8 @@ class Asked:
         sampling: the fields of SamplingParams that the client gave; the others have the model's defaults.
         limit: most new tokens; None: as many as fit; 0: none, the prompt is only read.
         num_choices: texts per prompt.
-        grammar: what the answer must look like.
-        grammar_at: the path of the field that says it, for errors.
+        grammar: the form that the answer must have.
+        grammar_at: the path of the field with the grammar, for errors.
         prediction: a text that the answer probably resembles.
         ignored: names of fields that have no effect.
         drafter: see `Engine.stream`; None: the server's own.

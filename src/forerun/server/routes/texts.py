@@ -42,7 +42,7 @@ def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
 
 
 def add_counting(router: APIRouter, protocol: ApiProtocol, counting: Counting) -> None:
-    """Add a protocol's route that counts tokens. It waits for no other request."""
+    """Add a protocol's route that counts tokens. It does not wait for other requests."""
 
     async def count_tokens(request: Request, body: Any) -> dict[str, Any]:
         asked = counting.read(body)

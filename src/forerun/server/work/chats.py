@@ -1,4 +1,4 @@
-"""Conversations to token ids, by the model's chat template, and what their answers may look like."""
+"""Turns conversations into token ids with the model's chat template, and finds the form of their answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ class ReadChat:
 
     Args:
         text: as formatted by the chat template.
-        make_parser: makes a parser of an answer's text, given what makes ids.
-        grammar: what the answer must look like.
+        make_parser: makes a parser of an answer's text, given a function that makes ids.
+        grammar: the form that the answer must have.
         shown_tokens: special tokens that the parser needs in the text.
         ignored: names of fields that the template does not use.
     """
@@ -59,7 +59,7 @@ class ChatReader:
         self._traits = TemplateTraits()  # known after `begin`
 
     def begin(self) -> None:
-        """Find out what the chat template takes and how its model answers, which takes a moment.
+        """Find the form of conversations that the chat template accepts and of its model's answers; takes a moment.
 
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
@@ -70,10 +70,10 @@ class ChatReader:
         self._template.close()
 
     def read(self, chat: Chat, shape: Grammar | None = None) -> ReadChat:
-        """A conversation's ids, and what is needed to read its answer.
+        """A conversation's ids, and the means to read its answer.
 
         Args:
-            shape: what the answer must look like, without its thoughts.
+            shape: the form that the answer must have, without its thoughts.
 
         Raises:
             ApiError: the template refuses the conversation.
@@ -110,7 +110,7 @@ class ChatReader:
         return known, ignored
 
     def _rendered(self, chat: Chat, variables: Mapping[str, object]) -> str:
-        """The text of a conversation, with seams where something looks like a control token.
+        """The text of a conversation, with seams in texts that look like control tokens.
 
         Raises:
             ApiError: a message cannot be read, or the template refuses the conversation.
@@ -125,7 +125,7 @@ class ChatReader:
 
 
 def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
-    """What a conversation says of thinking: the field's name, names of template variables, and their value."""
+    """A conversation's settings of thinking: the field's name, names of template variables, and their value."""
     found: list[tuple[str, Sequence[str], Any]] = []
     if chat.effort == "none":
         found.append((EFFORT, THINKS, False))
