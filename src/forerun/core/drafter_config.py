@@ -23,8 +23,8 @@ KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 
 # The most that each setting of a tree can be, and why.
 CEILINGS: Final = {
-    "verify_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
-    "draft_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
+    "verify_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
+    "draft_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
     "depth": (127, "no tree of 128 rows has more levels below its root"),
 }
 

@@ -91,7 +91,7 @@ class TreeCache:
         assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
         assert move.length in (start, self.resumable(move.length)), f"the windows before token {move.length} are lost"
         assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
-            f"rows {rows} behind {move.length} tokens, of a tree of {self.num_tree} behind {start}"
+            f"rows {rows} after {move.length} tokens, of a tree of {self.num_tree} after {start}"
         )
         assert len(set(rows)) == len(rows), f"rows {rows} name one twice"
         num_committed = move.num_committed + move.num_adopted

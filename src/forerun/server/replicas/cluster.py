@@ -172,7 +172,7 @@ class Cluster:
         return {"num_cpus": cores and (self._num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
-        """The replicas that Ray Serve runs or starts, whoever has started them.
+        """The replicas that Ray Serve runs or starts, whether this front or another one has started them.
 
         Raises:
             ReplicaLostError: Ray Serve does not answer.

@@ -34,7 +34,7 @@ MOST_RISK: Final = 0.6  # the same for a round whose nodes are all rejected, so 
 FREE: Final = 2e-3  # in plain rounds: shorter proposals count as free
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, to keep its measured time up to date
 LEARNING: Final = 8  # drafters learn from one plain round in this many: 80 us each are 2 % of a small model's round
-TOGETHER: Final = 8  # plain rounds are told to the drafters in one call, since a call per round would slow small models
+TOGETHER: Final = 8  # plain rounds are reported to the drafters in one call: a call per round would slow small models
 NOTHING_SAVED: Final[Mapping[str, float]] = {}
 Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
