@@ -130,7 +130,7 @@ def with_cache(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfi
 
 
 def prepared_sets(source: CheckpointSource) -> str | None:
-    """The file of a model's skip sets in forerun's cache; None if it does not exist, or if one is beside the model."""
+    """The file of a model's skip sets in forerun's cache; None if it does not exist, or if one is next to the model."""
     if sets_beside(source.path).is_file():
         return None
     identity = source.identity()

@@ -30,7 +30,7 @@ def prepare_sets(
     """Search for sets on the answers to questions, write those that were found, and print them.
 
     Args:
-        out: the file of the sets; None: beside the model, or in forerun's cache.
+        out: the file of the sets; None: next to the model, or in forerun's cache.
         data: the file of questions; None: the built-in ones.
         weights: the copy of the weights to draft with.
     """

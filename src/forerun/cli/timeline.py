@@ -17,7 +17,7 @@ from forerun.core.timing import Span
 SUFFIXES: Final = (".svg", ".json")
 ROUNDS_SHOWN: Final = 12
 MAX_TICKS: Final = 14
-MAX_TITLE: Final = 68  # characters that fit beside the note on the right
+MAX_TITLE: Final = 68  # characters that fit next to the note on the right
 
 # Pixels. The picture is as wide as a README shows it.
 WIDTH, HEIGHT, MARGIN = 1000, 296, 24

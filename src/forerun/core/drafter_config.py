@@ -70,7 +70,7 @@ class DraftHead:
 
     Args:
         model: folder or GGUF file of the head, or its hub name.
-        verify_width, draft_width, depth, adaptive: as of `DraftModel`. A DFlash head needs one pass for the whole tree,
+        verify_width, draft_width, depth, adaptive: as in `DraftModel`. A DFlash head needs one pass for the whole tree,
             so `draft_width` and `depth` have no effect on it.
     """
 
@@ -148,7 +148,7 @@ class LayerSkip:
         search: how the skipped sublayers are found: "gated" scores candidates within verification passes, "paper" is
             SWIFT's own search, with a draft that ends and branches as in the paper, see `paper_layer_skip`; "off" uses
             the best known set, else every other layer.
-        sets: a file with known sets; None: the one that `forerun prepare` wrote beside the model.
+        sets: a file with known sets; None: the one that `forerun prepare` wrote next to the model.
         weights: "int8" or "int4" drafts with an additional copy of the weights rounded to 8 or 4 bits.
     """
 
@@ -245,7 +245,7 @@ def paper_layer_skip() -> LayerSkip:
 
 
 NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
-DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name of its own: it is found by its files
+DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name: it is found by its files
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "recycling", "layer_skip"]
 DRAFTERS: Final[Mapping[DrafterName, type[NamedConfig]]] = {
     "none": NoDrafter,

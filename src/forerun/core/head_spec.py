@@ -18,7 +18,7 @@ class EagleSpec:
         layer_ids: the target's layers whose inputs are its features, in the order of the columns of `fc`; None: the
             usual three, see `taps`.
         num_taps: how many features a token has.
-        norms_each: every feature is normalised before `fc`, with a weight of its own (EAGLE-3.1's `fc_norm`).
+        norms_each: every feature is normalised before `fc`, with its own weight (EAGLE-3.1's `fc_norm`).
         norms_all: all features together are normalised before `fc` (`norm_before_fc`).
         norms_residual: the residual stream begins with the normalised feature (`norm_before_residual`).
         norms_logits: the last norm is applied before the logits.

@@ -47,7 +47,7 @@ class DistillReport:
     kind: DraftKind = "model"
 
     def write(self, folder: Path) -> None:
-        """Write report.json, and the model card beside the draft."""
+        """Write report.json, and the model card next to the draft."""
         write_whole(folder / "distill" / "report.json", json.dumps({"forerun": __version__, **asdict(self)}, indent=2))
         write_whole(folder / "README.md", self.card(has_picture=(folder / "distill" / "curves.png").exists()))
 

@@ -223,6 +223,6 @@ class Distillation:
 
 
 def write_texts(config: DistillConfig, device: str) -> None:
-    """Write texts in a process of its own; its process id in the file names keeps them distinct."""
+    """Write texts in a separate process; its process id in the file names keeps them distinct."""
     with suppress(DistillStop):
         Distillation(config, name=f"{device}-{getpid()}").write_on()

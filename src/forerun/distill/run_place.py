@@ -212,7 +212,7 @@ class SavedDraft:
             }
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{self._path} cannot be read ({error}): delete it, and a new draft is trained on the texts beside it"
+                f"{self._path} cannot be read ({error}): delete it, and a new draft is trained on the texts next to it"
             ) from error
         trainer = self._trainer(notes["spec"], weights, vocabulary, device)
         if tensors:

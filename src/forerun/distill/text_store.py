@@ -26,7 +26,7 @@ MAIN: Final = "main"  # the training process's name in file names
 class TextStore:
     """The texts in a folder, to which several processes may add, each under its own name.
 
-    Texts that were unfinished when a process wrote its newest file are saved beside it, so that a resumed run
+    Texts that were unfinished when a process wrote its newest file are saved next to it, so that a resumed run
     continues them.
 
     Attributes:

@@ -87,7 +87,7 @@ def find_skip_sets(
 
 
 def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | None = None) -> Path:
-    """The path to write sets to: `out`, else where an engine reads them: beside the model, or in a cache folder.
+    """The path to write sets to: `out`, else where an engine reads them: next to the model, or in a cache folder.
 
     Raises:
         ConfigError: none of these is writable.

@@ -95,7 +95,7 @@ class TreeCache:
         )
         assert len(set(rows)) == len(rows), f"rows {rows} name one twice"
         num_committed = move.num_committed + move.num_adopted
-        assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted beside {rows}"
+        assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted together with {rows}"
         assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
         with self.tell(move):
             self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed

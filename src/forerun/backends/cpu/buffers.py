@@ -8,7 +8,7 @@ from forerun.core.model_spec import ModelSpec
 class BufferWidths:
     """Floats per row of every buffer by its name; `widths` are in the order of the library's numbers.
 
-    A layer with other heads or another MLP has buffers of its own, so that the rows of each buffer are contiguous.
+    A layer with other heads or another MLP has its own buffers, so that the rows of each buffer are contiguous.
     """
 
     def __init__(self, spec: ModelSpec, num_logits: int) -> None:

@@ -103,7 +103,7 @@ class DrafterContestant:
             self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=num_threads))
         except torch.OutOfMemoryError as error:
             raise ConfigError(
-                f"there is no memory for {name}, since every contestant has a target of its own ({error}): "
+                f"there is no memory for {name}, since every contestant has its own target ({error}): "
                 "measure fewer at a time, or lower --max-length"
             ) from error
 

@@ -52,7 +52,7 @@ def as_they_are(keys: JsonFile) -> JsonFile:
 
 
 def unchanged(_: JsonFile, spec: ModelSpec) -> ModelSpec:
-    """The family has no values of its own."""
+    """The family adds no values."""
     return spec
 
 

@@ -62,7 +62,7 @@ def full_kv_heads(config: JsonFile, spec: ModelSpec) -> int:
 
 
 def borrowers(keys: JsonFile, key: str, spec: ModelSpec) -> int:
-    """Layers that have no keys and values of their own."""
+    """Layers without their own keys and values."""
     number = keys.integer(key, 0, least=0, most=spec.num_layers - 1)
     if number and len({layer in spec.sliding_layers for layer in range(spec.num_layers - number)}) < 2:
         raise keys.wrong(key, "such that a layer of each kind comes before the sharing ones")

@@ -73,7 +73,7 @@ def split(
 
 
 def rows_of(tensor: StoredTensor, names: Sequence[str], sizes: Sequence[int]) -> Iterator[StoredTensor]:
-    """Consecutive rows of a tensor as tensors of their own."""
+    """Consecutive rows of a tensor as separate tensors."""
     row_bytes, first = tensor.num_bytes // tensor.shape[0], 0
     for name, size in zip(names, sizes, strict=True):
         yield replace(

@@ -32,7 +32,7 @@ def read_ropes(
         rope = config.nested("rope_scaling") if config.values.get("rope_scaling") else parameters
         return _read_rope(config, rope, family, head_dim), None
     for key in by_kind - {FULL, SLIDING}:
-        raise parameters.wrong(key, f"absent: only {FULL} and {SLIDING} may have a rotation of their own")
+        raise parameters.wrong(key, f"absent: only {FULL} and {SLIDING} may have their own rotation")
     full = config.nested("rope_scaling") if config.values.get("rope_scaling") else parameters.nested(FULL)
     sliding = None
     if SLIDING in by_kind:

@@ -96,7 +96,7 @@ class KeptFile:
         self._written: Transcript | None = None
 
     def update(self, session: Session) -> None:
-        """Write the file if needed; if another program has changed it, use a new file beside it.
+        """Write the file if needed; if another program has changed it, use a new file next to it.
 
         Raises:
             ConfigError: it cannot be written.
@@ -110,6 +110,6 @@ class KeptFile:
                 session.file, self._written = place, transcript
                 break
         else:
-            raise ConfigError(f"{path} was changed by another program, and so were others beside it: use /save FILE")
+            raise ConfigError(f"{path} was changed by another program, and so were others next to it: use /save FILE")
         if place != path:
             say(f"{path} was changed by another program and is not overwritten: this conversation is now in {place}")

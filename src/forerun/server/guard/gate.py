@@ -40,7 +40,7 @@ PLAIN_HEADERS: Final = (
 )
 PREFLIGHT: Final = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers of its own
+    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers
     (b"access-control-max-age", b"600"),
 )
 READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # headers for pages of other sites

@@ -208,7 +208,7 @@ def replica_deployment(
     """A replica for Ray Serve.
 
     Args:
-        needs: the resources that Ray counts for it; "num_cpus" are cores of its own.
+        needs: the resources that Ray counts for it; "num_cpus" are its own cores.
         num_remote: ranks of its target on other machines, each with as many cores and one GPU if it has any.
     """
     share, gpus_each = int(needs["num_cpus"]), min(1.0, needs.get("num_gpus", 0))

@@ -34,10 +34,10 @@ class RankMeeting:
 
 
 class RemoteRank:
-    """Runs a rank in a process of its own, which ends with its leader.
+    """Runs a rank in a separate process, which ends with its leader.
 
     Args:
-        share: number of cores of its own; 0: any cores.
+        share: number of its own cores; 0: any cores.
     """
 
     def __init__(self, model: str, address: str, key: str, *, share: int) -> None:

@@ -68,7 +68,7 @@ class Replica:
         open_engine: must be picklable.
         version: of the front that starts it.
         name: for users.
-        share: number of cores of its own; 0: it shares all cores with others.
+        share: number of its own cores; 0: it shares all cores with others.
         num_remote: ranks of its target on other machines.
         gpus_each: GPUs of each of these ranks.
     """
@@ -123,7 +123,7 @@ class Replica:
         """The replica's state. Waits until the engine is open or has failed to open.
 
         Args:
-            front: a name of its own for the front that asks.
+            front: a unique name for the front that asks.
             version: of the front.
         """
         self._note(front)

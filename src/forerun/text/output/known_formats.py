@@ -53,5 +53,5 @@ def known_format(source: str) -> CallFormat | None:
 def known_thought(source: str) -> tuple[str, str] | None:
     """The marks of thoughts that this template's source has."""
     if "<|channel|>" in source:
-        return None  # gpt-oss's thoughts are messages of their own
+        return None  # gpt-oss's thoughts are separate messages
     return next((marks for mark, marks in THOUGHTS if mark in source), None)

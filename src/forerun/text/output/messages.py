@@ -56,7 +56,7 @@ def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
 
 
 def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with each call in an answer of its own, followed by its result."""
+    """The conversation with each call in a separate answer, followed by its result."""
     results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
     single: list[Message] = []
     for message in messages:

@@ -16,7 +16,7 @@ class CallFormat:
 
     Args:
         kind: "json": an object with a name and arguments. "named": the name, then arguments as JSON. "tagged": the
-            name, then each argument between marks of its own. "pythonic": f(a=1). "gemma": call:f{a:1}. "harmony":
+            name, then each argument between its own marks. "pythonic": f(a=1). "gemma": call:f{a:1}. "harmony":
             gpt-oss's messages.
         section_begin, section_end: around all calls of an answer.
         call_begin, call_end: around one call. Without either begin, a call is the whole answer.
