@@ -1,4 +1,4 @@
-"""The command, and python -m forerun. Nothing slow is imported before Ctrl-C has an answer."""
+"""The command, and python -m forerun. Slow imports come after Ctrl-C is handled."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 
 
 def main() -> None:
-    """Run the command line; end with 130 where Ctrl-C comes before it is there."""
+    """Run the command line; exit with 130 if Ctrl-C is pressed before it is loaded."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
         from forerun.cli.main import main as run

@@ -83,7 +83,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
     assert shown.exit_code == 0, shown.output
     about = read_run(tmp_path / "run" / "run.json")["contestants"]
     assert "leaves the target none of 1" in about["parallel"]["skipped"]
-    assert "reads GGUF files only" in about["llama_server"]["skipped"]
+    assert "reads only GGUF files" in about["llama_server"]["skipped"]
     assert about["none"]["skipped"] is None
 
 
@@ -99,9 +99,9 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
         (("--url", "vllm"), "--url 'vllm' must have the form PEER=URL, such as vllm=http://127.0.0.1:8000"),
         (("--serve", "vllm='vllm"), "must have the form PEER=COMMAND"),
         (("--serve", "vllm"), "--serve 'vllm' must have the form PEER=COMMAND, such as 'vllm=vllm serve'"),
-        (("--serve", "vllm=vllm serve"), "--serve is given for 'vllm', who does not take part: name it with --peers"),
+        (("--serve", "vllm=vllm serve"), "--serve is given for 'vllm', which is not a peer here: add it to --peers"),
         (("--peers", "llama_cpp"), "llama_cpp is measured through its server now: name llama_server, with"),
-        (("--url", "vllm=http://h:1"), "--url is given for 'vllm', who does not take part: name it with --peers"),
+        (("--url", "vllm=http://h:1"), "--url is given for 'vllm', which is not a peer here: add it to --peers"),
         (("--temperature", "-1"), "temperature -1.0 must be 0 (greedy)"),
         (("--num-prompts", "0"), "at least one data set, prompt, temperature, repeat and new token"),
         (("-n", "300"), "lower --max-new-tokens, or raise --max-length"),

@@ -68,8 +68,8 @@ def said(session: Session) -> list[str]:
 def test_undo_takes_back_the_last_question_with_its_answer(converse: Chat) -> None:
     session, _, told = converse("one", "two", "/undo")
     assert said(session) == ["one"]
-    assert "taken back: two" in told
-    assert "nothing was said yet" in converse("/undo")[2]
+    assert "removed: two" in told
+    assert "there is no turn to remove" in converse("/undo")[2]
 
 
 def test_a_greedy_answer_is_not_written_again_unless_something_has_changed(converse: Chat) -> None:
@@ -142,7 +142,7 @@ def test_settings_are_set_by_the_names_of_their_flags(converse: Chat) -> None:
         ("ignore_eos perhaps", "--ignore-eos 'perhaps' must be 1 for yes or 0 for no"),
         ("logit_bias x", "--logit-bias 'x' must have the form ID=VALUE, such as 42=-1.5"),
         ("temprature 1", "there is no setting temprature: /set alone lists them"),
-        ("temperature", "/set temperature needs a value; default stands for the one it had at the start"),
+        ("temperature", "/set temperature needs a value; default restores the one it had at the start"),
     ],
 )
 def test_a_setting_is_refused_as_its_flag_refuses_it(converse: Chat, typed: str, error: str) -> None:

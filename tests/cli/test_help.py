@@ -60,7 +60,7 @@ def test_a_usage_error_is_one_line_that_shows_the_value(run: Run, typed: tuple[s
 
 def test_a_value_from_the_environment_is_blamed_on_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_JSON", "maybe")
-    assert "FORERUN_JSON, which stands for --json, 'maybe' must be 1 for yes" in run("inspect", "builtin").stderr
+    assert "FORERUN_JSON, which sets --json, 'maybe' must be 1 for yes" in run("inspect", "builtin").stderr
 
 
 def test_a_variable_that_nothing_reads_is_told_with_the_nearest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ SHOWN = {
     "kimi": ("functions.NAME:NUMBER",),
     "mistral_list": ("ids of calls have 9 letters and digits", "; not system later, developer"),
     "llama3": ("one call per message",),
-    "plain_chat": ("not known: the system message describes them", "JSON objects, marks <tool_call> </tool_call>"),
+    "plain_chat": ("no variable: the system message describes them", "JSON objects, marks <tool_call> </tool_call>"),
     "smollm3": ("in the variable xml_tools", "earlier calls are left out"),
 }
 

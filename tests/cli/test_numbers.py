@@ -65,7 +65,7 @@ def test_the_long_line_begins_with_the_short_one_and_explains_itself() -> None:
     assert all_numbers(result, Automatic(), is_greedy=True) == (
         f"{short_numbers(result, Automatic())} · 1.25x to 1.37x; plain decoding takes 7.00 ms a token · "
         "0.18 drafted tokens accepted per pass of the model · drafted by recycling in 40 of 50 passes · "
-        "drafting went on from the right place after 50% of passes · 3 of 60 tokens that the draft does not know · "
+        "the drafter's tree had the next token after 50% of passes · 3 of 60 tokens that the draft does not have · "
         "prompt of 9 tokens, read at 80 tokens/s · 1 token that rounding may have decided"
     )
     assert all_numbers(result, Automatic(), is_greedy=False).count("seed 7") == 1

@@ -177,7 +177,7 @@ def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str
         (DrafterOptions(drafter_cores="0", drafter_address=WORKER), "--drafter-cores has no effect on the worker"),
         (DrafterOptions(draft_ranks=2, drafter_address=WORKER), "--draft-ranks has no effect on the worker"),
         (DrafterOptions(draft="self", draft_width=3), "--draft-width has no effect on --draft self"),
-        (DrafterOptions(draft="d", key_file="k"), "key_file is of no use without an address"),
+        (DrafterOptions(draft="d", key_file="k"), "key_file has no effect without an address"),
         (DrafterOptions(draft="d", drafter_cores="one"), "--drafter-cores 'one' must be numbers"),
     ],
 )

@@ -28,7 +28,7 @@ def reference() -> str:
             rows = tuple(f"| `{names_of(param)}` | {cell(describe(param))} |" for param in params)
             first = seen.setdefault(rows, name)
             if first != name:
-                parts.append(f"{panel}: as of `{first}`.\n")
+                parts.append(f"{panel}: the same as for `{first}`.\n")
             elif rows:
                 parts.append(f"| {panel} | |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)

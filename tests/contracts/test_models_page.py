@@ -35,8 +35,8 @@ def sizes() -> Iterator[str]:
 def shares() -> Iterator[str]:
     yield "## Shares\n"
     yield (
-        "For each number of ranks, the part of one rank, padding included: query heads / copies of key and value heads /\n"
-        "features of the MLP; and how much padding and copies add to the weights of all layers together.\n"
+        "For each number of ranks, the part of one rank, padding included: query heads / copies of key and value\n"
+        "heads / features of the MLP; and how much padding and copies add to the weights of all layers together.\n"
     )
 
     def cells(name: str, spec: ModelSpec) -> Sequence[object]:

@@ -39,7 +39,7 @@ def test_a_store_without_one_of_its_files_replaces_none_of_the_others(tmp_path: 
 def test_a_file_of_others_is_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.safetensors"
     save_file({"x": torch.zeros(1)}, path)
-    with pytest.raises(CheckpointError, match=rf"{name}.safetensors (is no file of this run|cannot be read)"):
+    with pytest.raises(CheckpointError, match=rf"{name}.safetensors (is not a file of this run|cannot be read)"):
         TextStore(tmp_path).read()
 
 

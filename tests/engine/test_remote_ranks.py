@@ -131,7 +131,7 @@ def test_a_rank_that_does_not_fit_says_so_on_both_sides(
 
 def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "JOIN_S", 0.2)
-    with pytest.raises(RankLostError, match=r"0 of 1 ranks came to 127\.0\.0\.1:\d+ within 0\.2 s: .*--join 127"):
+    with pytest.raises(RankLostError, match=r"0 of 1 ranks joined 127\.0\.0\.1:\d+ within 0\.2 s: .*--join 127"):
         leader(meeting, 2, 1)
     with pytest.raises(RankLostError, match=r"no leader at 127\.0\.0\.1:\d+ within"):
         joining.join_leader(joining.Address.parse(meeting.address), b"a key of thirty-two characters and more")
@@ -140,9 +140,9 @@ def test_neither_side_waits_forever(meeting: Meeting, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (b"HTTP/1.1 400 Bad Request", "no leader of ranks"),
+        (b"HTTP/1.1 400 Bad Request", "does not lead ranks"),
         (to_frame(Greeting(version="0.0")) + b"an opening of another version", "the leader runs forerun 0.0"),
-        (to_frame(Greeting(version=forerun.__version__)) + b"another", "no leader of ranks"),
+        (to_frame(Greeting(version=forerun.__version__)) + b"another", "does not lead ranks"),
         (to_frame(Greeting(version=forerun.__version__)), "the leader has closed the connection"),
         (to_frame(Greeting(version="0.0"))[:-1], "the leader has closed the connection"),
         (b"", "the leader has closed the connection"),

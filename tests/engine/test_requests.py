@@ -65,5 +65,5 @@ def test_bytes_are_not_taken_for_token_ids(engine: Engine, prompt: bytes) -> Non
 
 def test_half_a_character_is_refused_in_a_prompt_and_in_a_message(engine: Engine) -> None:
     for prompt in ("caf\udce9", [{"role": "user", "content": "caf\udce9"}]):
-        with pytest.raises(ConfigError, match=r"'\\udce9' at place \d+, which is no character: read .* as UTF-8"):
+        with pytest.raises(ConfigError, match=r"'\\udce9' at place \d+, which is not a character: read .* as UTF-8"):
             engine.generate(prompt)

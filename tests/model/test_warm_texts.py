@@ -126,7 +126,7 @@ def test_forgetting_one_owner_makes_its_room_free_and_leaves_the_others() -> Non
 
 def test_more_than_the_machine_has_is_refused_with_what_to_do() -> None:
     cache = TreeCache(plain_spec(), CAPACITY, dtype=torch.float64, device="cpu")
-    with pytest.raises(ConfigError, match=r"no memory for saved texts .* ask for less with cache_bytes"):
+    with pytest.raises(ConfigError, match=r"no memory for saved texts .* set cache_bytes to less"):
         WarmTexts(cache, 2**60)
 
 

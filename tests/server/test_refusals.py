@@ -168,8 +168,8 @@ def test_what_is_not_there(client: httpx.Client) -> None:
     [
         ("POST", "/v1/conversations", "chat is POST /v1/chat/completions"),
         ("POST", "/api/chat", "chat is POST /v1/chat/completions"),
-        ("POST", "/api/generate", "texts are continued by POST /v1/completions"),
-        ("POST", "/completion", "texts are continued by POST /v1/completions"),
+        ("POST", "/api/generate", "POST /v1/completions continues texts"),
+        ("POST", "/completion", "POST /v1/completions continues texts"),
         ("POST", "/v1/embeddings", "has no embeddings"),
         ("GET", "/api/tags", "GET /v1/models"),
         ("POST", "/api/show", "GET /v1/models"),

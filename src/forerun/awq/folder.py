@@ -20,7 +20,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.resumable_folder import require_room, resumable_folder
 from forerun.model.weights import Int4Weight
 
-ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # which output each code of a word belongs to, lowest bits first
+ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # the output of each code of a word, lowest bits first
 
 
 def write_folder(out: Path, source: Path, tensors: Mapping[str, Tensor], group_size: int) -> None:

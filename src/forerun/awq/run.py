@@ -27,7 +27,7 @@ from forerun.model.runner import Runner
 from forerun.model.weights import Int4Weight, WeightSource
 
 WINDOW: Final = 512  # tokens read at once, from an empty cache
-HELD_OUT: Final = 4  # one window in so many is kept out of calibration and measured
+HELD_OUT: Final = 4  # one window in four is not used for calibration but measured
 LEAST_WINDOWS: Final = HELD_OUT
 PACKED_FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 OnLayer = Callable[[int, int], None]  # number of layers packed so far, number of all layers
@@ -67,7 +67,7 @@ def pack_model(
     require_plain(spec, source.name)
     folder, group_size = plain_folder(source), find_group_size(spec)
     if out.exists():
-        raise ConfigError(f"{out} is there already: name a folder that is not")
+        raise ConfigError(f"{out} exists already: name a folder that does not exist")
     calibrated, measured = windows_of(source, text, spec)
     weights = load_weights(folder, spec, dtype=torch.float32)
     runner, inputs = open_runner(spec, LoadedWeights(weights)), LayerInputs(sum(map(len, calibrated)))
@@ -108,14 +108,14 @@ def plain_folder(source: CheckpointSource) -> Path:
 
 
 def require_plain(spec: ModelSpec, name: str) -> None:
-    """Refuse a model whose layers AWQ does not know.
+    """Refuse a model whose layers AWQ cannot pack.
 
     Raises:
-        ConfigError: names what the model has.
+        ConfigError: names the reason.
     """
     missing = lacking(mechanisms_of(spec, spec.max_positions) - {SLIDING}, frozenset(), "AWQ's scales")
     if missing or spec.family not in PACKED_FAMILIES:
-        reason = missing or f"they are known for {', '.join(PACKED_FAMILIES)} only"
+        reason = missing or f"only those of {', '.join(PACKED_FAMILIES)} are supported"
         raise ConfigError(f"{name} is a {spec.family} model, whose layers AWQ does not pack: {reason}")
 
 

@@ -34,7 +34,8 @@ class BoundWeights(Generic[LinearT, NormT]):
         sinks: the scores [Q] of tree_attention's sinks, in the dtype of norms; empty if the model has none.
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
-        rotations: cosines and sines of each rotation, see `model.rope.rope_table`; None: that of layers without one.
+        rotations: cosines and sines of each rotation, see `model.rope.rope_table`; the key None is for layers without a
+            rotation.
         query_scales: by head size: factors [P] of queries by their position, or None, see `model.rope.query_scales`.
         scales: factors of the residual stream, of scale.
         layer_table: the embeddings for each layer [V, L * P], or None; `layer_table_scale` is their factor.
@@ -66,7 +67,7 @@ def bind_weights(
     rope_dtype: torch.dtype = torch.float32,
     join_experts: Callable[[Experts[LinearT]], Experts[LinearT]] = lambda experts: experts,
 ) -> BoundWeights[LinearT, NormT]:
-    """Pack what the ops of `program` need; other weights are left in their source."""
+    """Pack the weights that the ops of `program` need; other weights are not read."""
     device, num_positions = str(cache.keys_LSKD.device), cache.capacity
 
     def norm_of(name: str) -> NormT:

@@ -17,7 +17,7 @@ from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import lacking
 
-TRITON_MECHANISMS: Final = NATIVE_MECHANISMS  # both compute all that the families need
+TRITON_MECHANISMS: Final = NATIVE_MECHANISMS  # both compute all mechanisms of the families
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -64,7 +64,7 @@ def choose_backend(
                 device, dtype=dtype, head_dim=size, group=num_queries, is_shared=is_shared
             )  # fmt: skip
         if conditions.kernels == "triton" and missing is not None:
-            raise ConfigError(f'kernels "triton" cannot run: {missing}. Take "auto", or what they need')
+            raise ConfigError(f'kernels "triton" cannot run: {missing}. Choose "auto", or change what is missing')
         return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)
     if conditions.kernels == "auto" and kind == "cpu" and dtype in NATIVE_DTYPES:
         missing = native_obstacle(conditions)

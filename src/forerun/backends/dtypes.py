@@ -25,13 +25,13 @@ from forerun.core.mechanisms import (
     lacking,
 )
 
-APART: Final = "ranks of several hosts have no memory in common, through which these kernels add up what they computed"
+APART: Final = "ranks of several hosts have no shared memory, through which these kernels add up their partial results"
 NATIVE: Final = ("float32", "bfloat16")
 NATIVE_MECHANISMS: Final = frozenset({
     WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED, CAP, VALUE_NORM, LAYER_SCALE,
     LAYER_INPUTS, BORROWING, OTHER_HEADS,
 })  # fmt: skip
-UNSHARED: Final = frozenset({WHOLE_NORMS})  # what neither they nor Triton's kernels compute across ranks
+UNSHARED: Final = frozenset({WHOLE_NORMS})  # mechanisms that neither they nor Triton's kernels compute across ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

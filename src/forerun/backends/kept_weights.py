@@ -1,4 +1,4 @@
-"""Where a backend may save the weights that it packed."""
+"""The place where a backend may save the weights that it packed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ class KeptWeights:
     Args:
         folder: the folder with the packed weights of all models; created if it is missing.
         name: name of the model, for messages.
-        about: what the packed bytes depend on besides the kernels.
+        about: the facts besides the kernels that the packed bytes depend on.
         num_bytes: size of the weights as stored in the checkpoint.
         is_whole: no sublayer is missing, so the packed weights can be used for every use of the model.
     """

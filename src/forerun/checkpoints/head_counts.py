@@ -4,7 +4,7 @@ from forerun.core.json_file import REQUIRED, JsonFile
 
 
 def read_head_counts(keys: JsonFile, heads: str, kv_heads: str, *, is_required: bool = False) -> tuple[int, int]:
-    """Query heads and key/value heads, of which there are as many if the config does not say.
+    """The numbers of query heads and of key/value heads, which are equal if the config does not give the second one.
 
     Args:
         heads, kv_heads: the config's names for them.

@@ -53,7 +53,7 @@ def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:
 
 
 def _fields(spec: ModelSpec) -> dict[str, Any]:
-    """The spec's fields; younger ones only if they are not the default, to keep older identities valid."""
+    """The spec's fields; newer ones only if they are not the default, to keep older identities valid."""
     values = asdict(spec)
     values["rope"] = _without_young(values["rope"], RopeSpec(), OLD_ROPE)
     return _without_young(values, PLAIN, OLD)

@@ -31,9 +31,9 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
     Args:
         name: a folder with a config.json, or with one GGUF file; such a file; "builtin", "builtin-draft" or
             "smollm2-draft", which are part of the package; a short name of `short_names/catalogue`; else a hub name
-            such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type, which is fetched into the hub's own
-            cache unless it is there, as the models with short names are. A folder or file wins over a hub name, a short
-            name over a folder.
+            such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type. Models of hub names and short names
+            are fetched into the hub's own cache if they are not there. A folder or file takes precedence over a hub
+            name, a short name over a folder.
         revision: branch, tag or commit on the hub.
 
     Raises:

@@ -62,7 +62,7 @@ class CheckpointSource(Protocol):
         """Bytes of all tensors by stored format: F32, BF16, or a ggml type."""
 
     def files(self) -> tuple[Path, ...]:
-        """The files of the model, and those beside them."""
+        """The files of the model, and other files in their folder."""
 
     def identity(self) -> str:
         """A short text that identifies the model, so that its files are not used with another model."""

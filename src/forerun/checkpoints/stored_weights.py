@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as a WeightSource: each weight is read on request, and of a part only the part.
+"""A checkpoint's tensors as a WeightSource: each weight is read on request, and for a part only the part is read.
 
 Legend: O output features, I input features, R rows, C columns: elements, or bytes of blocks of codes.
 """
@@ -36,7 +36,7 @@ class Traits:
 
     Args:
         is_wide: norms are at least float32, whatever the dtype.
-        norm_offset: what is added to the weight of a norm.
+        norm_offset: the number that is added to the weight of a norm.
         head_order: see `model.rope.head_order`; for the rows of queries and keys.
         head_dim: rows of a head.
     """
@@ -53,7 +53,7 @@ TURNED: Final = re.compile(r".*\.(self_attn\.[qk]_proj|attn_[qk])\.(weight|bias)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockScales:
-    """Factors of a stored weight: one for each block of so many rows and columns."""
+    """Factors of a stored weight: one for each block of rows and columns."""
 
     values_RC: Tensor
     block: tuple[int, int]
@@ -99,7 +99,7 @@ class StoredWeights:
         parts: the tensors of each weight of the model in the order of their rows, by its name with the suffix ".weight"
             or ".bias"; without a head, the embedding is the head too.
         dtype, weight_format, device, on_progress: see `Reading`.
-        counter: counts the bytes read together with those of other weights; it is then told instead of `on_progress`.
+        counter: counts the bytes read, together with those of other weights; it then replaces `on_progress`.
         traits: how the tensors differ from the model's weights.
         scales: factors of the stored values, by the name of their tensor.
     """

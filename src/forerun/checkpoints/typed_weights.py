@@ -11,7 +11,7 @@ from forerun.model.slicing import take_bias, take_part
 from forerun.model.weights import DenseWeight, Int4Weight, Weight
 
 HEAD = "head"
-LAYER_TABLE = "layer_table"  # a linear by name, of which rows are looked up
+LAYER_TABLE = "layer_table"  # a linear by name, but its rows are looked up
 TABLE = "embedding.weight"
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What an engine runs. draft: the draft model, the address of its worker, or "self"; None if there is no draft."""
+    """The parts of an engine. draft: the draft model, the address of its worker, or "self"; None without a draft."""
 
     model: str
     num_parameters: int

@@ -86,7 +86,7 @@ def origin_shower(tokenizer: "Tokenizer") -> Show:
 
 
 def mark_origins(pieces: Sequence[tuple[str, bool]]) -> str:
-    """Join the pieces that `TokenOrigins` gives; drafted ones are marked if stdout is a terminal."""
+    """Join the pieces of `TokenOrigins`; drafted ones are marked if stdout is a terminal."""
     begin, end = _marks("stdout")
     return "".join([f"{begin}{text}{end}" if was_drafted else text for text, was_drafted in pieces])
 

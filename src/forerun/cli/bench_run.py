@@ -54,7 +54,7 @@ class Who:
 
 @with_flags_of(panel="What is measured")
 class What:
-    """What is measured."""
+    """The data sets, lengths and sampling of a run."""
 
     data: Annotated[
         str, option("--data", help="Data sets or .jsonl files, separated by commas, such as mt_bench,gsm8k.")

@@ -32,7 +32,7 @@ def trace(
         str, option("--drafters", help=f"Drafters to record, separated by commas, of {', '.join(RECORDED)}.")
     ] = DRAFT_MODEL,
 ) -> None:
-    """Let the target answer questions and record what drafters would have guessed at every token."""
+    """Let the target answer questions, and record the drafters' guesses at every token."""
     require_writable(out)
     wanted = read_names(drafters)
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")

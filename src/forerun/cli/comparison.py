@@ -24,7 +24,7 @@ FEWEST, MOST = 3, 9  # counted comparisons; the first one is discarded
 ENOUGH_S: Final = 6.0  # no comparison starts after this time
 LEAST_GAIN: Final = 1.02  # a smaller gain cannot be distinguished from noise
 SHOWN_ROWS: Final = 4  # rows of a small tree, whose cost `reason` names
-DEAR: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes is reason enough for no gain
+DEAR: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes explains why there is no gain
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def demo(
         _introduce(target, text)
         asked: Prompt = [{"role": "user", "content": text}] if is_chat else text
         fresh = config.drafter
-        if isinstance(fresh, Automatic):  # what it has learnt may contain this same answer, from an earlier demo
+        if isinstance(fresh, Automatic):  # its saved state may contain this same answer, from an earlier demo
             fresh = replace(fresh, learnt=opened.enter_context(TemporaryDirectory()))
         plain = opened.enter_context(open_engine(replace(config, drafter=NoDrafter())))
         params = _params(sampling, OF_TEXT if text is TEXT else SamplingParams())
@@ -80,7 +80,7 @@ def demo(
 
 
 def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
-    """Sampling parameters with a seed, so that both texts are sampled alike."""
+    """Sampling parameters with a seed, so that both texts are sampled in the same way."""
     params = sampling.params(default)
     seed = OF_TEXT.seed if params.seed is None else params.seed
     return replace(params, seed=seed, max_new_tokens=params.max_new_tokens or NUM_TOKENS)

@@ -30,7 +30,7 @@ PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
     EngineConfig, panel=None, only=("dtype", "weights", "device", "num_threads", "chat_template"), shown=SHOWN
 )
 class DistillMachine:
-    """What the target runs on."""
+    """The device and threads of the target."""
 
     device: Annotated[
         str,

@@ -24,7 +24,7 @@ from forerun.core.drafter_config import (
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
-OF_CATALOGUE: Final = "auto"  # the draft that the catalogue of short names has for the target
+OF_CATALOGUE: Final = "auto"  # the target's draft in the catalogue of short names
 # auto: the fastest of several drafters, the named draft among them. ngram: prompt lookup.
 NameOrAlias = Literal[DrafterName, "ngram"]
 NAMES: Final[Mapping[type[Any], str]] = {config: name for name, config in DRAFTERS.items()}
@@ -69,7 +69,7 @@ class DrafterOptions:
         option(
             "--drafter",
             "--spec-method",
-            help="The drafter; auto finds the fastest for model, machine and temperature, --draft being one of them, "
+            help="The drafter; auto finds the fastest for model, machine and temperature, and also tries --draft; "
             "parallel drafts in a separate process, ngram is prompt_lookup, and with layer_skip the target drafts for "
             "itself.",
         ),
@@ -156,13 +156,13 @@ class DrafterOptions:
         self._refuse(foreign, f"on the drafter {chosen}: {advice}")
 
     def _refuse(self, names: Iterable[str], what: str) -> None:
-        """Raise ConfigError where any of these flags was given."""
+        """Raise ConfigError if any of these flags was given."""
         flags = [f"--{name.replace('_', '-')}" for name in self._given(names)]
         if flags:
             raise ConfigError(f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect {what}")
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of the flags that were given, with their values."""
+        """The flags among these that were given, with their values."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

@@ -41,12 +41,12 @@ def open_engine(
 
     Args:
         is_traced: a drafter in a separate process reports when it worked.
-        num_threads: where the config names none.
+        num_threads: number of threads if the config has none.
         ranks_at: address and key file for ranks of other hosts, in place of the config's.
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
-        ConfigError: a file or an address cannot be read. This is raised then, too.
+        ConfigError: a file or an address cannot be read. This is raised at the same time.
     """
     source = find_model(config.target)
     config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
@@ -130,7 +130,7 @@ def with_cache(drafter: DrafterConfig, source: CheckpointSource) -> DrafterConfi
 
 
 def prepared_sets(source: CheckpointSource) -> str | None:
-    """The file of a model's skip sets in forerun's cache; None if it does not exist, or if one is beside the model."""
+    """The file of a model's skip sets in forerun's cache; None if it does not exist, or if one is next to the model."""
     if sets_beside(source.path).is_file():
         return None
     identity = source.identity()

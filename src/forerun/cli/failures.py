@@ -57,7 +57,7 @@ def find_model(name: str) -> "CheckpointSource":
     """The model of this name.
 
     Raises:
-        ModelNotFoundError: there is none of this name.
+        ModelNotFoundError: there is no model of this name.
     """
     from forerun.checkpoints.open import open_source  # not free to import
 
@@ -68,7 +68,7 @@ def find_model(name: str) -> "CheckpointSource":
 
 
 def say(message: str) -> None:
-    """Print a message on stderr, apart from output that is piped on."""
+    """Print a message on stderr, so that piped output does not contain it."""
     with wrapped("stderr"):
         print(message, file=sys.stderr, flush=True)
 
@@ -97,7 +97,7 @@ def shows_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _reason_of(error: MemoryError | OSError | ImportError) -> str | None:
-    """What the machine lacks, and what to do; None if the error is a bug of the program."""
+    """The resource that the machine lacks, and advice; None if the error is a bug of the program."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM):
         return f"there is not enough memory: {MORE_MEMORY}, or take a smaller model"
     if isinstance(error, ImportError):  # a library is installed, but cannot be loaded

@@ -1,4 +1,4 @@
-"""Flags of other programs that have no counterpart here, each with what to do."""
+"""Flags of other programs that have no counterpart here, each with advice."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""What `inspect` and `check` print of a draft head."""
+"""The lines that `inspect` and `check` print about a draft head."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Help as plain text: every flag's names on lines of their own, its help below them, at any width."""
+"""Help as plain text: every flag's names on separate lines, its help below them, at any width."""
 
 from shutil import get_terminal_size
 from textwrap import fill
@@ -9,7 +9,7 @@ VARIABLES: Final = "An environment variable sets a flag's default: {variable} fo
 
 
 def help_text(command: Any, ctx: Any) -> str:
-    """Usage, description, and every flag by panels: its names on lines of their own, its help below them."""
+    """Usage, description, and every flag by panels: its names on separate lines, its help below them."""
     width = min(get_terminal_size().columns, MAX_WIDTH)
     blocks = [_filled(f"Usage: {ctx.command_path} {usage_of(command)}", width, 0)]
     blocks.append(_filled(command.help or "", width, 2))
@@ -75,7 +75,7 @@ def panels_of(command: Any) -> dict[str, list[Any]]:
 
 
 def names_of(param: Any) -> str:
-    """The name of an argument, or all names of a flag and what follows them."""
+    """The name of an argument, or all names of a flag and the placeholder of its value."""
     if param.param_type_name == "argument":
         return argument_name(param)
     short_first = sorted(param.opts, key=lambda name: name.startswith("--"))

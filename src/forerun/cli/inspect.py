@@ -1,4 +1,4 @@
-"""forerun inspect: what a checkpoint is, what it needs, and whether it runs."""
+"""forerun inspect: a checkpoint's architecture, its memory, and whether it runs."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def _stored_in(sheet: ModelSheet) -> str:
 
 def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     spec = sheet.spec
-    assert spec is not None, "asked for the rows of a spec that could not be read"
+    assert spec is not None, "rows of a spec that could not be read"
     heads = f"{spec.num_heads} of {spec.head_dim}, {spec.num_kv_heads} for keys and values"
     rope = f"{spec.rope.kind}, theta {spec.rope.theta:g}"
     part = "" if sheet.num_target_ids is None else f", a part of its target's {sheet.num_target_ids}"

@@ -37,7 +37,7 @@ class StopOnInterrupt:
             raise KeyboardInterrupt
 
     def read_line(self, prompt: str) -> str:
-        """A line of input. Meanwhile Ctrl-C interrupts; earlier ones are forgotten."""
+        """A line of input. While it is read, Ctrl-C interrupts; earlier ones are forgotten."""
         self._num_asked, self.patience = 0, 0
         try:
             return input(prompt)

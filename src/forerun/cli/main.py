@@ -1,4 +1,4 @@
-"""The command line. Importing this must stay cheap: whatever is slow to import is imported where it is used."""
+"""The command line. Importing this must stay cheap: slow modules are imported where they are used."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ from forerun.cli.worker import worker
 app = typer.Typer(
     name="forerun",
     cls=PlainGroup,
-    help="Fast decoding of one language-model request, with exactly the text the model would have given. forerun chat "
+    help="Fast decoding of one language-model request, with exactly the model's own text. forerun chat "
     "starts a chat with smollm2; forerun help COMMAND shows a command's flags.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -15,7 +15,7 @@ from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.runtime.memory import free_memory_bytes
 
-BESIDE_WEIGHTS: Final = 1.2  # memory over size of weights, with a cache of some thousand tokens and the program
+BESIDE_WEIGHTS: Final = 1.2  # memory relative to the weights, with a cache of some thousand tokens and the program
 
 
 def models(

@@ -34,9 +34,9 @@ def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) 
     if stats.rounds_by:
         parts.append(_who_drafted(stats.rounds_by))
     if stats.hit_rate:  # from drafters whose tree is larger than what they propose
-        parts.append(f"drafting went on from the right place after {stats.hit_rate:.0%} of passes")
+        parts.append(f"the drafter's tree had the next token after {stats.hit_rate:.0%} of passes")
     if stats.num_outside:
-        parts.append(f"{stats.num_outside} of {counted(stats.num_new_tokens, 'token')} that the draft does not know")
+        parts.append(f"{stats.num_outside} of {counted(stats.num_new_tokens, 'token')} that the draft does not have")
     speed = f", read at {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
     parts.append(f"prompt of {counted(stats.num_prompt_tokens, 'token')}{speed}")
     if not is_greedy:
@@ -49,7 +49,7 @@ def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) 
 
 
 def advice(result: Generation, drafter: DrafterConfig) -> str | None:
-    """What would be faster, if a drafter that was chosen by hand was measured to be slower than plain decoding."""
+    """Advice if a drafter that was chosen by hand was measured to be slower than plain decoding."""
     speedup = result.stats.speedup
     if speedup is None or speedup.high >= SURELY_SLOWER or isinstance(drafter, Automatic | NoDrafter):
         return None

@@ -1,4 +1,4 @@
-"""The flags that generate and chat share besides the drafter's, and the settings of the engine they give."""
+"""The flags that generate and chat share besides the drafter's, and the engine's settings from them."""
 
 import os
 from dataclasses import replace
@@ -78,7 +78,7 @@ class MachineOptions:
 
 @with_flags_of(SamplingParams, panel="Sampling", shown=("presence_penalty", "frequency_penalty"))
 class SamplingOptions:
-    """How tokens are chosen, when to stop, and what the answer must look like."""
+    """How tokens are chosen, when to stop, and the form of the answer."""
 
     json_schema: Annotated[
         str | None, option("--json-schema", "-j", help="JSON schema of the answer, or a file with it.")
@@ -97,7 +97,7 @@ class SamplingOptions:
         given = given_settings(SamplingParams, self)
         given["logit_bias"] = dict(map(read_bias, given.get("logit_bias", ())))
         if self.json_schema is not None and self.grammar is not None:
-            raise ConfigError("--json-schema and --grammar both say what the answer must look like: leave one out")
+            raise ConfigError("--json-schema and --grammar both set the form of the answer: leave one out")
         if self.json_schema is not None:
             given["grammar"] = Grammar.json_schema(text_or_file(self.json_schema, begin="{"))
         if self.grammar is not None:
@@ -122,7 +122,7 @@ def settle(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams
 
 
 def text_or_file(text: str, *, begin: str) -> str:
-    """A text that begins so, else the text of the file with this name."""
+    """A text that begins with `begin`, else the text of the file with this name."""
     if text.lstrip().startswith(begin):
         return text
     try:

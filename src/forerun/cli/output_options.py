@@ -52,7 +52,7 @@ class OutputOptions:
         return self.as_json or self.json_lines
 
     def begin(self, engine: "Engine") -> tuple[Callable[[], Show], End]:
-        """Print what runs; return what begins the display of an answer, and what ends it."""
+        """Print a description of the engine; return the functions that begin and end the display of an answer."""
         about = About.of(engine)
         if self.is_json:
             return lambda: print_step if self.json_lines else show_nothing, partial(print_answer, about=about)
@@ -82,7 +82,7 @@ def print_step(step: DecodeStep) -> None:
 
 
 def print_answer(result: Generation, shown: str, *, about: About) -> None:
-    """Print the whole answer as one line; nothing of it was shown before."""
+    """Print the whole answer as one line; no part of it was shown before."""
     values = {
         "done": True,
         "text": result.text,

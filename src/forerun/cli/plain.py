@@ -54,7 +54,7 @@ def add_command(app: typer.Typer, command: Callable[..., None]) -> None:
 
 
 def usage_error(error: typer.TyperException) -> str:
-    """The message: what was typed, what is needed, and which help to read."""
+    """The message with the wrong input, the valid input, and the help command."""
     ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
     flag = str(getattr(error, "option_name", ""))
     if isinstance(error, typer.BadParameter) and error.message and param is not None:
@@ -74,5 +74,5 @@ def _where(ctx: Any, param: Any) -> str:
     """The flag, or the environment variable that set it."""
     source = None if ctx is None else ctx.get_parameter_source(param.name)
     if source is not None and source.name == "ENVIRONMENT":
-        return f"{param.envvar}, which stands for {param.opts[0]},"
+        return f"{param.envvar}, which sets {param.opts[0]},"
     return str(param.opts[0]) if param.param_type_name == "option" else str(param.name).upper()

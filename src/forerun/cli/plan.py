@@ -1,4 +1,4 @@
-"""forerun plan: how to divide a machine between target and draft, what tree, and what speed to expect."""
+"""forerun plan: how to divide a machine between target and draft, which tree to use, and the expected speed."""
 
 import json
 from pathlib import Path
@@ -126,7 +126,7 @@ def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Pro
     """The times of passes, from the one source that was named."""
     if sum(source is not None for source in (pair, profile, times.paced)) != 1:
         raise ConfigError(
-            "where do the times of passes come from? Give one of --machine (such as 8xH800), --profile FILE and "
+            "the times of passes are missing: give one of --machine (such as 8xH800), --profile FILE and "
             '--paced "paced:target=...;draft=..."'
         )
     if profile is not None:
@@ -136,7 +136,7 @@ def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Pro
     from forerun.planner.roofline import machine_named, roofline_profile
 
     assert times.machine is not None, "one of three was given"
-    assert pair is not None, "read for every machine"
+    assert pair is not None, "the pair is read for every machine"
     return roofline_profile(machine_named(times.machine), *pair, context=times.context)
 
 
@@ -180,7 +180,7 @@ def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
 def _traces(path: Path | None, accept_length: float | None, temperature: float | None) -> list[AnswerTrace]:
     if (path is None) == (accept_length is None):
         raise ConfigError(
-            "how often is the draft right? Give --trace FILE (make one with forerun bench trace) or --accept-length"
+            "the draft's acceptance is missing: give --trace FILE (made with forerun bench trace) or --accept-length"
         )
     if path is None:
         from forerun.planner.synthetic import traces_for

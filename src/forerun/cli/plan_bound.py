@@ -1,4 +1,4 @@
-"""The bound in forerun plan and bench report: how close parallel drafting comes to it, and what the rest is lost to."""
+"""The bound in forerun plan and bench report: how close parallel drafting comes to it, and the causes of the loss."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def show_bound(plans: "Sequence[Plan]") -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table whose first column is to the left, and all others to the right."""
+    """Print a table with the first column aligned left and all others right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -57,7 +57,7 @@ def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
     """Print how close measured speeds come to the bound of a plan.
 
     Args:
-        path: what `forerun plan --json` wrote.
+        path: the file that `forerun plan --json` wrote.
         speeds: tokens/s of parallel drafting by temperature.
 
     Raises:

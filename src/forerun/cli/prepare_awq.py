@@ -1,4 +1,4 @@
-"""forerun prepare --quantize awq: a model packed in 4 bits, in a folder of its own."""
+"""forerun prepare --quantize awq: a model packed in 4 bits, in a new folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""forerun prepare --target-ranks: a model divided among ranks, in a folder of its own."""
+"""forerun prepare --target-ranks: a model divided among ranks, in a new folder."""
 
 from dataclasses import replace
 from hashlib import sha256

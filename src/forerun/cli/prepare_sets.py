@@ -30,7 +30,7 @@ def prepare_sets(
     """Search for sets on the answers to questions, write those that were found, and print them.
 
     Args:
-        out: the file of the sets; None: beside the model, or in forerun's cache.
+        out: the file of the sets; None: next to the model, or in forerun's cache.
         data: the file of questions; None: the built-in ones.
         weights: the copy of the weights to draft with.
     """
@@ -48,7 +48,7 @@ def prepare_sets(
 def _prompts(
     data: Path | None, num_prompts: int, params: SamplingParams
 ) -> "Callable[[Engine], Iterable[Sequence[int]]]":
-    """First turns of questions, as the target reads them."""
+    """First turns of questions, as the target's token ids."""
     from forerun.bench.data.datasets import BUILTIN, load_dataset
     from forerun.bench.data.prompts import Reader
 

@@ -1,4 +1,4 @@
-"""The part of a model that each rank would hold, as `inspect` prints it."""
+"""The lines that `inspect` prints about the part of a model that each rank would hold."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -18,8 +18,8 @@ def replica(args: Mapping[str, str]) -> Any:
     """A replica, whose fronts run `forerun serve MODEL --front`.
 
     Args:
-        args: `model`, `index` of the replica, `cores` that it has for itself, `draft` as for --draft, and `engine` with
-            other settings of `EngineConfig` as a JSON object.
+        args: `model`, `index` of the replica, `cores` of its own, `draft` as for --draft, and `engine` with other
+            settings of `EngineConfig` as a JSON object.
     """
     settings = read_object(args.get("engine", "{}"), flag="engine", example='{"max_length": 4096}')
     engine_config = EngineConfig(

@@ -9,13 +9,13 @@ from forerun.core.errors import ConfigError
 
 
 def require_ray() -> None:
-    """Raise ConfigError where Ray Serve is not installed."""
+    """Raise ConfigError if Ray Serve is not installed."""
     if find_spec("ray") is None:
         raise ConfigError("replicas need ray: run pip install 'ray[serve]>=2.59'")
 
 
 def prepare_ray(*, is_alone: bool) -> None:
-    """Turn off Ray's usage reports, and say what is open.
+    """Turn off Ray's usage reports, and warn of a cluster that is open to others.
 
     Args:
         is_alone: Ray is started for this run, and its processes accept calls from this run only. A cluster has its own
@@ -26,4 +26,4 @@ def prepare_ray(*, is_alone: bool) -> None:
     if is_alone:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_hex(32))
     elif os.environ.get("RAY_AUTH_MODE") != "token":
-        note("whoever reaches this Ray cluster can run programs on it: set RAY_AUTH_MODE=token on all its machines")
+        note("anyone who can reach this Ray cluster can run programs on it: set RAY_AUTH_MODE=token on its machines")

@@ -34,7 +34,7 @@ SHOWN: Final = (
     "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
     "max_request_s", "drain_s",
 )  # fmt: skip
-MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when it is asked for."
+MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when a request asks for it."
 SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all weights; caches take the rest
 
 

@@ -1,4 +1,4 @@
-"""Facts about a model without loading it: what `inspect` and `check` print."""
+"""Facts about a model without loading it, which `inspect` and `check` print."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,13 +19,13 @@ ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSheet:
-    """Facts about a model folder. `problem` says why it cannot run; whatever could not be read is None.
+    """Facts about a model folder. `problem` is the reason why it cannot run; facts that could not be read are None.
 
     Args:
         folder: None if only the sizes are known.
         stored_dtype: that of most of the stored bytes.
-        dtype: what `--dtype auto` computes in on this machine's CPU.
-        traits: what its chat template takes, and how it writes calls; None without one.
+        dtype: the dtype of `--dtype auto` on this machine's CPU.
+        traits: the traits of its chat template; None without one.
         template_problem: why the chat template could not be tried.
         num_target_ids: for a draft with a part of its target's tokens, the number of ids of its target.
     """
@@ -91,7 +91,7 @@ class ModelSheet:
 
 
 def read_sheet(source: CheckpointSource) -> ModelSheet:
-    """Read what can be read; the first problem is kept."""
+    """Read all facts that can be read; the first problem is kept."""
     from forerun.backends.dtypes import Conditions, compute_dtype  # imports torch where there is no C library
 
     problems: list[str] = []
@@ -123,7 +123,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
 
 
 def _attempt(read: Any, problems: list[str]) -> Any:
-    """What `read` returns, or None with its error added to `problems`."""
+    """The result of `read`, or None with its error added to `problems`."""
     try:
         return read()
     except CheckpointError as error:

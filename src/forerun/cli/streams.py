@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 HANDLER: Final = "forerun.replace"
-NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no raw byte
+NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that do not stand for a raw byte
 RESET: Final = "\x1b[0m"  # ends all colours and styles
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -24,7 +24,7 @@ class Undecodable:
         self.was_told = False
 
     def __call__(self, error: UnicodeError) -> tuple[str, int]:
-        assert isinstance(error, UnicodeDecodeError), f"of reading only, not {error}"
+        assert isinstance(error, UnicodeDecodeError), f"only errors of decoding are handled, not {error}"
         if not self.was_told:
             self.was_told = True
             print(
@@ -82,7 +82,7 @@ def is_full(error: OSError) -> bool:
 
 
 def let_go(stream: TextIO) -> None:
-    """Discard what is left in a stream, so that the exit does not fail on it again."""
+    """Discard the unwritten output of a stream, so that the exit does not fail on it again."""
     try:
         stream.flush()
     except OSError:

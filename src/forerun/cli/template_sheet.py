@@ -1,4 +1,4 @@
-"""What a chat template takes and how its model writes thoughts and calls, as `inspect` prints it."""
+"""The lines that `inspect` prints about a chat template, and how its model writes thoughts and calls."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -23,12 +23,12 @@ WANTS: Final[Mapping[str, str]] = {
     "wants_named_ids": "ids of calls are functions.NAME:NUMBER",
     "wants_single_calls": "one call per message",
     "drops_calls": "earlier calls are left out, so they are written into the content",
-    "wants_tool_responses": "results stand in the message with the calls",
+    "wants_tool_responses": "results are in the message with the calls",
 }
 
 
 def read_traits(tokenizer: "Tokenizer | None") -> tuple[TemplateTraits | None, str | None]:
-    """What the chat template takes, None without one; and why it could not be tried, None if it could."""
+    """The traits of the chat template, None without one; and why it could not be tried, None if it could."""
     if tokenizer is None or (template := tokenizer.chat_template) is None:
         return None, None
     try:
@@ -40,7 +40,7 @@ def read_traits(tokenizer: "Tokenizer | None") -> tuple[TemplateTraits | None, s
 
 
 def template_rows(traits: TemplateTraits) -> list[tuple[str, str]]:
-    """A line for tools, calls, arguments, thoughts and roles each, and one for what else the template wants."""
+    """A line for tools, calls, arguments, thoughts and roles each, and one for other requirements of the template."""
     roles = {
         "system": traits.takes_system,
         "system later": traits.takes_later_system,
@@ -51,7 +51,7 @@ def template_rows(traits: TemplateTraits) -> list[tuple[str, str]]:
     wants = [said for name, said in WANTS.items() if getattr(traits, name)]
     variable = traits.tools_variable
     rows = [
-        ("  tools", f"in the variable {variable}" if variable else "not known: the system message describes them"),
+        ("  tools", f"in the variable {variable}" if variable else "no variable: the system message describes them"),
         ("  calls", _calls(traits.call_format)),
         ("  arguments", "as a mapping" if traits.wants_mapping else "as JSON text"),
         ("  thoughts", " ... ".join(traits.thought) if traits.thought else "no marks of their own"),

@@ -17,7 +17,7 @@ from forerun.core.timing import Span
 SUFFIXES: Final = (".svg", ".json")
 ROUNDS_SHOWN: Final = 12
 MAX_TICKS: Final = 14
-MAX_TITLE: Final = 68  # characters that fit beside the note on the right
+MAX_TITLE: Final = 68  # characters that fit next to the note on the right
 
 # Pixels. The picture is as wide as a README shows it.
 WIDTH, HEIGHT, MARGIN = 1000, 296, 24
@@ -192,7 +192,7 @@ def _rect(kind: str, x: float, y: float, *, width: float, height: float, hint: s
 
 
 def _legend(spans: Sequence[Span]) -> list[str]:
-    """What the colours mean, with the typical length of each kind of work."""
+    """The meanings of the colours, with the typical length of each kind of work."""
     parts, x = [], float(LEFT)
     for lane, words in (("target", "target verifies"), ("draft", "draft grows the tree"), ("wait", "target waits")):
         lengths_ms = [1e3 * (span.end_s - span.start_s) for span in spans if span.lane == lane]
@@ -220,7 +220,7 @@ def _axis(window: Window) -> list[str]:
     power = 10.0 ** floor(log10(length_ms / MAX_TICKS))
     step_ms = next(step for factor in (1, 2, 5, 10) if length_ms / (step := factor * power) <= MAX_TICKS)
     parts = [f'<path class="axis" d="M{LEFT} {AXIS_Y}H{RIGHT}"/>']
-    for tick in range(floor(length_ms / step_ms + 1e-6) + 1):  # the last one may be the end itself, but for rounding
+    for tick in range(floor(length_ms / step_ms + 1e-6) + 1):  # the last one may equal the end, up to rounding
         x = window.x(window.start_s + 1e-3 * tick * step_ms)
         parts += [
             f'<path class="grid" d="M{x:.1f} {LANES["target"][0] - 4}V{AXIS_Y}"/>',

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {Fate.ACCEPTED: "\x1b[32m", Fate.REJECTED: "\x1b[2m", Fate.CHOSEN: "\x1b[1m", Fate.LINE: "\x1b[2m"}
 WITHOUT_COLOUR: Final = {Fate.ACCEPTED: "\x1b[1m", Fate.CHOSEN: "\x1b[1m"}
-PLAIN_LETTERS: Final = str.maketrans("─┬├└│→…·⏎␍⇥", "-+|`|>~_$$$")  # where the encoding lacks these
+PLAIN_LETTERS: Final = str.maketrans("─┬├└│→…·⏎␍⇥", "-+|`|>~_$$$")  # for encodings without these
 LEGEND: Final = "[accepted]  rejected  →chosen by the target itself; a number counts the rounds"
 MARGIN: Final = 5  # columns of the round's number and a space
 

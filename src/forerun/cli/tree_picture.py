@@ -47,7 +47,7 @@ def draw_tree(tree: DraftedTree, bonus: int, text_of: Callable[[int], str], num_
         return (f"[{text}]", Fate.ACCEPTED) if node in tree.path else (text, Fate.REJECTED)
 
     def below(node: int) -> list[Line]:
-        """What hangs below a node, without the node itself. The accepted child comes first."""
+        """The lines below a node, without the node itself. The accepted child comes first."""
         children = [child for child, parent in enumerate(tree.parents) if parent == node]
         children.sort(key=lambda child: child not in tree.path)
         blocks = [_with_label(piece(child), below(child)) for child in children]
@@ -82,7 +82,7 @@ def width(text: str) -> int:
 
 
 def _with_label(label: Piece, lines: list[Line]) -> list[Line]:
-    """A node before what hangs below it."""
+    """A node followed by the lines below it."""
     if not lines:
         return [(label,)]
     margin: Piece = (" " * width(label[0]), Fate.LINE)

@@ -89,7 +89,7 @@ def read_object(text: str, *, flag: str, example: str) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not a JSON object.
     """
     try:
         values = json.loads(text)

@@ -106,7 +106,7 @@ def require_sense(
 
 
 def be_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:
-    """Be a rank of a model until its leader ends."""
+    """Run as a rank of a model until its leader ends."""
     from forerun.engine.follow import run_joining, run_started  # imports torch
     from forerun.engine.shared_model import device_of
     from forerun.wires.endpoint import Address, read_key

@@ -28,7 +28,7 @@ MOST_PENALTY: Final = 1e4
 MOST_LOGPROBS: Final = 20  # likeliest tokens per position, as in the OpenAI API
 UNTIL_FULL: Final = -1  # generate until the context is full
 SAVED_BYTES: Final = 512 * 10**6  # 22,000 tokens of SmolLM2, 4,000 of an 8B model; laptops have 8 GB or more
-OF_THE_MODEL: Final = "[what the model's generation_config.json says]"
+OF_THE_MODEL: Final = "[as in the model's generation_config.json]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +48,25 @@ class SamplingParams:
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
-        grammar: what the answer must look like; needs `pip install 'forerun[structured]'`. If set, a GPU does not run
-            rounds on its own.
+        grammar: the form of the answer; needs `pip install 'forerun[structured]'`. If set, a GPU does not run rounds on
+            its own.
     """
 
     max_new_tokens: int | None = setting(
         None, "--max-new-tokens", "--max-tokens", "-n",
-        help="Tokens to write at most; -1: until the context is full [256, or what fits].",
+        help="Tokens to write at most; -1: until the context is full [256, or as many as fit].",
     )  # fmt: skip
     temperature: float = setting(0.0, "--temperature", "--temp", help=f"0 is greedy. {OF_THE_MODEL}")
     top_k: int = setting(0, "--top-k", help=f"Keep the k likeliest; 0 keeps all. {OF_THE_MODEL}")
     top_p: float = setting(1.0, "--top-p", help=f"Keep the likeliest up to this probability. {OF_THE_MODEL}")
     min_p: float = setting(
-        0.0, "--min-p", help=f"Drop what is less likely than this share of the best. {OF_THE_MODEL}"
+        0.0, "--min-p", help=f"Drop tokens below this share of the best probability. {OF_THE_MODEL}"
     )  # fmt: skip
     repetition_penalty: float = setting(
-        1.0, "--repetition-penalty", "--repeat-penalty", help=f"Above 1: fewer repeats; 1 is none. {OF_THE_MODEL}"
+        1.0, "--repetition-penalty", "--repeat-penalty", help=f"Above 1: fewer repeats; 1: off. {OF_THE_MODEL}"
     )
-    presence_penalty: float = setting(0.0, "--presence-penalty", help="Taken off tokens written before.")
-    frequency_penalty: float = setting(0.0, "--frequency-penalty", help="Taken off per time a token was written.")
+    presence_penalty: float = setting(0.0, "--presence-penalty", help="Subtracted from tokens written before.")
+    frequency_penalty: float = setting(0.0, "--frequency-penalty", help="Subtracted each time a token was written.")
     logit_bias: Mapping[int, float] = setting(
         dict, "--logit-bias", help="ID=VALUE, added to a token's score; repeatable."
     )  # fmt: skip
@@ -81,7 +81,7 @@ class SamplingParams:
         read_fields(self)
         require(
             self.grammar is None or not self.ignore_eos,
-            "ignore_eos goes on behind the answer's end, where a grammar allows nothing: leave one of them out",
+            "ignore_eos continues after the answer's end, where a grammar allows no token: leave one of them out",
         )
         require(
             self.temperature == 0.0 or 1e-4 <= self.temperature <= MOST_TEMPERATURE,
@@ -157,8 +157,8 @@ class EngineConfig:
             `device`, or on the CPU.
         remote_ranks: how many of them run on other hosts, see `forerun worker --role target`. CPUs then use torch's
             kernels.
-        rank_address: "host:port" that they connect to.
-        rank_key_file: the key shared with them; optional if they are on this host.
+        rank_address: "host:port" that remote ranks connect to.
+        rank_key_file: the key shared with remote ranks; optional if they are on this host.
         max_length: most tokens of prompt and answer together; None takes the model's own limit, but at most 8192.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" uses the native kernels on a CPU if they were built, and Triton's on a GPU if they can run;
@@ -179,27 +179,27 @@ class EngineConfig:
 
     target: str = BUILTIN_TARGET
     drafter: DrafterConfig = field(default_factory=automatic_drafter)
-    dtype: DTypeName = setting("auto", "--dtype", help="What to compute in.")
+    dtype: DTypeName = setting("auto", "--dtype", help="The compute dtype.")
     weights: WeightsName = setting(
         "stored", "--weights", "--quantization", help="int8 and int4 round the weights of linear layers on loading."
     )
     inputs: InputsName = setting(
-        "int16", "--inputs", help="int8 rounds what a GGUF file's codes are multiplied with as llama.cpp does: faster."
+        "int16", "--inputs", help="int8 rounds the inputs of GGUF weights to 8 bits, as llama.cpp does: faster."
     )
     device: str = setting("cpu", "--device", help="A torch device, such as cuda:0.")
     target_ranks: int = setting(
         1, "--target-ranks", "--tensor-parallel-size", help="Processes that share the target, each with a part of it."
     )
-    remote_ranks: int = setting(0, "--remote-ranks", help="Those of them that other hosts run.")
-    rank_address: str | None = setting(None, "--rank-address", help="HOST:PORT of this host that they come to.")
-    rank_key_file: str | None = setting(None, "--rank-key-file", help="File with the key shared with them.")
+    remote_ranks: int = setting(0, "--remote-ranks", help="How many of these run on other hosts.")
+    rank_address: str | None = setting(None, "--rank-address", help="HOST:PORT of this host that these connect to.")
+    rank_key_file: str | None = setting(None, "--rank-key-file", help="File with the key shared with these ranks.")
     max_length: int | None = setting(
         None, "--max-length", "--max-model-len", "--ctx-size", "-c", help="Tokens of prompt and answer."
     )
-    exactness: Exactness = setting("fast", "--exactness", help="exact computes each row alone.")
+    exactness: Exactness = setting("fast", "--exactness", help="exact computes each row separately.")
     kernels: KernelsName = setting(
         "auto", "--kernels",
-        help="torch leaves the native CPU kernels and Triton's GPU kernels aside; triton insists on the latter.",
+        help="torch: neither the native CPU kernels nor Triton's GPU kernels; triton: an error if they cannot run.",
     )  # fmt: skip
     num_threads: int | None = setting(None, "--threads", "-t", help="CPU threads.")
     chat_template: str | None = setting(
@@ -212,10 +212,10 @@ class EngineConfig:
     )  # fmt: skip
     cache_bytes: int = setting(
         SAVED_BYTES, "--cache-bytes",
-        help="Memory for earlier conversations, such as 512MB or 2GiB; 0: only the last one is not read again.",
+        help="Memory for earlier conversations, such as 512MB or 2GiB; 0: keep only the last one.",
     )  # fmt: skip
     pack_in_memory: bool = setting(
-        False, "--pack-in-memory", help="Pack a GGUF file's weights at every start, and keep them nowhere."
+        False, "--pack-in-memory", help="Pack a GGUF file's weights at every start, and do not save them."
     )
     measures_speedup: bool = False
 
@@ -249,5 +249,5 @@ def require_remote_ranks(config: EngineConfig) -> None:
         "remote_ranks and rank_address go together: how many ranks run on other hosts, and where they connect to",
     )
     require(
-        config.rank_key_file is None or remote > 0, "a rank_key_file is of no use without remote_ranks: leave it out"
+        config.rank_key_file is None or remote > 0, "a rank_key_file has no effect without remote_ranks: leave it out"
     )

@@ -18,13 +18,13 @@ MAX_RANKS: Final = 64  # ranks that share one model; more were never tested
 LayerSearch = Literal["gated", "paper", "off"]
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
-# target is the same in a folder, in a GGUF file and under any name, and its tuned descendants can be drafted for too.
+# target is the same in a folder, in a GGUF file and under any name, and the draft also fits fine-tuned versions of it.
 KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 
 # The most that each setting of a tree can be, and why.
 CEILINGS: Final = {
-    "verify_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
-    "draft_width": (128, "the GPU's table of a pass has room for any tree of so many nodes"),
+    "verify_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
+    "draft_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
     "depth": (127, "no tree of 128 rows has more levels below its root"),
 }
 
@@ -63,14 +63,14 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
-    """A tree by a small network that reads the target's own features, of the kind that its files show: EAGLE-3, DFlash,
+    """A tree by a small network that reads the target's own features. Its files determine its kind: EAGLE-3, DFlash,
     DFlash 2 or DSpark.
 
-    A `DraftModel` whose `model` is such a head is understood as this.
+    A `DraftModel` whose `model` is such a head is read as a `DraftHead`.
 
     Args:
         model: folder or GGUF file of the head, or its hub name.
-        verify_width, draft_width, depth, adaptive: as of `DraftModel`. A DFlash head needs one pass for the whole tree,
+        verify_width, draft_width, depth, adaptive: as in `DraftModel`. A DFlash head needs one pass for the whole tree,
             so `draft_width` and `depth` have no effect on it.
     """
 
@@ -85,7 +85,7 @@ class DraftHead:
 
     @classmethod
     def of(cls, draft: DraftModel) -> "DraftHead":
-        """The head that was named as a draft model."""
+        """The head of a config that names it as a draft model."""
         return cls(
             model=draft.model, verify_width=draft.verify_width, draft_width=draft.draft_width, depth=draft.depth,
             adaptive=draft.adaptive,
@@ -148,7 +148,7 @@ class LayerSkip:
         search: how the skipped sublayers are found: "gated" scores candidates within verification passes, "paper" is
             SWIFT's own search, with a draft that ends and branches as in the paper, see `paper_layer_skip`; "off" uses
             the best known set, else every other layer.
-        sets: a file with known sets; None: the one that `forerun prepare` wrote beside the model.
+        sets: a file with known sets; None: the one that `forerun prepare` wrote next to the model.
         weights: "int8" or "int4" drafts with an additional copy of the weights rounded to 8 or 4 bits.
     """
 
@@ -159,7 +159,7 @@ class LayerSkip:
         "gated", "--search", help="How layer_skip finds what to skip; paper drafts as SWIFT does [gated]."
     )
     sets: str | None = setting(
-        None, "--skip-sets", help="File with sets that layer_skip may skip [what prepare found]."
+        None, "--skip-sets", help="File with sets that layer_skip may skip [the file of prepare]."
     )  # fmt: skip
     weights: WeightFormat = setting(
         "plain", "--draft-weights", help="Copy of the weights that layer_skip drafts with [none]."
@@ -210,7 +210,7 @@ class Parallel:
         read_fields(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")
         require(self.address is None or not self.cores, "cores are for a process started here: leave out the address")
-        require(self.key_file is None or self.address is not None, "a key_file is of no use without an address")
+        require(self.key_file is None or self.address is not None, "a key_file has no effect without an address")
         require(1 <= self.ranks <= MAX_RANKS, f"ranks {self.ranks} of a draft must lie in [1, {MAX_RANKS}]")
         require(
             self.ranks == 1 or self.address is None,
@@ -245,7 +245,7 @@ def paper_layer_skip() -> LayerSkip:
 
 
 NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
-DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name of its own: it is found by its files
+DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name: it is found by its files
 DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "recycling", "layer_skip"]
 DRAFTERS: Final[Mapping[DrafterName, type[NamedConfig]]] = {
     "none": NoDrafter,

@@ -1,4 +1,4 @@
-"""What an answer must look like: a JSON schema, a regular expression, or a grammar."""
+"""The form that an answer must have: a JSON schema, a regular expression, or a grammar."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """A language of texts. Where it holds, only tokens that keep the text within it can be chosen.
+    """A set of allowed texts. Where it applies, only tokens that keep the text allowed can be chosen.
 
     Args:
         kind: the language that `text` is written in: a JSON schema, a regular expression, or llguidance's Lark.
-        after: a mark, such as "</think>": the grammar holds only behind its first occurrence. "" from the start.
-        trigger: a mark, such as "<tool_call>": the text is free, except that the grammar holds behind every occurrence
-            until it is complete. Where one token ends the mark and goes on as the grammar does not allow, the text
-            stays free. "": the grammar holds once, and the answer ends where it is complete.
+        after: a mark, such as "</think>": the grammar applies only after its first occurrence. "": from the start.
+        trigger: a mark, such as "<tool_call>": the text is free, except that the grammar applies after every occurrence
+            until it is complete. If one token ends the mark and continues with text that the grammar does not allow,
+            the text stays free. "": the grammar applies once, and the answer ends where it is complete.
     """
 
     kind: GrammarKind

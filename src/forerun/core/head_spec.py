@@ -18,7 +18,7 @@ class EagleSpec:
         layer_ids: the target's layers whose inputs are its features, in the order of the columns of `fc`; None: the
             usual three, see `taps`.
         num_taps: how many features a token has.
-        norms_each: every feature is normalised before `fc`, with a weight of its own (EAGLE-3.1's `fc_norm`).
+        norms_each: every feature is normalised before `fc`, with its own weight (EAGLE-3.1's `fc_norm`).
         norms_all: all features together are normalised before `fc` (`norm_before_fc`).
         norms_residual: the residual stream begins with the normalised feature (`norm_before_residual`).
         norms_logits: the last norm is applied before the logits.
@@ -48,7 +48,7 @@ class EagleSpec:
 class BlockSpec:
     """A DFlash head (arXiv 2602.06036), which predicts a block of tokens in one pass, or one of its successors.
 
-    DFlash 2 has the fields from `conv_kernel` to `num_pairs`, DSpark (arXiv 2607.05147) those behind them.
+    DFlash 2 has the fields from `conv_kernel` to `num_pairs`, DSpark (arXiv 2607.05147) those after them.
 
     Args:
         body: sizes of its layers.
@@ -66,8 +66,8 @@ class BlockSpec:
             tokens are scored; 0: there is no such score.
         markov_rank: size of the codes by which a token's parent shifts its logits; 0: it does not.
         has_markov_gate: a gate that depends on the row scales the parent's code.
-        drafts_from_root: every row predicts the token behind its own, the first one too; else each predicts the token
-            at its own place, and the first predicts nothing.
+        drafts_from_root: every row predicts the token after its own, the first one too; else each predicts the token
+            at its own position, and the first predicts nothing.
     """
 
     body: ModelSpec
@@ -105,8 +105,8 @@ class BlockSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantSpec:
-    """An assistant of Gemma 4: queries alone, on the target's own keys and values, and a recurrent state, which begins
-    with the target's last hidden state after its final norm.
+    """An assistant of Gemma 4: it has only queries, which attend to the target's own keys and values, and a recurrent
+    state, which begins with the target's last hidden state after its final norm.
 
     Args:
         body: sizes of its layers, of which none has keys or values.
@@ -128,7 +128,7 @@ class AssistantSpec:
         return max((owner for owner in owners if (owner in target.sliding_layers) == slides), default=-1)
 
     def taps(self, num_layers: int) -> tuple[int, ...]:
-        """The target's last layer, behind which the head applies the target's final norm itself."""
+        """The target's last layer; the head itself applies the target's final norm to its output."""
         return (num_layers - 1,)
 
 

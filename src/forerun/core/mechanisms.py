@@ -1,4 +1,4 @@
-"""What a model computes that Llama does not, by name, so that kernels without it can be refused before they run."""
+"""Names of the operations that a model has and Llama does not, so that kernels without them are refused early."""
 
 from typing import Final
 

@@ -23,13 +23,13 @@ class RopeSpec:
     `attention_factor`, which sharpens attention. `truncate` rounds the bounds to whole dimensions.
 
     `longrope` (arXiv 2402.13753) divides the frequencies by `divisors` if the longest text has at most
-    original_max_positions, else by `long_divisors`; see `for_length`. `proportional` (Gemma 4) turns the first
-    `rotated_dims` / 2 pairs of a head by the frequencies of the whole head, and no other.
+    original_max_positions, else by `long_divisors`; see `for_length`. `proportional` (Gemma 4) rotates only the first
+    `rotated_dims` / 2 pairs of a head, by the frequencies of the whole head.
 
-    `divisors`, one for each pair of dimensions, divide the frequencies of any kind: so GGUF files store llama3's.
+    `divisors`, one for each pair of dimensions, divide the frequencies of any kind; GGUF files store llama3's this way.
 
     Args:
-        rotated_dims: dimensions of a head that turn; the others stay as they are. None: all of them.
+        rotated_dims: dimensions of a head that are rotated; the others stay as they are. None: all of them.
         query_growth: beta of Llama 4's scaling: a query at position p is multiplied by
             1 + beta ln(1 + floor(p / original_max_positions)).
     """
@@ -52,8 +52,8 @@ class RopeSpec:
     def for_length(self, max_length: int) -> "RopeSpec":
         """The rotation of texts of at most this many tokens.
 
-        `longrope` changes every earlier key when a text outgrows original_max_positions, so it is decided once, by the
-        longest text that may be written, and not anew for every text.
+        `longrope` changes every earlier key when a text outgrows original_max_positions, so the factors are chosen
+        once, by the longest text that may be written, and not for every text.
         """
         is_long = max_length > self.original_max_positions
         divisors = self.long_divisors if is_long and self.long_divisors else self.divisors
@@ -68,7 +68,7 @@ class ModelSpec:
         max_positions: most tokens of a text.
         qk_norm: each head's queries and keys are normalised before the rotation.
         qk_norm_whole: queries and keys are normalised over all heads together (OLMo 2), not head by head.
-        qk_norm_totals: of a rank's part, the elements of queries and of keys of all ranks that these norms run over;
+        qk_norm_totals: for a rank's part, how many elements of queries and of keys of all ranks these norms run over;
             None: the model is whole.
         rope: the rotation of layers without another one.
         window: size of the sliding attention window in tokens: a token sees itself and window - 1 tokens before it.
@@ -91,7 +91,7 @@ class ModelSpec:
         logit_divisor: the logits are divided by it.
         logit_cap: the logits become cap tanh(logits / cap); None: they stay.
         value_norm: each head's values are normalised, without a weight.
-        layer_scale: the residual stream is multiplied by a number behind each layer.
+        layer_scale: the residual stream is multiplied by a number after each layer.
         layer_input_size: numbers of each token's embedding for each layer, besides the one that enters the first layer
             (Gemma 4 E2B); 0: there are none.
         num_borrowing_layers: the last layers, which attend to the keys and values of the last layer of their kind
@@ -151,7 +151,7 @@ class ModelSpec:
 
     @property
     def query_factor(self) -> float:
-        """By what queries are multiplied, so that attention's usual 1 / sqrt(head_dim) gives `attention_scale`."""
+        """The factor of queries with which attention's usual 1 / sqrt(head_dim) gives `attention_scale`."""
         return 1.0 if self.attention_scale is None else self.attention_scale * sqrt(self.head_dim)
 
     def of_layer(self, layer: int) -> "ModelSpec":
@@ -223,7 +223,7 @@ class ModelSpec:
         return self.hidden_size * (2 * one.q_size + num_kv + mlp)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes of the cache for each token of a text, layers with a window too; see `core.sliding` for a long one."""
+        """Bytes of the cache for each token of a text, layers with a window included; for long texts `core.sliding`."""
         return 2 * self.num_layers * self.most_kv_size * bytes_per_element
 
     @property

@@ -93,7 +93,7 @@ def read_pace(text: str) -> Pace:
         return Pace(steps=((BARE_ROWS if rows is None else rows, seconds),))
     steps = [(rows, seconds) for rows, seconds in entries if rows is not None]
     if len(steps) < len(entries):
-        raise refusal(f"a time without @ROWS beside others in {text!r}, where only one that stands alone may lack it")
+        raise refusal(f"a time without @ROWS among others in {text!r}, which only a single time may lack")
     return Pace(steps=tuple(sorted(steps)))
 
 
@@ -102,11 +102,11 @@ def read_entry(text: str) -> tuple[int | None, float]:
     match = ENTRY.fullmatch(text)
     try:
         if match is None:
-            raise ValueError("it has no unit of s, ms or us")
+            raise ValueError("it needs a unit: s, ms or us")
         rows = None if match["rows"] is None else int(match["rows"])
         return rows, float(match["number"]) * SECONDS_OF[match["unit"]]
     except ValueError as error:
-        raise refusal(f"{text!r}, which is no TIME or TIME@ROWS ({error})") from error
+        raise refusal(f"{text!r}, which is not TIME or TIME@ROWS ({error})") from error
 
 
 def refusal(seen: str) -> ConfigError:

@@ -19,7 +19,7 @@ SPARE_BYTES: Final = 2**24  # for headers and the file system's own data
 
 @contextmanager
 def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Path]:
-    """An unfinished folder beside `out`, which is renamed to `out` if the block raises nothing.
+    """An unfinished folder next to `out`, which is renamed to `out` if the block raises nothing.
 
     It keeps the finished files of an earlier run of the same job. Files of another job are removed, and so are files of
     the same job that were not finished, whose names begin with a dot. Only one process at a time may use it.

@@ -1,15 +1,15 @@
-"""How much of a text layers with a sliding window keep on a CPU, and what its keys and values take there."""
+"""How many tokens layers with a sliding window keep on a CPU, and the memory of a text's keys and values there."""
 
 from typing import Final
 
 from forerun.core.model_spec import ModelSpec
 
 MARGIN: Final = 1024  # tokens that a text can be cut back by and resumed: an answer asked for again, or its thoughts
-STEP: Final = 256  # slots given back at a time, some 10 us a layer: as many as a prefill pass fills
+STEP: Final = 256  # slots whose memory is returned at a time, some 10 us a layer: as many as a prefill pass fills
 
 
 def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
-    """Most bytes of the keys and values of a text of this length, in memory that is taken as it is written to."""
+    """Most bytes of the keys and values of a text of this length, if memory is taken only when it is written to."""
     owners = [layer for layer in range(spec.num_layers) if not spec.borrows(layer)]
     kept = [
         num_tokens if window is None else min(num_tokens, window + MARGIN + 2 * STEP)

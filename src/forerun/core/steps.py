@@ -7,8 +7,8 @@ from typing import Final
 
 from forerun.core.timing import Span
 
-PREDICTION: Final = "prediction"  # the user's, as the guesser of tokens
-PLAIN: Final = "none"  # as who drafted a round: nothing was proposed
+PREDICTION: Final = "prediction"  # the user's, as the source of tokens
+PLAIN: Final = "none"  # as the drafter of a round: nothing was proposed
 
 
 class FinishReason(StrEnum):
@@ -176,15 +176,15 @@ class GenerationStats:
 
     Args:
         num_prompt_tokens: of the prompt.
-        num_reused_tokens: those of them that were in the cache already.
-        num_new_tokens: of the answer, the one that ends it included.
+        num_reused_tokens: prompt tokens that were in the cache already.
+        num_new_tokens: of the answer, including the token that ends it.
         num_drafted, num_accepted, num_near_ties: of all rounds, see `StepStats`; without accepted tokens that the
             end of the text cut off.
-        tokens_per_s: new tokens over decode_s: the prefill is left out.
-        tokens_per_round: new tokens over rounds; 1 is plain decoding.
+        tokens_per_s: new tokens divided by decode_s: the prefill is left out.
+        tokens_per_round: new tokens divided by rounds; 1 is plain decoding.
         hit_rate: share of rounds whose bonus token the drafter had in its tree, see `StepStats.was_hit`.
         prefill_s: seconds for the prompt.
-        prompt_tokens_per_s: prompt tokens that were not reused, over prefill_s; 0 if all were reused.
+        prompt_tokens_per_s: prompt tokens that were not reused, divided by prefill_s; 0 if all were reused.
         first_token_s: from the request to its first token.
         decode_s: seconds of all rounds.
         draft_s, verify_s, wait_s: parts of decode_s, see `StepStats`.

@@ -1,4 +1,4 @@
-"""The protocol of decoders: the host's loop, or a device that runs a round's steps itself. Both read prompts alike."""
+"""The protocol of decoders: the host's loop, or a device that runs a round's steps itself; and how prompts are read."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -21,7 +21,7 @@ class Request:
         prompt_ids: at least one; the last is the first root.
         noise: the target's sampling noise; None for greedy decoding.
         near_tie: choices with a smaller margin count as near-ties, which rounding could decide.
-        prediction: a text that the answer probably resembles; it is drafted where it fits.
+        prediction: a text that the answer probably resembles; it is drafted where the answer follows it.
         owner: owner of the text; keys and values are never shared between owners.
         num_written: tokens at the prompt's end that another decoder wrote before it had to stop.
         constraint: the grammar of `params` at the answer's start.
@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The tokens of one verified proposal, their log-probabilities if requested, and what the round cost."""
+    """The tokens of one verified proposal, their log-probabilities if requested, and the round's statistics."""
 
     token_ids: tuple[int, ...]
     stats: StepStats

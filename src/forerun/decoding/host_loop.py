@@ -63,7 +63,7 @@ class HostDecoder(Decoder):
         return True
 
     def begin(self, request: Request) -> None:
-        self._request = request  # before reading the prompt, so that a drafter in another process reads it meanwhile
+        self._request = request  # before reading the prompt, so that a drafter in another process reads it in parallel
         self._playing = self._drafter
         if (request.prediction or request.constraint is not None) and self._drafter.verify_width > 1:
             self._predicted.expect(request.prediction, request.constraint)

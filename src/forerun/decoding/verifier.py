@@ -90,7 +90,7 @@ class Verifier:
         if self._num_top is not None:
             self._logits = logits
         paths = [tree.path_tokens(node) for node in range(len(tree))] if self._shaper.needs_paths else None
-        # A GPU is still at work on the pass here.
+        # A GPU still runs the pass at this point.
         masks = None if self._constraint is None else self._constraint.masks(tree.token_ids, tree.parents)
         scores = self._shaper.shape(logits, paths, masks)
         noise = self._noise.at([place + 1 for place in positions]) if self._noise else None

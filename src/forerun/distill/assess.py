@@ -19,7 +19,7 @@ NEW_TOKENS: Final = 96  # generated per answer
 MAX_PROMPTS, MIN_PROMPTS = 12, 4
 BASE_PROMPT: Final = 16  # prompt tokens taken from a text that does not begin with a question
 TREE: Final = 16  # rows of the tree with which tokens per round are counted
-COUNTED: Final = Policies(tree=TreePolicy(looks_up=False, min_mass=0.0))  # the draft alone, whatever a pass costs
+COUNTED: Final = Policies(tree=TreePolicy(looks_up=False, min_mass=0.0))  # only the draft, whatever a pass costs
 
 Prompts = Sequence[Sequence[int]]
 
@@ -50,7 +50,7 @@ def assess(
 
     Args:
         draft: the draft's folder.
-        max_s: once plain decoding has taken so many seconds, no further prompt is answered.
+        max_s: once plain decoding has taken this many seconds, no further prompt is answered.
         on_text: called after every text.
     """
     plain = _answer(engine, NoDrafter(), prompts, on_text, max_s)

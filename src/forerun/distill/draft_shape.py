@@ -1,4 +1,4 @@
-"""Which draft a target gets: its tokens, its sizes, the times of its passes, and its weights before training.
+"""Chooses a target's draft: its tokens, its sizes by the times of passes, and its weights before training.
 
 The target's first layers are the best start if they have the draft's width, else weights are random: after 100,000
 tokens of training, a draft from SmolLM2's first two layers guesses 24 % of its next tokens right, a draft from the

@@ -24,10 +24,10 @@ def write_draft(
     tokenizer: Tokenizer,
     stop_ids: Sequence[int],
 ) -> None:
-    """Write a draft in place of the one that is there.
+    """Write a draft, in place of an earlier one in the same folder.
 
-    Where a run goes on, only the weights are others, and those are one file. Where more is, config.json is gone
-    meanwhile, so that files of two drafts never open as one.
+    If a run continues, only the weights change, and they are one file. If more files change, config.json is removed
+    while they are written, so that files of two drafts never open as one.
 
     Args:
         weights: keyed by the names of `tensor_plan`.
@@ -53,7 +53,7 @@ def write_draft(
 
 
 def contents(path: Path) -> bytes | None:
-    """None where there is no file."""
+    """A file's contents; None if there is no file."""
     return path.read_bytes() if path.exists() else None
 
 

@@ -17,9 +17,9 @@ from forerun.distill.reader import GivenText, read_texts
 from forerun.distill.text_store import TextStore
 from forerun.distill.writer import TextWriter, UnfinishedText, WrittenText
 
-READING_SHARE: Final = 0.5  # most of the time that may go to given texts: reading one costs a third of writing one
+READING_SHARE: Final = 0.5  # limit on the share of time for given texts: reading one costs a third of writing one
 TEXTS_AT_ONCE: Final = 96  # a pass of 96 rows costs two cores as much per row as one of 200
-MOST_TEXTS: Final = 2048  # on a GPU: more take the host longer than the device
+MOST_TEXTS: Final = 2048  # on a GPU: with more, the host takes longer than the device
 READ_AT_ONCE: Final = 16
 FEWEST_TEXTS: Final = 2  # one to learn from, one held out
 
@@ -108,7 +108,7 @@ class Gathering:
 
 
 def texts_at_once(target: Network, num_slots: int) -> int:
-    """As many texts as a GPU has work for and memory free; on a CPU, what it computes without slowing down."""
+    """As many texts as a GPU has memory for, within a limit; on a CPU, as many as it computes efficiently."""
     like, spec = target.output, target.spec
     if like.device.type != "cuda":
         return TEXTS_AT_ONCE

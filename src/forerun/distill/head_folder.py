@@ -15,7 +15,7 @@ from forerun.model.vocabulary_map import VocabularyMap
 
 
 def write_head(folder: Path, spec: MadeSpec, weights: Mapping[str, Tensor], vocabulary: VocabularyMap) -> None:
-    """Write the folder; without its config, which comes last, it is no head."""
+    """Write the folder. The config comes last, and without it the folder does not open as a head."""
     tensors = {name: value.to("cpu", torch.bfloat16).contiguous() for name, value in weights.items()}
     if isinstance(spec, EagleSpec):
         tensors = {published(name): value for name, value in tensors.items()}
@@ -33,7 +33,7 @@ def published(name: str) -> str:
 
 
 def head_config(spec: MadeSpec, num_target_ids: int) -> dict[str, object]:
-    """config.json of a head for a target with so many tokens."""
+    """config.json of a head for a target with this many tokens."""
     common = {**llama_config(spec.body), "vocab_size": num_target_ids, "target_hidden_size": spec.target_hidden_size}
     match spec:
         case EagleSpec():

@@ -1,4 +1,4 @@
-"""Which head a target gets: its sizes, the layers whose features it reads, and its weights before training."""
+"""Chooses a target's head: its sizes, the layers whose features it reads, and its weights before training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ def choose_head(
         counts_V: how often the target writes each token; the mask of a block is a token that it hardly ever writes.
 
     Raises:
-        ConfigError: the target has too few layers, or layers that a head's are no copies of.
+        ConfigError: the target has too few layers, or layers that a head cannot copy.
     """
     if target.num_layers < LEAST_LAYERS:
         raise ConfigError(
@@ -70,7 +70,7 @@ def spread(num_layers: int) -> tuple[int, ...]:
 
 def initial_head(spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
 ) -> dict[str, Tensor]:  # fmt: skip
-    """float32 weights: the target's last layers on its last feature, so that the head begins as their continuation.
+    """float32 weights: the target's last layers, applied to its last feature, so that the head first continues them.
 
     Args:
         target: the target's weights by our names, of `num_layers` layers.
@@ -94,7 +94,7 @@ def initial_head(spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, 
 def copy_layer(
     weights: dict[str, Tensor], part: str, target: Mapping[str, Tensor], source: str, body: ModelSpec
 ) -> None:
-    """Copy a layer of the target; of an attention with two inputs, into the columns of the second, the feature."""
+    """Copy a layer of the target; for an attention with two inputs, into the columns of the second, the feature."""
     stacked = target[f"{source}qkv.weight"].float().cpu()
     q, k, v = torch.split(stacked, [body.q_size, body.kv_size, body.kv_size])
     gate, up = target[f"{source}gate_up.weight"].float().cpu().chunk(2)

@@ -23,17 +23,17 @@ from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.memory import free_memory_bytes
 
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
-STEP_SHARE: Final = 0.8  # rows learnt from at a step over those of the step before, as fewer drafts get there
-KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, which computes them longer than it learns from them
-KEPT_SHARE: Final = 4  # features fill at most one in so many bytes that are free at the start
+STEP_SHARE: Final = 0.8  # rows learnt from at a step, relative to the step before, because fewer drafts reach it
+KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, where computing them takes longer than learning from them
+KEPT_SHARE: Final = 4  # features fill at most a quarter of the memory that is free at the start
 MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers on a CPU: their logits take most of the time
 
 
 class HeadTrainer(Trainer):
-    """A head, its optimizers, and the state of its training; the target gives the features of every batch anew.
+    """A head, its optimizers, and the state of its training; the target computes the features of every batch.
 
-    An EAGLE-3 head drafts NUM_STEPS tokens behind every token of a text, from its own states as when it drafts (the
-    training-time test of arXiv 2503.01840). A DFlash head drafts blocks behind some tokens.
+    An EAGLE-3 head drafts NUM_STEPS tokens after every token of a text, from its own states as in decoding (the
+    training-time test of arXiv 2503.01840). A DFlash head drafts blocks after some tokens.
     """
 
     def __init__(self, network: HeadNetwork, vocabulary: VocabularyMap, target: Network, *, device: str) -> None:
@@ -67,7 +67,7 @@ class HeadTrainer(Trainer):
 
     @torch.no_grad()
     def _features(self, texts: Sequence[WrittenText], ids_BT: Tensor) -> Tensor:
-        """The target's features [B, T, F, H], computed anew unless those of all these texts are in memory."""
+        """The target's features [B, T, F, H], computed unless those of all these texts are in memory."""
         if all(text in self._kept for text in texts):
             return torch.nn.utils.rnn.pad_sequence([self._kept[text] for text in texts], batch_first=True)
         features = self._target.features(ids_BT, self._taps)
@@ -77,7 +77,7 @@ class HeadTrainer(Trainer):
         return features
 
     def _target_ids(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
-        """The padded tokens [B, T], and bool [B, T]: after which of them the next one is learnt."""
+        """The padded tokens [B, T], and bool [B, T]: whether the token after each one is learnt."""
         longest = max(len(text.token_ids) for text in texts)
         ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
         is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
@@ -113,7 +113,7 @@ class HeadTrainer(Trainer):
         return torch.cat(logits), torch.cat(places)
 
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, W] of blocks behind some tokens, and the text and place of the token that each row follows."""
+        """Logits [N, W] of blocks after some tokens, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, BlockSpec)
         head, size = BlockHead(spec, *self._parts()), spec.block_size
@@ -145,14 +145,14 @@ class HeadTrainer(Trainer):
         return head.logits(outputs[rows]), torch.stack((chosen[:, 0], follows_BAK[rows]), 1)
 
     def _parts(self) -> tuple[HeadWeights, Tensor, Linear]:
-        """Weights, embedding and output, of which the last two may be the target's, which do not change."""
+        """Weights, embedding and output; the last two may be the target's, which do not change."""
         weights = HeadWeights(self._head.live())
         own = [name in weights for name in ("embed_tokens.weight", "lm_head.weight")]
         table = weights["embed_tokens.weight"] if own[0] else self._target.table
         return weights, table, weights.linear("lm_head") if own[1] else plain_linear(self._target.output)
 
     def _some(self, is_learnt_BR: Tensor, most: int) -> Tensor:
-        """[N, 2], at most so many of these rows, at random."""
+        """[N, 2]: at most `most` of these rows, chosen at random."""
         rows = is_learnt_BR.nonzero()
         order = torch.randperm(len(rows), generator=self._random)[:most]
         return rows[order.to(rows.device)]

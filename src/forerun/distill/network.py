@@ -224,7 +224,7 @@ def require_llama(spec: ModelSpec, longest: int) -> None:
     """Refuse a target that computes what `Network` does not, for texts of at most `longest` tokens.
 
     Raises:
-        ConfigError: names what it computes.
+        ConfigError: names these operations.
     """
     missing = lacking(mechanisms_of(spec, longest), frozenset(), "the networks of distillation")
     require(missing is None, f"{missing}: choose a target such as a Llama, Qwen2 or Qwen3")

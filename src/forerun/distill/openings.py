@@ -1,4 +1,4 @@
-"""The beginnings of the texts that a target writes: a user's turn that it makes up, a given question, or one token."""
+"""The beginnings of the texts that a target writes: the target's own user turn, a given question, or one token."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence

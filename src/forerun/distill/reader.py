@@ -1,4 +1,4 @@
-"""The target reads texts that it did not write, and its likeliest next tokens after each of their tokens are kept.
+"""The target reads texts that it did not write; its likeliest next tokens after each of their tokens are stored.
 
 Plain texts come in pieces, conversations from JSON lines.
 
@@ -56,7 +56,7 @@ def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequenc
         answer, role = plain_message(last)["content"], last["role"]
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
         raise ConfigError(
-            f'{place} is no conversation ({error!r}); a line such as {{"messages": [{{"role": "user", '
+            f'{place} is not a conversation ({error!r}); a line such as {{"messages": [{{"role": "user", '
             '"content": "Hi"}, {"role": "assistant", "content": "Hello!"}]} is needed'
         ) from None
     if role != "assistant" or not before:
@@ -70,7 +70,7 @@ def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequenc
         yield ids[: len(opening) + PIECE], len(opening)
 
 
-ROWS_AT_ONCE = 256  # whose scores are in memory at once
+ROWS_AT_ONCE = 256  # rows with scores in memory at the same time
 
 
 @torch.inference_mode()

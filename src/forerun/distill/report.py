@@ -47,7 +47,7 @@ class DistillReport:
     kind: DraftKind = "model"
 
     def write(self, folder: Path) -> None:
-        """Write report.json, and the model card beside the draft."""
+        """Write report.json, and the model card next to the draft."""
         write_whole(folder / "distill" / "report.json", json.dumps({"forerun": __version__, **asdict(self)}, indent=2))
         write_whole(folder / "README.md", self.card(has_picture=(folder / "distill" / "curves.png").exists()))
 
@@ -58,14 +58,14 @@ class DistillReport:
         return f"""# A draft for {self.target}
 
 {WORDS[self.kind]} that guesses ahead for {self.target} (identity {self.identity}), made by `forerun distill`
-{__version__}. It is of no use alone:
+{__version__}. Use it together with its target:
 
 ```bash
 forerun generate --model {self.target} --draft .
 ```
 
-The text stays the target's own, whatever the draft guesses. It was made from the target's weights and text, so the
-target's licence holds for it too.
+The draft never changes the target's text. It was made from the target's weights and text, so the target's licence
+applies to it too.
 
 | | |
 |---|---|
@@ -82,7 +82,7 @@ target's licence holds for it too.
     def table(self) -> str:
         """The table of measurements at every temperature."""
         if not self.worth:
-            return "No text with a question was held out, so that what the draft brings was not measured."
+            return "No text with a question was held out, so the speed-up of the draft was not measured."
         rows = [
             f"| {worth.temperature:g} | {worth.tokens_per_round:.2f} | {worth.lookup_tokens_per_round:.2f} | "
             f"{'-' if worth.speedup is None else f'{worth.speedup:.2f}x'} | "
@@ -101,7 +101,7 @@ SMOOTHED: Final = 20  # steps whose losses are averaged
 
 
 def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw loss and acceptance over the time of training, where matplotlib is installed.
+    """Draw loss and acceptance over the time of training, if matplotlib is installed.
 
     Args:
         lines: the lines of `RunLog`: {"kind": "step", "trained_s", "loss"} and

@@ -200,7 +200,7 @@ class Distillation:
         """Measure the draft, and write the report and the model card."""
         network = training.trainer.network
         config, prompts = self._config, prompts_of(texts.held_out, self.openings)
-        doing = partial(self._tell, on_progress, "what the draft brings is measured", config.time, "")
+        doing = partial(self._tell, on_progress, "the draft is measured", config.time, "")
         max_s = min(max(ASSESSED_SHARE * config.time, MIN_ASSESSED_S), MAX_ASSESSED_S)
         worth = assess(config.engine, str(config.out), prompts, max_s=max_s, on_text=doing) if prompts else []
         report = DistillReport(
@@ -223,6 +223,6 @@ class Distillation:
 
 
 def write_texts(config: DistillConfig, device: str) -> None:
-    """Write texts in a process of its own; its process id in the file names keeps them distinct."""
+    """Write texts in a separate process; its process id in the file names keeps them distinct."""
     with suppress(DistillStop):
         Distillation(config, name=f"{device}-{getpid()}").write_on()

@@ -1,4 +1,4 @@
-"""The files of a distillation beside its texts: settings and lock, log of the training, and the saved draft."""
+"""The files of a distillation besides its texts: settings and lock, log of the training, and the saved draft."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class RunPlace:
         """
         self._out, self._file = config.out, config.run_folder / SETTINGS_NAME
         settings = settings_of(config, identity)
-        self._require_own(settings)  # before a folder is made in somebody else's
+        self._require_own(settings)  # before a folder is made in a folder of another run
         self._lock = hold(config.run_folder)
         try:
             is_new = not self._require_own(settings)  # another process may have begun meanwhile
@@ -80,7 +80,7 @@ class RunPlace:
         return found is not None
 
     def _require_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        found = {"kind": "model", **found}  # earlier versions made nothing else
+        found = {"kind": "model", **found}  # earlier versions made only models
         differing = [name for name, value in wanted.items() if found.get(name) != value and name != "target"]
         if "identity" in differing:
             raise ConfigError(
@@ -110,9 +110,9 @@ def settings_of(config: DistillConfig, identity: str) -> dict[str, Any]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove files that a killed process had begun to write; only the one that holds the folder may do this.
+    """Remove files that a killed process had begun to write; only the process that holds the folder may do this.
 
-    Folders with such a name are other commands', which may be at work.
+    Folders with such a name belong to other commands, which may still run.
     """
     for where, folders, names in os.walk(out):
         folders[:] = [name for name in folders if not is_part(name)]
@@ -156,7 +156,7 @@ class RunLog:
                 file.write(json.dumps(values) + "\n")
         except OSError as error:
             raise ConfigError(
-                f"{self._path} cannot be written ({error.strerror}): make room, and the same command goes on"
+                f"{self._path} cannot be written ({error.strerror}): free some space, and the same command continues"
             ) from error
 
     def read(self) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ class SavedDraft:
             }
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{self._path} cannot be read ({error}): delete it, and a draft is trained anew on the texts beside it"
+                f"{self._path} cannot be read ({error}): delete it, and a new draft is trained on the texts next to it"
             ) from error
         trainer = self._trainer(notes["spec"], weights, vocabulary, device)
         if tensors:

@@ -26,7 +26,7 @@ MAIN: Final = "main"  # the training process's name in file names
 class TextStore:
     """The texts in a folder, to which several processes may add, each under its own name.
 
-    Texts that were unfinished when a process wrote its newest file are saved beside it, so that a resumed run
+    Texts that were unfinished when a process wrote its newest file are saved next to it, so that a resumed run
     continues them.
 
     Attributes:
@@ -66,7 +66,7 @@ class TextStore:
             ]
             write_whole(place, save(_tensors([left.read for left in unfinished]), {"slots": json.dumps(slots)}))
         else:
-            remove(place)  # of a run that was killed before it wrote the texts of this number
+            remove(place)  # left by a run that was killed before it wrote the texts of this number
         path = self._folder / f"{TEXTS}{self.num_files:05d}_{self._name}.safetensors"
         write_whole(path, save(_tensors(kept), notes))
         remove(before)
@@ -132,15 +132,15 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, "pt") as file:
             yield file
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): delete it, and the run goes on without it") from error
+        raise CheckpointError(f"{path} cannot be read ({error}): delete it, the run continues without it") from error
 
 
 def _number_and_name(path: Path) -> tuple[int, str]:
-    """The number of a file, and whose it is."""
+    """The number of a file, and the name of the process that wrote it."""
     match path.stem.split("_"):
         case [_, number, name] if number.isdecimal():
             return int(number), name
-    raise CheckpointError(f"{path} is no file of this run, whose names are such as texts_00000_main: move it away")
+    raise CheckpointError(f"{path} is not a file of this run, which have names like texts_00000_main: move it away")
 
 
 def _notes(path: Path) -> tuple[float, int]:

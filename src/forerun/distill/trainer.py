@@ -67,7 +67,7 @@ def objective(surprise_N: Tensor, overlap_N: Tensor, progress: float) -> Tensor:
 
 
 TOKENS_PER_STEP: Final = 4096
-STEPS_ON_A_GPU: Final = 4  # times as many rows and tokens there, where a small step is all launches
+STEPS_ON_A_GPU: Final = 4  # times as many rows and tokens on a GPU, where launches dominate a small step
 MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
 WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise during WARM_UP, and fall to 0 during DECAY
 NUM_GUESSES: Final = 4
@@ -193,7 +193,7 @@ def rate(progress: float) -> float:
 
 
 def batches(texts: Sequence[WrittenText], order: random.Random, most_tokens: int) -> Iterator[list[WrittenText]]:
-    """All texts once, in batches of at most so many tokens and of similar lengths, the batches in random order."""
+    """All texts once, in batches of at most `most_tokens` tokens and of similar lengths, in random order."""
     ranked = sorted(texts, key=lambda text: len(text.token_ids) + order.uniform(0, 40))
     found: list[list[WrittenText]] = [[]]
     for text in ranked:

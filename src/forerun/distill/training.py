@@ -14,7 +14,7 @@ from forerun.distill.trainer import Score, batches
 from forerun.distill.writer import WrittenText
 
 SCORE_EVERY: Final = 0.05  # of the training
-HELD_OUT: Final = 25  # one text in so many is held out
+HELD_OUT: Final = 25  # one text in 25 is held out
 MAX_HELD_OUT: Final = 64
 
 

@@ -1,4 +1,4 @@
-"""The target writes many texts at once, and its likeliest next tokens at every position are kept.
+"""The target writes many texts at once; its likeliest next tokens at every position are stored.
 
 Legend: B texts at once, N rows, V vocabulary, K scores kept for each row, T tokens of a text.
 """

@@ -1,4 +1,4 @@
-"""Several drafters for one target: each round is left to the one that gives the most tokens a second, or to none."""
+"""Several drafters for one target: each round is drafted by the one with the most tokens per second, or by none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ class AutomaticDrafter(Drafter):
 
     Args:
         drafters: by name, the one expected to be fastest first; each implements `note`.
-        known: their speeds from an earlier start, in tokens per duration of a plain round.
+        known: their speeds from an earlier start, in tokens in the time of a plain round.
         saved_s: seconds left for watching each of them at the end of that earlier start.
     """
 
@@ -51,14 +51,14 @@ class AutomaticDrafter(Drafter):
         self._choose_by(free, known)
         self._current: Drafter | None = None
         self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
-        self._blind = set[str]()  # drafters that need features, of which they miss those of this prompt
+        self._blind = set[str]()  # drafters that need features, but lack those of this prompt
 
     @property
     def round_plan(self) -> RoundPlan | None:
         return next(iter(self.drafters.values())).round_plan if len(self.drafters) == 1 else None
 
     def each_alone(self) -> Mapping[str, "AutomaticDrafter"]:
-        """A drafter for each of several, by name, which uses only that one; it keeps the measured speeds and costs."""
+        """For each of several drafters, by name, one that uses only it, with the measured speeds and costs."""
         return {name: self._alone(name) for name in self.drafters} if len(self.drafters) > 1 else {}
 
     def _alone(self, name: str) -> "AutomaticDrafter":
@@ -98,7 +98,7 @@ class AutomaticDrafter(Drafter):
 
     def propose(self) -> TokenTree:
         if self._begun is not None:
-            most_s = self._num_prompt * self.chooser.costs.plain_s  # more is a pause of who takes the answer
+            most_s = self._num_prompt * self.chooser.costs.plain_s  # more is a pause of the caller
             self.chooser.read_prompt(min(perf_counter() - self._begun, most_s))
             self._begun = None
         turn, costs = self.chooser.turn, self.chooser.costs
@@ -122,7 +122,7 @@ class AutomaticDrafter(Drafter):
         return self._current.extend(inputs) if self._current is not None and self._current.adds_rows else inputs
 
     def observe(self, logits_EV: Tensor) -> None:
-        assert self._current is not None, "nobody added rows"
+        assert self._current is not None, "no drafter added rows"
         self._current.observe(logits_EV)
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:

@@ -73,12 +73,12 @@ def build_drafter(
         case DraftHead():
             return head_drafter(config, policies.tree, target.vocab_size, draft_runner, vocabulary, taps)
         case Parallel():
-            assert supply is not None and check is not None, "a drafter elsewhere needs a way to it"
+            assert supply is not None and check is not None, "a drafter in another process needs a connection"
             return ParallelDrafter(
                 supply, config.draft, policies.remote, policies.tree, target_vocab_size=target.vocab_size, check=check
             )
         case LayerSkip():
-            assert shared is not None, "a target that drafts for itself must be there"
+            assert shared is not None, "a target that drafts for itself is needed"
             return LayerSkipDrafter(shared, config, known=known, policy=policies.skip, tree=policies.tree)
         case Automatic():
             raise AssertionError("it holds several drafters, each of which is built here")

@@ -129,7 +129,7 @@ class Drafter(Protocol):
         return
 
     def read_cache(self, cache: TreeCache) -> None:
-        """Use the target's keys and values from now on, which it alone writes. Called once, before everything else."""
+        """Use the target's keys and values from now on, which only the target writes. Called once, first of all."""
         return
 
     def change_owner(self, owner: str) -> None:
@@ -177,7 +177,7 @@ class Drafter(Protocol):
 
     def observe_features(self, place: int, features: Tensor) -> None:
         """Use the target's features of a verified tree: of the root, which is at this place in the text, and of the
-        other nodes, of which the next `accept` or `note` says which were accepted."""
+        other nodes; the next `accept` or `note` names the accepted ones."""
         return
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Drafter(Protocol):
 
         Only drafters that can be combined with others, or with a prediction, implement it.
         """
-        raise AssertionError(f"{type(self).__name__} cannot stand among several drafters")
+        raise AssertionError(f"{type(self).__name__} cannot be combined with other drafters")
 
     @property
     def reading_s(self) -> float:
@@ -197,7 +197,7 @@ class Drafter(Protocol):
         return 0.0
 
     def state(self) -> bytes:
-        """What this drafter has learnt about its target, to be restored at the next start; empty if nothing."""
+        """The data that this drafter has learnt about its target, for the next start; empty if there are none."""
         return b""
 
     def restore(self, state: bytes) -> bool:

@@ -125,7 +125,7 @@ class GuessedTree:
         return rows_to_verify(self.tree, self.verify_width, self.rule, self._growth.chances)
 
     def _num_worth(self, frontier: Sequence[float]) -> int:
-        assert self.rule is not None, "asked only where there is a rule"
+        assert self.rule is not None, "called only if there is a rule"
         return self.rule.num_nodes(frontier, self._growth.chances(), self.verify_width)
 
     def _plant(self, root: int) -> None:

@@ -11,7 +11,7 @@ from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 
 PRIOR_RATE: Final = 0.5  # assumed acceptance rate of looked-up tokens until it is measured
-LONG_MATCHES: Final = ((10, 0.85), (6, 0.7))  # the rates assumed behind matches of so many tokens
+LONG_MATCHES: Final = ((10, 0.85), (6, 0.7))  # (tokens of a match, the rate assumed after it)
 MATCHES: Final = tuple(range(MAX_MATCH, MIN_MATCH - 1, -1))  # of chains in trees
 
 
@@ -93,7 +93,7 @@ class LookedUp(Protocol):
 
 
 class PromptIndex:
-    """An index of every n-gram of a growing text that has one of some lengths, the longest first.
+    """An index of every n-gram of a growing text with one of the given lengths, the longest first.
 
     Source: prompt lookup decoding (A. Saxena, 2023); transformers' prompt_lookup_num_tokens. Ours is an incremental
     index rather than a scan of the whole text each round.

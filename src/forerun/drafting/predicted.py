@@ -1,5 +1,5 @@
-"""Draft from a text that the user expects (OpenAI's `prediction`) and from what a grammar forces, beside another
-drafter."""
+"""Draft from a text that the user expects (OpenAI's `prediction`) and from tokens that a grammar forces, in addition to
+another drafter."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from forerun.speculation.walk import Acceptance
 from forerun.text.constraint import Constraint
 
 MOST_PLACES: Final = 64  # matches examined on either side, to bound the time on predictions that repeat themselves
-FORCED: Final = -1e-3  # log-probability of a forced token: a model rarely spells the same text in other ones
+FORCED: Final = -1e-3  # log-probability of a forced token: a model rarely writes the same text in other tokens
 EXPECTED_RATE: Final = 0.95  # assumed acceptance rate of predicted tokens until it is measured
 PREDICTED: Final = Guessers(grown=PREDICTION, chain=PREDICTION)
 
 
 class PredictedDrafter(Drafter):
-    """Proposes the next tokens of the predicted text if at least as many of them are expected to be accepted as of
-    the other drafter's; otherwise the other drafter proposes.
+    """Proposes the next tokens of the predicted text if it expects at least as many accepted tokens as from the other
+    drafter; otherwise the other drafter proposes.
 
     The other drafter only notes the tokens of predicted rounds (see `automatic`). So a correct prediction needs no
     draft pass, and it is used even while the other drafter is paused or down.

@@ -35,5 +35,5 @@ class TreePolicy:
 
 
 BEST_TREE = TreePolicy()
-# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, with second and third choices beside it.
+# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, and second and third choices as siblings.
 PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)

@@ -1,1 +1,1 @@
-"""Text in, text out."""
+"""The engine: it takes prompts and returns texts."""

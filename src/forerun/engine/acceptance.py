@@ -1,4 +1,4 @@
-"""Notice a draft whose guesses the target hardly ever takes: it was probably made for another target."""
+"""Detects a draft whose guesses the target rarely accepts, because it was probably made for another target."""
 
 import logging
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ LEAST_ROUNDS: Final = 20  # with a proposal; a drafter with fewer rests because 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """How often the target takes at least one drafted token of a round, in percent.
+    """How often the target accepts at least one drafted token of a round, in percent.
 
-    The share hardly depends on the tree's size, which follows what passes cost. On the built-in target, with 16 rows at
-    temperature 1, random heads had 12 to 28 and the built-in draft 78 to 96; in greedy text that repeats itself a
-    random DFlash head had 45 to 64, which is not noticed. What is usual for heads is estimated from published mean
-    lengths of 3 to 7 tokens a round (a length of n is a share of about 1 - 1 / n), not measured here.
+    The share hardly depends on the tree's size, which depends on the cost of passes. On the built-in target, with 16
+    rows at temperature 1, random heads had 12 to 28 and the built-in draft 78 to 96; in repetitive greedy text a random
+    DFlash head had 45 to 64, which is not detected. The usual range of heads is estimated from published mean lengths
+    of 3 to 7 tokens per round (a length of n is a share of about 1 - 1 / n), not measured here.
 
     Args:
-        kind: the draft in words.
-        low, high: what is usual.
-        floor: below it the user is told.
+        kind: the kind of draft, for the message.
+        low, high: the usual range.
+        floor: the user is warned below it.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class AcceptanceWatch:
 
     def __init__(self, config: EngineConfig, drafter: Drafter) -> None:
         held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {"": drafter}
-        self._name, first = next(iter(held.items()))  # the named one is the first
+        self._name, first = next(iter(held.items()))  # the one that the user named is the first
         self._target, self._draft = config.target, draft_name(config.drafter)
         self._usual = None if self._draft is None else USUAL.get(type(first))
         self.begin()
@@ -67,7 +67,7 @@ class AcceptanceWatch:
         self._num_tokens = self._num_drafted = self._num_taken = 0
 
     def see(self, stats: StepStats, num_tokens: int) -> None:
-        """Count a round of the answer, which emitted so many tokens."""
+        """Count a round of the answer, which emitted `num_tokens` tokens."""
         if self._usual is None or self._num_tokens >= NUM_TOKENS:
             return
         self._num_tokens += num_tokens
@@ -81,11 +81,11 @@ class AcceptanceWatch:
         share = 100 * self._num_taken / self._num_drafted
         if share >= usual.floor:
             return
-        self._usual = None  # once is enough
+        self._usual = None  # warn only once
         logger.warning(
-            "in the first %d tokens of an answer the target took a drafted token in %d of %d rounds (%.0f %%), where "
-            "with %s %d to %d %% is usual: %s was probably made for another target, or the text is unlike all that it "
-            "learnt from. Check the pair with: forerun check %s %s",
+            "in the first %d tokens of an answer the target accepted a drafted token in %d of %d rounds (%.0f %%); "
+            "with %s %d to %d %% is usual: %s was probably made for another target, or the text is unlike its training "
+            "texts. Check the pair with: forerun check %s %s",
             NUM_TOKENS, self._num_taken, self._num_drafted, share, usual.kind, usual.low, usual.high, self._draft,
             self._target, self._draft,
         )  # fmt: skip

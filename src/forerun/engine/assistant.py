@@ -24,7 +24,7 @@ def load_assistant(
     """The drafter of an assistant, in the target's dtype. The target's embedding and last norm are read a second time.
 
     Args:
-        capacity: places of the longest text.
+        capacity: positions of the longest text.
     """
     target, device, dtype = checkpoint.spec, read_device(config.device).torch_device, checkpoint.dtype
     source, order = checkpoint.source.weights(dtype=dtype, device=device), stored.token_order()
@@ -43,7 +43,7 @@ def load_assistant(
         spec.body,
         source,
         backend=checkpoint.choose_backend(config, "fast").backend,
-        capacity=serial_rows(drafter.shape),  # of measuring alone
+        capacity=serial_rows(drafter.shape),  # used only for measuring
         dtype=dtype,
         device=device,
         pace=read_device(config.device).draft,

@@ -138,7 +138,7 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
 
 
 def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
-    """The median time of an expansion beyond its pass in a drafter's process that has a core of its own.
+    """The median time of an expansion beyond its pass in a drafter's process that has its own core.
 
     The process does not report the nodes per expansion; most expansions have the maximum.
     """

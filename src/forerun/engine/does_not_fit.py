@@ -28,6 +28,6 @@ def naming_what_does_not_fit(config: EngineConfig) -> Iterator[None]:
         if fault is None:
             raise
         raise ConfigError(
-            f"{config.device} cannot take one of Triton's kernels for {config.target}: {fault}. "
-            'kernels "torch" run there, and are slower. Please report it: such a GPU is to be named before'
+            f"{config.device} cannot run one of Triton's kernels for {config.target}: {fault}. "
+            'Set kernels "torch", which run there, but slower. Please report it, so that such a GPU is detected earlier'
         ) from error

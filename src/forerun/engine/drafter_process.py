@@ -94,7 +94,7 @@ class DrafterProcess:
         try:
             self._serve(channel, draft)
         except RankLostError:
-            raise SystemExit(1) from None  # the engine was told
+            raise SystemExit(1) from None  # the engine has received the reason
 
     def _serve(self, channel: Channel, draft: LoadedDraft) -> None:
         self._stay_on_cores()

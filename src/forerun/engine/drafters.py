@@ -106,7 +106,7 @@ class DrafterLoader:
     def _load_several(self, named: DraftModel | None, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
-        On a GPU a named draft is alone, since the device plays whole rounds by itself with one drafter only.
+        On a GPU a named draft is the only drafter, since the device plays whole rounds only with a single drafter.
         """
         among: dict[str, Drafter] = {}
         if named is not None:
@@ -173,8 +173,8 @@ class DrafterLoader:
             case DraftModel():
                 if find_head(open_source(draft.model)) is not None:
                     raise ConfigError(
-                        f"{draft.model} is a draft head, which reads the target's features and so drafts in its "
-                        "process: leave out --drafter parallel"
+                        f"{draft.model} is a draft head, which reads the target's features and so drafts in the "
+                        "target's process: leave out --drafter parallel"
                     )
                 checkpoint = self._open(draft.model)
                 weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format

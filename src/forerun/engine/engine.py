@@ -1,4 +1,4 @@
-"""Text in, text out."""
+"""The engine: it takes prompts and returns texts."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -199,10 +199,10 @@ class Engine:
         """Token ids of any kind of prompt, checked against the vocabulary.
 
         Args:
-            chat_template_kwargs: variables of the chat template for this prompt; each goes before the one of the same
-                name in `EngineConfig.chat_template_kwargs`.
-            continue_final_message: end chat messages behind the last one, an answer of the assistant's that goes on in
-                the text; `stream` and `generate` take the ids.
+            chat_template_kwargs: variables of the chat template for this prompt; they override those of the same name
+                in `EngineConfig.chat_template_kwargs`.
+            continue_final_message: end the chat messages after the last one, an assistant's answer that the text
+                continues; pass the ids to `stream` or `generate`.
         """
         variables = {**self.config.chat_template_kwargs, **chat_template_kwargs}
         return encode(

@@ -112,7 +112,7 @@ def open_follower(
     store = join_store(opening.address, opening.port, opening.num_ranks) if opening.memory is None else None
     control.sendall(READY)
     if next(messages, None) is not Signal.GO:
-        raise RankLostError("the leader has gone")
+        raise RankLostError("the leader has ended")
     address = control.getsockname()[0] if control.family in INTERNET else opening.address
     group = open_group(opening, store, backend, device, address, lambda: None)
     if opening.memory is not None:

@@ -29,5 +29,5 @@ def draft_for(target: str, draft: str | None) -> str:
     """
     found = known_draft(target) if draft is None else draft
     if found is None:
-        raise ConfigError(f"no draft is known for {target}: name a smaller model with the same tokens by --draft")
+        raise ConfigError(f"no draft is known for {target}: name a smaller model with the same tokens with --draft")
     return found

@@ -6,8 +6,8 @@ There is one file for each model, machine and version of forerun:
      "paces": [[[1, 0.0053], [8, 0.0061]]], "speeds": {"greedy": {"recycling": 1.31}},
      "saved_s": {"recycling": 0.02}}
 
-The drafter's learned state is saved beside it, in its own format. Wrong contents can only cost speed; they never change
-a token.
+The drafter's learned state is saved there too, in its own format. Wrong contents can only cost speed; they never
+change a token.
 """
 
 import json

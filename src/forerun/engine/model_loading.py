@@ -214,7 +214,7 @@ def longest_text(config: EngineConfig, spec: ModelSpec) -> int:
 
 
 def conditions_of(config: EngineConfig, spec: ModelSpec) -> Conditions:
-    """What determines the kernels besides device and dtype."""
+    """The conditions besides device and dtype that determine the kernels."""
     return Conditions(
         kernels=config.kernels,
         is_shared=config.target_ranks > 1,

@@ -28,7 +28,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:
-    """The sets in the configured file, else in the file beside the model.
+    """The sets in the configured file, else in the file next to the model.
 
     Raises:
         ConfigError: layers cannot be left out of this model.

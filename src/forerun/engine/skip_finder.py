@@ -20,7 +20,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 
 OnAnswer = Callable[[int], None]
-FEWEST_ROWS: Final = 32.0  # a set is saved if at least so many rows were scored
+FEWEST_ROWS: Final = 32.0  # scored rows of a set, at least, for it to be saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def find_skip_sets(
     Args:
         drafter: config of the self-drafting; its search has no time limit.
         prompts: maps the engine to the prompts as ids.
-        on_answer: called after every answer with their number.
+        on_answer: called after every answer with the number of answers.
 
     Raises:
         ConfigError: the model has no sublayer that can be skipped.
@@ -87,7 +87,7 @@ def find_skip_sets(
 
 
 def place_for_sets(target: str, out: Path | None = None, cache_folder: Path | None = None) -> Path:
-    """The path to write sets to: `out`, else where an engine reads them: beside the model, or in a cache folder.
+    """The path to write sets to: `out`, else where an engine reads them: next to the model, or in a cache folder.
 
     Raises:
         ConfigError: none of these is writable.

@@ -40,7 +40,7 @@ class GenerationStream:
     Args:
         request: the passes that read the prompt, then the rounds.
         num_outside: counts the tokens that no draft could propose.
-        see: told of every round and of the number of its tokens in the text.
+        see: called with every round and the number of its tokens in the text.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GenerationStream:
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
         self._num_accepted = 0  # drafted tokens that are in the text
-        self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted, and right of them
+        self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted ones, and right ones
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted, so its effect is unknown and no step can follow
         self._error: BaseException | None = None

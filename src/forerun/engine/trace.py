@@ -1,4 +1,4 @@
-"""What drafters guess at every position of an answer, as the planner's data on a pair of models."""
+"""Drafters' guesses at every position of an answer, as the planner's data on a pair of models."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ FIELDS: Final = (
     "prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed", "skip_children", "skip_log_probs",
     "accepted",
 )  # fmt: skip
-# Drafters without a model, of which rounds are recorded, with all rows of their proposals.
+# Drafters without a model; their rounds are recorded, with all rows of their proposals.
 WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
     "prompt_lookup": PromptLookup(adaptive=False),
     "recycling": TokenRecycling(adaptive=False),
@@ -39,7 +39,7 @@ class AnswerTrace:
         log_probs: their log-probabilities, none above 0, in descending order.
         temperature: the answer's temperature.
         seed: seed of the answer's noise; None when greedy.
-        skip_children, skip_log_probs: the same of the target with layers skipped; () if that was not recorded.
+        skip_children, skip_log_probs: the same guesses by the target with layers skipped; () if not recorded.
         accepted: by the name of a drafter without a model, for each answer token how many tokens from there on a round
             that began there would have accepted.
     """
@@ -65,7 +65,7 @@ class AnswerTrace:
             if len(counts) != num_tokens or any(count > num_tokens - place for place, count in enumerate(counts)):
                 raise ConfigError(
                     f"{name} accepts {counts} tokens at the {num_tokens} places of an answer: there must be one number "
-                    "for every token, of no more tokens than follow"
+                    "for every token, at most the number of tokens that follow"
                 )
 
     def by_layer_skip(self) -> "AnswerTrace":
@@ -73,7 +73,7 @@ class AnswerTrace:
         return replace(self, children=self.skip_children, log_probs=self.skip_log_probs)
 
     def to_json(self) -> str:
-        """The trace as one line of JSON; what was not recorded has no key."""
+        """The trace as one line of JSON; values that were not recorded have no key."""
         others = {
             "skip_children": self.skip_children,
             "skip_log_probs": rounded(self.skip_log_probs),
@@ -91,7 +91,7 @@ class AnswerTrace:
 
 
 def rounded(log_probs: LogProbs) -> list[list[float]]:
-    """Log-probabilities as a file holds them."""
+    """Log-probabilities, rounded as in a file."""
     return [[round(max(value, -1e9), DIGITS) for value in values] for values in log_probs]
 
 
@@ -191,7 +191,7 @@ def ids_of(rows: Iterable[Any]) -> Ids:
 
 
 def log_probs_of(rows: Iterable[Any]) -> LogProbs:
-    """Their log-probabilities, from JSON."""
+    """The log-probabilities of children, from JSON."""
     return tuple(tuple(float(value) for value in row) for row in rows)
 
 

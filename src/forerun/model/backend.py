@@ -1,4 +1,4 @@
-"""What a model needs of the backend that it runs on."""
+"""The interface of a backend that a model needs."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias

@@ -59,7 +59,7 @@ def empty_cache(runner: DraftRunner) -> TreeCache:
     """The runner's cache, without any text."""
     if isinstance(runner, Runner):
         runner.forget()
-    assert not runner.cached_ids, "a shared cache holds a text that is its owner's to forget"
+    assert not runner.cached_ids, "a shared cache holds a text that only its owner may drop"
     return runner.cache
 
 
@@ -97,7 +97,7 @@ def rising(values: Sequence[float]) -> list[float]:
 
 
 def time_pass(runner: DraftRunner, num_rows: int, skipped: SkipSet = NOTHING, *, is_text: bool = False) -> float:
-    """Seconds of one pass, including reading a logit; of text only the last row has logits."""
+    """Seconds of one pass, including reading a logit; in a pass over text only the last row has logits."""
     cache = runner.cache
     start = cache.committed_len
     began = perf_counter()

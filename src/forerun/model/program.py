@@ -30,7 +30,7 @@ class Op:
     Args:
         sublayer: the sublayer that the op belongs to, if any; a pass that skips the sublayer skips the op.
         tapped: for a tap, the layer whose output it copies in passes that request it.
-        behind: the layer behind whose sublayers the op is.
+        behind: the layer after whose sublayers the op runs.
     """
 
     kind: OpKind
@@ -119,7 +119,7 @@ def mlp_ops(spec: ModelSpec, layer: int) -> list[Op]:
 
 def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
     """A mixture of experts. The last op has two weights for each, see `products_of_experts`."""
-    assert spec.norms == "before", "experts with a norm on their output are those of no family yet"
+    assert spec.norms == "before", "no family yet has experts with a norm on their output"
     part = f"layers.{name[0]}."
     return [
         Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
@@ -129,7 +129,7 @@ def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
 
 
 def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:
-    """An op of experts as each expert's product with gate and up, and its last one, with the names of their weights."""
+    """For each expert its product with gate and up, and its last product, with the names of their weights."""
     parts = [f"{op.weights}.{expert}" for expert in range(num_experts)]
     return [
         (replace(op, writes="gate_up", weights=f"{part}.gate_up"), replace(op, weights=f"{part}.out")) for part in parts
@@ -137,7 +137,7 @@ def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:
 
 
 def layer_input_ops(layer: int) -> list[Op]:
-    """A layer's own embedding of the token, gated by the residual stream and added to it behind the sublayers."""
+    """A layer's own embedding of the token, gated by the residual stream and added to it after the sublayers."""
     part = f"layers.{layer}.layer_input_"
     return [
         Op(kind="linear", reads=("x",), writes="gate_input", weights=part + "gate", behind=layer),

@@ -29,7 +29,7 @@ ELEMENTS_PER_BLOCK: Final = 1 << 21  # quantised at a time: few enough for the C
 def head_format(weight_format: WeightFormat) -> WeightFormat:
     """The head's format in a model with this layer format.
 
-    With int4 layers the head is int8, because its rounding errors go straight into the scores. On held-out text the
+    With int4 layers the head is int8, because its rounding errors directly change the scores. On held-out text the
     built-in target's perplexity is 16.51 plain, 16.72 with int4 layers, and 16.90 with an int4 head as well; an int8
     head makes no measurable difference.
     """

@@ -1,9 +1,9 @@
 """Rotary embeddings: cosines and sines of every position, with the scaling that the checkpoint names.
 
-Every kernel rotates dimension i of a head with dimension i + D / 2. What a checkpoint rotates otherwise is expressed by
-these tables and by the order in which the rows of queries and keys are loaded: a pair that does not turn has cosine 1
-and sine 0, and neighbouring pairs or the first dimensions alone are moved into halves (`head_order`). Products of
-queries and keys do not depend on the order of dimensions.
+Every kernel rotates dimension i of a head with dimension i + D / 2. Checkpoints with another rotation are converted by
+these tables and by the order in which the rows of queries and keys are loaded: a pair that is not rotated has cosine 1
+and sine 0, and if pairs are neighbours, or only the first dimensions are rotated, rows are reordered (`head_order`).
+Products of queries and keys do not depend on the order of dimensions.
 
 Legend: P positions, D head size.
 """
@@ -18,7 +18,7 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """[D / 2] float32 radians per position, 0 for pairs that do not turn.
+    """[D / 2] float32 radians per position, 0 for pairs that are not rotated.
 
     Sources: arXiv 2104.09864; Llama 3.1 for the "llama3" blend; arXiv 2309.00071, section 3.2, for "yarn".
     """
@@ -36,7 +36,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def scaled_frequencies(rope: RopeSpec, frequencies: Tensor) -> Tensor:
-    """The frequencies of the pairs that turn, with the scaling of the rope's kind."""
+    """The frequencies of the rotated pairs, with the scaling of the rope's kind."""
     match rope.kind:
         case "default" | "longrope":
             assert not rope.long_divisors, "the length of texts decides these frequencies, see RopeSpec.for_length"
@@ -78,7 +78,7 @@ def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 def rope_table(rope: RopeSpec | None, head_dim: int, num_positions: int, *, dtype: torch.dtype, device: str) -> Tensor:
     """[P, 2, D]: cos and sin of every position, times the attention factor; without a rope, 1 and 0.
 
-    The first half of sin is negated, see `backends.torch.reference_ops.rotate`. Pairs that do not turn keep their size.
+    The first half of sin is negated, see `backends.torch.reference_ops.rotate`. Pairs without rotation keep their size.
     """
     rope = rope or RopeSpec(rotated_dims=0)
     num_turning = head_dim // 2 if rope.rotated_dims is None else rope.rotated_dims // 2
@@ -106,8 +106,8 @@ def head_order(rotated_dims: int, head_dim: int, *, is_interleaved: bool) -> Seq
     """The stored dimension of a head for each of its dimensions as the kernels rotate them; empty if they are equal.
 
     Args:
-        rotated_dims: the first dimensions, which turn.
-        is_interleaved: dimension 2 i turns with 2 i + 1; else dimension i with i + rotated_dims / 2.
+        rotated_dims: how many dimensions, from the first, are rotated.
+        is_interleaved: dimension 2 i is rotated with 2 i + 1; else dimension i with i + rotated_dims / 2.
     """
     rotated, rest = list(range(rotated_dims)), list(range(rotated_dims, head_dim))
     half, left = rotated_dims // 2, len(rest) // 2

@@ -25,7 +25,7 @@ from forerun.runtime.inference import inference
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
 MakeExecutor: TypeAlias = Callable[[ModelSpec, WeightSource, TreeCache, SkipSet], Executor]
-LEAST_ROWS = 16  # up to so many lost tokens are read again in one pass, which costs little more than a pass of one row
+LEAST_ROWS = 16  # this many lost tokens can be read again in one pass, which costs little more than a pass of one row
 
 
 class Runner:
@@ -62,7 +62,7 @@ class Runner:
         self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots, tell=tell)
         self.cached_ids: list[int] = []
-        self.owner, self._on_close = "", on_close  # `owner`: whose text it is
+        self.owner, self._on_close = "", on_close  # `owner`: the owner of the text
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
@@ -165,8 +165,8 @@ class Runner:
     def read(self, token_ids: Sequence[int], taps: tuple[int, ...] = ()) -> Iterator[tuple[int, Tensor | None]]:
         """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass.
 
-        Beside the number come the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the
-        start, and without taps.
+        It also yields the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the start, and
+        without taps.
         """
         num_shared = self.cut(shared_length(self.cached_ids, token_ids))
         yield num_shared, None

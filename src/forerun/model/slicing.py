@@ -61,7 +61,7 @@ def take_rows(weight: Weight, sections: Sequence[Sequence[Piece]]) -> Weight:
 
 
 def take_columns(weight: Weight, piece: Piece) -> Weight:
-    """Some inputs of a weight. Every element keeps its value to the bit: parts that divide a group each get its scale,
+    """Some inputs of a weight. Every element keeps its exact value: parts that divide a group each get its scale,
     and if a part would cut through a block, it is stored as plain values instead of codes."""
     match weight:
         case DenseWeight() | Int8Weight():

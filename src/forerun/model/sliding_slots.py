@@ -1,4 +1,4 @@
-"""Gives the memory of slots that no window reaches any more back to the system, and knows which slots are left.
+"""Returns the memory of slots that no window reaches any more to the system, and records which slots are left.
 
 Legend: L layers, S slots, K key/value heads, D head size.
 """
@@ -13,15 +13,15 @@ from forerun.core.sliding import MARGIN, STEP
 
 
 class SlidingSlots:
-    """The slots of the layers with a window. A row reads the `window` slots up to its own there, and none before.
+    """The slots of the layers with a window. There a row reads the `window` slots up to its own, and none before them.
 
-    So the slots behind the window, and a margin, give up their memory while the text grows. It is done between passes,
-    and kernels know nothing of it: a slot without memory reads as zero, and windows hide it from every row.
+    So the memory of slots before the window, less a margin, is returned while the text grows. This is done between
+    passes, and kernels need no change for it: a slot without memory reads as zero, and windows hide it from every row.
 
-    Invariant: these layers hold the text from `whole_from` on. The number is raised before memory is given back.
+    Invariant: these layers hold the text from `whole_from` on. The number is raised before memory is returned.
 
     Args:
-        pages: the memory of the cache; None: nothing can be given back, as on a GPU.
+        pages: the memory of the cache; None: memory cannot be returned, as on a GPU.
     """
 
     def __init__(self, spec: ModelSpec, storage_2LSKD: Tensor, pages: mmap.mmap | None) -> None:
@@ -37,11 +37,11 @@ class SlidingSlots:
         return whole_from <= max(0, length - self._reach)
 
     def pass_by(self, length: int) -> None:
-        """Give back what a text of this length needs no more."""
+        """Return the memory of the slots that a text of this length no longer needs."""
         self.lose((length - self._reach - MARGIN) // STEP * STEP)
 
     def lose(self, end: int) -> None:
-        """Give back the slots before `end`."""
+        """Return the memory of the slots before `end`."""
         start = self.whole_from
         if self._sliding and end > start:
             self.whole_from = end
@@ -54,8 +54,8 @@ class SlidingSlots:
             self.whole_from = 0
 
     def _give_back(self, start: int, end: int) -> None:
-        """Give back the pages that hold no other slots than those before `end`; those before `start` are given back."""
-        assert self._pages is not None, "slots are lost only where their pages can be given back"
+        """Return the pages that hold only slots before `end`; those before `start` were returned earlier."""
+        assert self._pages is not None, "slots are lost only where their pages can be returned"
         num_kinds, num_layers, num_slots = self._storage_2LSKD.shape[:3]
         size, slot = mmap.PAGESIZE, self._storage_2LSKD[0, 0, 0].numel() * self._storage_2LSKD.element_size()
         for part in (kind * num_layers + layer for kind in range(num_kinds) for layer in self._sliding):

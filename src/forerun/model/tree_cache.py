@@ -28,8 +28,8 @@ class TreeCache:
     committed_len. A forward pass writes rows to the slots it is given; only the runner reserves and moves slots.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
 
-    On a CPU, layers with a window keep the end of a long text only (`SlidingSlots`). So a text can be cut back far only
-    to nothing: `resumable` says how much of it can be kept.
+    On a CPU, layers with a window keep only the end of a long text (`SlidingSlots`). So a text can be cut back only a
+    little, or to nothing: `resumable` returns how much of it can be kept.
 
     Args:
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
@@ -75,7 +75,7 @@ class TreeCache:
         return self.committed_len + self.num_tree
 
     def resumable(self, length: int) -> int:
-        """How much of the text can be kept, if not more than `length` tokens: so many, or none."""
+        """How much of the text can be kept, if at most `length` tokens are wanted: `length` tokens, or none."""
         return length if self.sliding.is_whole(length, self.sliding.whole_from) else 0
 
     def reserve(self, num_rows: int) -> int:
@@ -91,11 +91,11 @@ class TreeCache:
         assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
         assert move.length in (start, self.resumable(move.length)), f"the windows before token {move.length} are lost"
         assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
-            f"rows {rows} behind {move.length} tokens, of a tree of {self.num_tree} behind {start}"
+            f"rows {rows} after {move.length} tokens, of a tree of {self.num_tree} after {start}"
         )
         assert len(set(rows)) == len(rows), f"rows {rows} name one twice"
         num_committed = move.num_committed + move.num_adopted
-        assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted beside {rows}"
+        assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted together with {rows}"
         assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
         with self.tell(move):
             self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
@@ -114,8 +114,8 @@ class TreeCache:
 
 
 def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> tuple[Tensor, mmap.mmap | None]:
-    """A tensor of zeros. On a CPU it takes memory page by page, as it is written to; these pages, if they can be given
-    back one by one."""
+    """A tensor of zeros, and its pages if they can be returned to the system one by one. On a CPU it takes memory page
+    by page, when it is written to."""
     if torch.device(device).type != "cpu" or not prod(shape):
         return torch.zeros(shape, dtype=dtype, device=device), None
     pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)

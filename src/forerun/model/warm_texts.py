@@ -46,8 +46,8 @@ class WarmTexts:
     When the storage is full, the least recently used block is dropped; a text loses its last blocks first. Texts of
     different owners share no block.
 
-    Where layers with a window hold only the end of a long text, only that is saved of them. A text is found as far as
-    the windows before its last token are saved too.
+    If layers with a window hold only the end of a long text, only this end is saved for them. A text is found up to the
+    last token whose windows are saved too.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
@@ -55,7 +55,7 @@ class WarmTexts:
     Args:
         cache: the cache whose texts are saved and restored.
         max_bytes: limit on all saved keys and values. Their storage is one tensor on the cache's device; on a CPU it
-            takes memory as it is filled.
+            takes memory only when it is filled.
 
     Raises:
         ConfigError: there is not enough memory for it.
@@ -203,13 +203,13 @@ def storage_of(cache: TreeCache, num_blocks: int) -> Tensor:
     except RuntimeError as error:  # Torch's error without memory on a CPU; that of a GPU is a subclass.
         num_bytes = num_blocks * BLOCK * cache.bytes_per_slot
         raise ConfigError(
-            f"there is no memory for saved texts of {num_bytes:,} bytes on {cache.storage_2LSKD.device}: ask for less "
-            "with cache_bytes, or for none with 0"
+            f"there is no memory for saved texts of {num_bytes:,} bytes on {cache.storage_2LSKD.device}: set "
+            "cache_bytes to less, or to 0 for none"
         ) from error
 
 
 def ends_in_part(path: Sequence[tuple[Block, int]]) -> list[int]:
-    """Where in the text the blocks end that have only a part of the layers."""
+    """The places in the text where blocks with only a part of the layers end."""
     ends = accumulate(num_tokens for _, num_tokens in path)
     return [end for (block, _), end in zip(path, ends, strict=True) if not block.is_whole]
 

@@ -17,7 +17,7 @@ SKIPS_TREE: Final = DraftModel(
 
 
 def tokens_per_round(traces: Sequence[AnswerTrace]) -> dict[str, tuple[int, float]]:
-    """By the name of each recorded drafter, the rows of its proposals, and tokens per round in sequence with the bonus.
+    """By name of each recorded drafter: the rows of its proposals, and tokens per round with the bonus token.
 
     Trees of a draft model and of skipped layers are simulated from their guesses, as in `forerun plan`.
     """

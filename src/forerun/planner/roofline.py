@@ -7,7 +7,7 @@ that of a shard plan, padding included, so uneven degrees cost more.
 An all-reduce is one-shot: the time of a short message, plus the messages of all other units over the unit's own link.
 SGLang's takes 5.7 us on eight H100 and 3.7 to 4.8 on two to four (sgl-project/sglang, pull request 2904); links give
 200 GB/s a direction on an H800, 450 on an H100. With the bandwidth below that gives SwiftSpec's products with the sum
-behind them (arXiv 2506.11309, table 8) within 9 % for attention of 1B to 70B on 4 GPUs and 70B on 8, and within 3 %
+after them (arXiv 2506.11309, table 8) within 9 % for attention of 1B to 70B on 4 GPUs and 70B on 8, and within 3 %
 for the MLP of 8B and 70B; those of 1B and 3B come out 21 and 14 % too short. It puts 8 and 16 rows of 8192 on eight
 H100 at 7.7 and 9.8 us.
 

@@ -78,7 +78,7 @@ class Costs:
             ConfigError: it is not known.
         """
         if self.draft is None:
-            raise ConfigError("nothing is known of the draft's passes: take a profile that holds them")
+            raise ConfigError("the profile has no times of the draft's passes: take one that has them")
         return self.draft
 
     def expansion_s(self, num_rows: int) -> float:
@@ -102,7 +102,7 @@ def simulate(traces: Sequence[AnswerTrace], drafter: DrafterConfig, costs: Costs
             parallel = ParallelSimulation(drafter, costs, policies)
             return Outcome(answers=tuple(parallel.play(trace) for trace in traces))
         case _:
-            raise ConfigError(f"{type(drafter).__name__} has no draft model and needs no plan: nothing is to divide")
+            raise ConfigError(f"{type(drafter).__name__} has no draft model: there is nothing to plan or divide")
 
 
 def plain_answer(trace: AnswerTrace, costs: Costs) -> AnswerOutcome:

@@ -102,7 +102,7 @@ def traces_for(accepted: float, pair: SyntheticPair = USUAL_PAIR) -> list[Answer
     worst, best = accepts(MOST_EXPONENT), accepts(LEAST_EXPONENT)
     if not worst <= accepted <= best:
         raise ConfigError(
-            f"{accepted:g} accepted tokens per round cannot be had from {REFERENCE.verify_width} rows and "
+            f"{accepted:g} accepted tokens per round are not possible with {REFERENCE.verify_width} rows and "
             f"{REFERENCE.depth} levels, only {worst:.2f} to {best:.2f}: count accepted tokens without the bonus token"
         )
     return replace(pair, exponent=bisect(accepts, accepted)).traces()

@@ -18,9 +18,9 @@ NUM_IDS: Final = 1 << 30
 class TraceGrower:
     """Grows as `DraftTree` does, and counts the rows that its cache would have.
 
-    A node on the path of the text gets the guesses recorded there. A node off the path is never accepted whatever its
-    children are, so it gets the guesses of another position of the answer, always the same for the same node. Their
-    probabilities matter, because they determine how many rows such branches take from the true one.
+    A node on the path of the text gets the guesses recorded there. A node off the path is never accepted, so it gets
+    the guesses of another position of the answer, always the same for the same node. Their probabilities matter,
+    because they determine how many rows such branches take from the true one.
 
     Args:
         guessed: the tree, which chooses the nodes to expand.
@@ -46,7 +46,7 @@ class TraceGrower:
         return 0 in self._expanded
 
     def expect(self, trace: AnswerTrace, outcome: AnswerOutcome) -> None:
-        """Set the answer of the next request, and where its draft passes are counted."""
+        """Set the answer of the next request, and the outcome in which its draft passes are counted."""
         self._next = trace, outcome
 
     def begin(

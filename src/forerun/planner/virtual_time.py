@@ -1,6 +1,6 @@
-"""A drafter's process and the wire to it in virtual time: one thread, one clock, no model.
+"""A drafter's process and the connection to it in virtual time: one thread, one clock, no model.
 
-Both ends run the engine's own code, with a simulated wire and clock.
+Both ends run the engine's own code, with a simulated connection and clock.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""How much memory this machine has, and has left."""
+"""This machine's total and free memory."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ GROUP: Final = Path("/sys/fs/cgroup")  # a container's own
 
 
 def free_memory_bytes() -> int | None:
-    """Bytes that a new program can have; where the system does not tell, all that there are; None: not even those."""
+    """Bytes that a new program can use; the total if the system does not report them; None if it reports neither."""
     if MEMINFO.is_file():
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
         return min(int(lines["MemAvailable"].split()[0]) * 1024, _group_bytes())
@@ -17,7 +17,7 @@ def free_memory_bytes() -> int | None:
 
 
 def memory_bytes() -> int | None:
-    """All memory of this machine; None where the system does not tell."""
+    """Bytes of this machine's memory; None if the system does not report them."""
     names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
     if not set(names) <= set(getattr(os, "sysconf_names", ())):
         return None
@@ -25,7 +25,7 @@ def memory_bytes() -> int | None:
 
 
 def _group_bytes() -> int:
-    """What is left of the limit of this process's control group, where it has one."""
+    """Bytes that the memory limit of this process's control group still allows; 2^62 without a limit."""
     try:
         limit, used = ((GROUP / f"memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current"))
     except OSError:

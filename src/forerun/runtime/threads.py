@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class _Threads(local):
-    """What the calling thread has set."""
+    """The numbers that the calling thread has set."""
 
     num_kernel_threads = 1  # in a process that has lost torch's threads
 
 
 class _Pool:
     """Torch's own threads. Forking does not copy them: a child that used them would wait for ever, so it uses none.
-    The kernels' threads start again by themselves (pthread_atfork)."""
+    The kernels start their threads again (pthread_atfork)."""
 
     has_worked = False
     is_lost = False

@@ -38,7 +38,7 @@ class LogitShaper:
 
     Attributes:
         needs_paths: a row's scores depend on the drafted tokens between the committed text and the row.
-        is_plain: the scores are the logits, unchanged but for masks.
+        is_plain: the scores are the logits, changed only by masks.
         temperature_left: the temperature by which `sample` must still divide; 1 if `shape` divides, as filters need.
     """
 
@@ -120,7 +120,7 @@ class LogitShaper:
         }
         settings = " and ".join(name for name, is_set in named.items() if is_set)
         return settings and (
-            f"the target's logits are finite, at most {largest:.3g}, but {settings} put scores beyond all numbers "
+            f"the target's logits are finite, at most {largest:.3g}, but {settings} make scores overflow "
             "or forbid every token: take a temperature and a repetition_penalty nearer to 1, and smaller biases"
         )
 

@@ -93,7 +93,7 @@ def depth_of(fault: dict[str, Any]) -> int:
 
 
 def place_of(parts: Sequence[str | int]) -> str | None:
-    """Path of an invalid field, such as messages.0.role, without the members of unions; None if it is no plain name."""
+    """Path of an invalid field, such as messages.0.role, without members of unions; None if it is not a plain name."""
     named = [part for part in parts if isinstance(part, int) or (part.isidentifier() and is_field(part))]
     place = ".".join(str(part) for part in named if part != "body")
     return place if place and place.isascii() and len(place) <= MAX_PARAM_CHARACTERS else None

@@ -16,7 +16,7 @@ MOST_BY_DEFAULT: Final = 8  # replicas
 
 
 class AddressError(ConfigError):
-    """A server cannot listen where it was told to: the address is in use, not allowed, or not this machine's."""
+    """A server cannot listen at its address, which is in use, not allowed, or not this machine's."""
 
 
 class KeyFileError(ConfigError):
@@ -39,9 +39,9 @@ class ServerConfig:
         is_demo: add a route that kills the drafter's process.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         num_replicas: number of engines, each in its own process; each generates one text at a time.
-        max_replicas: up to so many of them run while requests wait; None: always `num_replicas`.
-        ray_address: "host:port" of a Ray cluster that this machine belongs to, or "auto", where the replicas run; None:
-            on this machine.
+        max_replicas: up to this many of them run while requests wait; None: always `num_replicas`.
+        ray_address: "host:port" of the Ray cluster on which the replicas run, to which this machine belongs, or "auto";
+            None: they run on this machine.
         is_front: use replicas that run on the cluster already.
         max_body_bytes, max_header_bytes: size of a request.
         max_prompt_body_bytes: size of the body of a request for a text, in which agents send whole conversations.

@@ -12,7 +12,7 @@ OF_PROCESS: Final = "process_"  # prefix of the metrics about the whole process
 
 
 class Families(list[Metric]):
-    """Metric families that Prometheus's writer takes for a registry."""
+    """Metric families in a form that Prometheus's writer accepts as a registry."""
 
     def collect(self) -> Iterable[Metric]:
         return self
@@ -24,12 +24,12 @@ def merged(
     """All pages merged into one: every metric family once, with the samples of all pages.
 
     Args:
-        pages: one per replica or model, by the values of its labels; None where there was no answer.
-        labels: their names, of which the first says what there is a page of: "replica" or "model".
+        pages: one per replica or model, by the values of its labels; None if there was no answer.
+        labels: their names; the first is "replica" or "model".
         is_one_process: all engines run in one process, so the metrics of the process are included only once.
     """
     kind = labels[0]
-    up = GaugeMetricFamily(f"forerun:{kind}_up", f"1 where the {kind} can be asked.", labels=labels)
+    up = GaugeMetricFamily(f"forerun:{kind}_up", f"1 if the {kind} answers.", labels=labels)
     families: dict[str, Metric] = {}
     for number, (values, page) in enumerate(pages.items()):
         up.add_metric(values, float(page is not None))

@@ -52,8 +52,8 @@ class ServerMetrics:
         ProcessCollector(registry=self.registry)
         self._gauge("num_requests_waiting", "Requests in the queue.", num_waiting)
         self._gauge("num_requests_running", "Requests that the engine works on.", num_running)
-        self._gauge("ready", "1 where the last pass of the target worked.", is_ready)
-        self._ended = self._counter("request_success", "Requests by how they ended.", "finished_reason")
+        self._gauge("ready", "1 if the last pass of the target worked.", is_ready)
+        self._ended = self._counter("request_success", "Requests by the reason of their end.", "finished_reason")
         self._refused = self._counter("requests_refused", "Requests that were not admitted.", "code")
         self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
         self._cached = self._counter("prompt_tokens_cached", "Prompt tokens that were not computed again.")
@@ -65,10 +65,10 @@ class ServerMetrics:
         self._whole_s = self._histogram("e2e_request_latency_seconds", "From the request to its last token.")
         self._token_s = self._histogram("request_time_per_output_token_seconds", "Writing a token, on average.")
         self._hits = self._counter("spec_decode_cache_hits", "Rounds whose bonus token the drafter had in its tree.")
-        self._misses = self._counter("spec_decode_cache_misses", "Rounds whose bonus token it had not.")
-        self._draft_s = self._counter("spec_decode_draft_seconds", "Seconds until proposals were there.")
+        self._misses = self._counter("spec_decode_cache_misses", "Rounds whose bonus token the drafter did not have.")
+        self._draft_s = self._counter("spec_decode_draft_seconds", "Seconds until proposals were ready.")
         self._verify_s = self._counter("spec_decode_verify_seconds", "Seconds of verification.")
-        self._states = self._counter("spec_decode_rounds", "Rounds by how the drafter was.", "drafter_state")
+        self._states = self._counter("spec_decode_rounds", "Rounds by the drafter's state.", "drafter_state")
         self._drafts = self._twice("drafts", "Rounds with a draft")
         self._drafted = self._twice("draft_tokens", "Drafted tokens")
         self._accepted = self._twice("accepted_tokens", "Accepted")
@@ -77,7 +77,7 @@ class ServerMetrics:
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
         lines = generate_latest(self.registry).splitlines(keepends=True)
-        # Tools that search for vLLM's counters by part of the name would take the `_created` timestamps for counts.
+        # Tools that search for vLLM's counters by part of the name would read the `_created` timestamps as counts.
         return b"".join(line for line in lines if b"_created" not in line)
 
     def refuse(self, code: str) -> None:

@@ -34,7 +34,7 @@ class DrainingServer(uvicorn.Server):
         self.drain()
 
     def end(self, error: BaseException | None) -> None:
-        """Stop serving. If there is an error, whoever runs this server raises it afterwards."""
+        """Stop serving. If there is an error, the caller that runs this server raises it afterwards."""
         self.failure = self.failure or error
         self.should_exit = True
 

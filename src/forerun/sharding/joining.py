@@ -27,11 +27,11 @@ def admit_ranks(address: Address, key: bytes | None, num_ranks: int) -> list[soc
     deadline = monotonic() + JOIN_S
     with listen(address, key) as listener, closing(Admission(listener, key, handshake_s=HANDSHAKE_S)) as admission:
         here = Address(server=address.server, port=listener.getsockname()[1])
-        advice = f"on their hosts, say: forerun worker MODEL --role target --join {here}, with the same key file"
-        logger.warning("%d ranks of other hosts are waited for; %s", num_ranks, advice)
+        advice = f"run on their hosts: forerun worker MODEL --role target --join {here}, with the same key file"
+        logger.warning("waiting for %d ranks of other hosts; %s", num_ranks, advice)
         while len(found) < num_ranks:
             if monotonic() > deadline:
-                raise RankLostError(f"{len(found)} of {num_ranks} ranks came to {here} within {JOIN_S:g} s: {advice}")
+                raise RankLostError(f"{len(found)} of {num_ranks} ranks joined {here} within {JOIN_S:g} s: {advice}")
             come = admission.accept(LOOKS_EVERY_S)
             found += [] if come is None else [come]
     return found

@@ -1,4 +1,4 @@
-"""A leader's messages to its followers, and what they answer."""
+"""A leader's messages to its followers, and their answers."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -110,5 +110,5 @@ def messages_from(control: socket) -> Iterator[ToFollower]:
             yield from reader.feed(data)
             require(
                 reader.num_faults == 0,
-                "what was joined is no leader of ranks: name the address of one, and run the same forerun on all hosts",
+                "the other side does not lead ranks: give a leader's address, and run the same forerun on all hosts",
             )

@@ -62,7 +62,7 @@ def part_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Part:
         case "mlp_out":
             return Part(columns=piece_of(plan.intermediate))
         case unknown:
-            raise AssertionError(f"no rank knows its part of {unknown}")
+            raise AssertionError(f"no rule divides {unknown} among ranks")
 
 
 def piece_of(share: Share) -> Piece:

@@ -24,7 +24,7 @@ MEMORY: Final = 2000.0  # limit on a cell's trials, above which old ones are dis
 
 
 Foresee: TypeAlias = Callable[[int], Sequence[tuple[int, float]]]
-NOBODY: Final = math.inf, 0, -1  # stands for an entry behind the frontier's end
+NOBODY: Final = math.inf, 0, -1  # an entry after the frontier's end
 
 
 class BestFirstGrowth:

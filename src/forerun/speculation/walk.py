@@ -54,7 +54,7 @@ def find_fault(tree: TokenTree, *, root: int, max_nodes: int, vocab_size: int) -
     """
     num_nodes = len(tree.token_ids)
     if not 1 <= num_nodes <= max_nodes or not num_nodes == len(tree.parents) == len(tree.depths):
-        return f"{num_nodes} nodes where 1 to {max_nodes} were agreed on"
+        return f"it has {num_nodes} nodes, but 1 to {max_nodes} were agreed on"
     if tree.token_ids[0] != root or tree.depths[0] != 0:
         return f"its root is token {tree.token_ids[0]}, the last committed token is {root}"
     for node in range(1, num_nodes):

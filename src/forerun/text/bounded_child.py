@@ -1,8 +1,8 @@
-"""A process of its own for what a stranger wrote, so that what runs for ever, or takes all memory, can be ended.
+"""A separate process for untrusted programs, so that one that runs for ever or takes all memory can be killed.
 
-No bound counted inside a program is sound: one step of it, such as a product of strings, may take minutes. So the
-system sets the limits, and whoever asks gives up after a while, ends the process, and begins another for the next
-question. It is a fresh Python without this process's environment, in which nothing is imported but what it needs.
+Counting steps inside a program limits nothing: one step, such as a product of strings, may take minutes. So the
+operating system sets the limits; after a timeout the caller kills the process, and starts another one for the next
+question. The process is a fresh Python without this process's environment, and imports only what it needs.
 """
 
 import json
@@ -21,16 +21,16 @@ from typing import Any, Final
 
 from forerun.core.errors import ConfigError
 
-START_S: Final = 10.0  # for Python and a package to be imported, on a machine that has much else to do
-FREE_BYTES: Final = 2**20  # of an answer, whatever was asked
-MAX_GROWTH: Final = 4  # further bytes of an answer for each that was sent; JSON's escapes included
+START_S: Final = 10.0  # to start Python and import a package, on a busy machine
+FREE_BYTES: Final = 2**20  # of an answer, whatever the question
+MAX_GROWTH: Final = 4  # further bytes of an answer for each byte of the question, JSON's escapes included
 PIECE: Final = 2**16  # bytes, as many as a pipe holds
 RUN: Final = "import sys; sys.path[:] = sys.argv[2:]; __import__(sys.argv[1], fromlist=['main']).main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one question may take: seconds, and bytes of memory."""
+    """The limits of one question: seconds, and bytes of memory."""
 
     max_s: float = 5.0
     max_bytes: int = 2**29
@@ -44,9 +44,9 @@ class LimitError(ConfigError):
 
 
 class BoundedChild:
-    """Questions to a module's `main`, one at a time: a line of JSON each, after a first line that it gets to know.
+    """Asks a module's `main` questions, one at a time: each is a line of JSON; the first line, `head`, is sent once.
 
-    It begins with the first question, or with `begin`; it ends with `close`, with this object, or with this process.
+    The process starts with the first question, or with `begin`. It ends with `close`, this object, or this process.
     """
 
     def __init__(self, module: str, head: Mapping[str, object]) -> None:
@@ -56,17 +56,17 @@ class BoundedChild:
         self._lock, self._owner = Lock(), os.getpid()
 
     def begin(self) -> None:
-        """Begin it without waiting for it, where it is not there."""
+        """Start the process, if it does not run, without waiting for it."""
         self._forget_parents()
         with self._lock:
             self._running()
 
     def ask(self, question: Mapping[str, object], limits: Limits = USUAL_LIMITS) -> Any:
-        """What it answers.
+        """The process's answer.
 
         Raises:
             LimitError: it gave no answer within the limits.
-            ConfigError: the question is no JSON, or no process can be started.
+            ConfigError: the question is not JSON, or no process can be started.
         """
         line = to_line({**question, "max_s": limits.max_s, "max_bytes": limits.max_bytes})
         self._forget_parents()
@@ -75,7 +75,7 @@ class BoundedChild:
             self._unsent = memoryview(bytes(self._unsent) + line)
             try:
                 answer = json.loads(self._exchange(process, limits, FREE_BYTES + MAX_GROWTH * len(line)))
-            except BaseException:  # an interrupt too: a late answer would be taken for that to the next question
+            except BaseException:  # an interrupt too: a late answer would be read as the answer to the next question
                 self._end()
                 raise
             self._has_answered = True
@@ -84,7 +84,7 @@ class BoundedChild:
         return answer
 
     def close(self) -> None:
-        """End it, also while it is asked."""
+        """End the process, even while it answers."""
         self._forget_parents()
         if (process := self._process) is not None:
             process.kill()
@@ -105,7 +105,7 @@ class BoundedChild:
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"no process can be started to run what came with the model ({error}): allow this one to start another"
+                f"no process can be started to run the model's own programs ({error}): allow this one to start others"
             ) from error
         weakref.finalize(self, end_process, process, os.getpid())
         for pipe in (process.stdin, process.stdout):
@@ -116,7 +116,7 @@ class BoundedChild:
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], limits: Limits, most: int) -> bytes:
-        """Send what is unsent and read a line."""
+        """Send the unsent bytes and read a line."""
         assert process.stdout is not None, "the child was started with pipes"
         until = monotonic() + limits.max_s + (0.0 if self._has_answered else START_S)
         pieces: list[bytes] = []
@@ -146,7 +146,7 @@ class BoundedChild:
                         raise LimitError(f"it wrote more than {most >> 20} MiB")
 
     def _send(self, process: subprocess.Popen[bytes]) -> None:
-        """Send as much as the pipe takes now."""
+        """Send as much as the pipe accepts now."""
         assert process.stdin is not None, "the child was started with pipes"
         try:
             while self._unsent:
@@ -155,7 +155,7 @@ class BoundedChild:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            self._unsent = memoryview(b"")  # it has ended, which reading tells
+            self._unsent = memoryview(b"")  # the process has ended; the next read finds that
 
     def _end(self) -> None:
         process, self._process, self._unsent = self._process, None, memoryview(b"")
@@ -163,7 +163,7 @@ class BoundedChild:
             end_process(process, self._owner)
 
     def _forget_parents(self) -> None:
-        """In a process that was forked from the one that began it, two would ask the same child."""
+        """After a fork, drop the child of the parent process, because two processes must not ask the same child."""
         if self._owner != os.getpid():
             self._lock = Lock()
             self._end()
@@ -171,12 +171,12 @@ class BoundedChild:
 
 
 def end_process(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a child of the process `owner`; elsewhere only let go of it."""
+    """End a child of the process `owner`; in another process only drop the reference to it."""
     if os.getpid() == owner:
         process.kill()
         process.wait()
     else:
-        process.returncode = 0  # it is not this process's to wait for
+        process.returncode = 0  # only its parent may wait for it
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
@@ -187,7 +187,7 @@ def reason_of_end(process: subprocess.Popen[bytes], limits: Limits) -> str:
     if status == -SIGXCPU:
         return f"it took more than {limits.max_s:g} s"
     return (
-        f"its process ended with status {status}, as it does without memory: it may have {limits.max_bytes >> 20} MiB"
+        f"its process ended with status {status}, perhaps for lack of memory: its limit is {limits.max_bytes >> 20} MiB"
     )
 
 
@@ -195,18 +195,18 @@ def to_line(said: Mapping[str, object]) -> bytes:
     """A line of JSON.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value cannot be written as JSON.
     """
     try:
         return json.dumps(said, default=_plain).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"what is given to a chat template must be JSON, and is not ({error}): give texts, numbers, lists and "
-            "mappings, not too deep in each other"
+            f"the values for a chat template must be JSON, and are not ({error}): give texts, numbers, lists and "
+            "mappings, without deep nesting"
         ) from error
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"there is a {type(value).__name__}")
+    raise TypeError(f"one is a {type(value).__name__}")

@@ -50,7 +50,7 @@ class ChatTemplate:
         return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
 
     def traits(self, limits: Limits = USUAL_LIMITS) -> TemplateTraits:
-        """What the template wants of a conversation, and how its model writes thoughts and calls; found once.
+        """The form of conversations that the template accepts, and how its model writes thoughts and calls; found once.
 
         Raises:
             ConfigError, LimitError: as for `variables`.

@@ -1,4 +1,4 @@
-"""The loop of a process that runs what came with a model: see `BoundedChild`, its other end."""
+"""The loop of a process that runs a model's untrusted programs; `BoundedChild` is its other end."""
 
 import json
 import resource
@@ -10,14 +10,14 @@ from typing import Any, Final, TypeAlias
 Said: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = Callable[[Said], Said]
 
-SPARE_CPU_S: Final = 1  # the limit has whole seconds; whoever waits gives up sooner
+SPARE_CPU_S: Final = 1  # the limit has whole seconds; the waiting process gives up sooner
 
 
 def answer_questions(begin: Callable[[Said], Answer]) -> None:
     """Answer each line of the input with a line of JSON, until the input ends.
 
     Args:
-        begin: gets the first line and returns the function that answers the others. It is called under the limits of
+        begin: takes the first line and returns the function that answers the others. It is called with the limits of
             the first question.
     """
     head = json.loads(sys.stdin.buffer.readline())
@@ -29,13 +29,13 @@ def answer_questions(begin: Callable[[Said], Answer]) -> None:
             answer = answer or begin(head)
             text = json.dumps(answer(asked))
         except MemoryError:
-            text = json.dumps({"costly": "it took more memory than it may have"})
+            text = json.dumps({"costly": "it took more memory than its limit"})
         sys.stdout.buffer.write(text.encode() + b"\n")
         sys.stdout.buffer.flush()
 
 
 def limit(max_s: float, max_bytes: int) -> None:
-    """Have the system end this process where it computes for longer, even if nobody is left to kill it."""
+    """Have the system end this process if it computes for longer, even if the process that waits for it has ended."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
     for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):

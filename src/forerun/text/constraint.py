@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows after a text, and after every node of a tree that is drafted behind it."""
+"""Computes the tokens that a grammar allows after a text, and after every node of a draft tree that follows it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Where a text stands."""
+    """The relation of a text to the grammar."""
 
-    BEFORE = "before the mark behind which the grammar begins"
+    BEFORE = "before the mark after which the grammar begins"
     FREE = "no mark that triggers the grammar was written, or its grammar is complete"
-    WITHIN = "the grammar holds"
+    WITHIN = "the grammar applies"
     BROKEN = "the grammar does not allow the text"
 
 
 class State(NamedTuple):
-    """A text's state. Of a text outside the grammar it has the last bytes, which may begin a mark."""
+    """A text's state. For a text outside the grammar it has the last bytes, which may begin a mark."""
 
     phase: Phase
     tail: bytes = b""
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Constraint:
-    """A grammar along one text. What may follow depends only on the text, so it is the same however it was drafted.
+    """A grammar along one text. The allowed tokens depend only on the text, so they are the same with every drafter.
 
     Args:
         fresh: the grammar at its start.
@@ -52,7 +52,7 @@ class Constraint:
         self._fresh, self._tokens, self._all_but_stops = fresh, tokens, all_but_stops
         self._after, self._trigger = after, trigger
         start = State(Phase.BEFORE) if after else State(Phase.FREE) if trigger else self._begun(b"")
-        self._states = [start]  # the text's; then those of drafted tokens
+        self._states = [start]  # the state of the text, then those of drafted tokens
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the text."""
@@ -60,7 +60,7 @@ class Constraint:
             self._states = [self._next(self._states[0], token_id)]
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, as the tokenizer would write them; the model may spell the text in others."""
+        """The tokens that must come next, as the tokenizer encodes them; the model may use others for the same text."""
         matcher = self._states[0].matcher
         return [] if matcher is None else matcher.compute_ff_tokens()
 
@@ -78,14 +78,14 @@ class Constraint:
         return sorted(kept)
 
     def masks(self, token_ids: Sequence[int], parents: Sequence[int]) -> NDArray[np.int32] | None:
-        """Which tokens may follow every node of a tree.
+        """The tokens that may follow each node of a tree.
 
         Returns:
-            int32 [T, W] with W = ceil(V / 32): bit t of a row, counted from the lowest bit of its first word, says
-            whether token t may follow. None if everything may follow everywhere.
+            int32 [T, W] with W = ceil(V / 32): bit t of a row, counted from the lowest bit of its first word, is set if
+            token t may follow. None if every token may follow every node.
 
         Raises:
-            GrammarError: nothing may follow the root, or llguidance's limits are exceeded there.
+            GrammarError: no token may follow the root, or llguidance's limits are exceeded there.
         """
         rows = np.full((len(token_ids), len(self._all_but_stops)), -1, np.int32)
         with self._drafting():
@@ -108,7 +108,7 @@ class Constraint:
 
     @contextmanager
     def _drafting(self) -> Iterator[None]:
-        """Work on a copy of the text's state, so that nothing that was drafted can harm it."""
+        """Work on a copy of the text's state, so that drafted tokens cannot change it."""
         text = self._states[0]
         if text.matcher is not None:
             self._states = [text._replace(matcher=text.matcher.deep_copy())]
@@ -120,7 +120,8 @@ class Constraint:
     def _visit(
         self, token_ids: Sequence[int], children: Sequence[Sequence[int]], node: int, enter: Callable[[int], bool]
     ) -> None:
-        """Enter the nodes below this one, depth first, in the state of their parent, and go on below if told so."""
+        """Call `enter` for the nodes below this one, depth first, in the state of their parent. If it returns True, go
+        on below that node."""
         for child in children[node]:
             if enter(child) and children[child]:
                 self._states.append(self._next(self._states[-1], token_ids[child]))
@@ -140,13 +141,13 @@ class Constraint:
         return phase is Phase.FREE or bool(self._all_but_stops[token_id // 32] >> token_id % 32 & 1)
 
     def _fill(self, row: NDArray[np.int32]) -> bool:
-        """Write what may follow; False if everything may, and the row is left as it is."""
+        """Write the tokens that may follow; False if every token may, and the row is left as it is."""
         phase, _, matcher = self._states[-1]
         match phase:
             case Phase.BEFORE:
                 row[:] = self._all_but_stops
             case Phase.WITHIN:
-                assert matcher is not None, "within the grammar there is one"
+                assert matcher is not None, "within the grammar there is a matcher"
                 matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
                 if matcher.is_error():
                     row[:] = 0
@@ -172,7 +173,7 @@ class Constraint:
         return self._begun(rest)
 
     def _begun(self, written: bytes) -> State:
-        """The grammar's state when the mark's last token goes on with this. White space behind thoughts is lost."""
+        """The grammar's state if the mark's last token continues with `written`. White space after thoughts is lost."""
         matcher = self._fresh.deep_copy()
         written = written if self._trigger else written.lstrip()
         token_ids = self._tokens.tokenize_bytes(written) if written else []
@@ -182,7 +183,7 @@ class Constraint:
 
     def _unless_complete(self, state: State) -> State:
         """The state, or a free one if it completes a grammar that a mark may trigger again."""
-        assert state.matcher is not None, "within the grammar there is one"
+        assert state.matcher is not None, "within the grammar there is a matcher"
         is_complete = state.matcher.is_stopped() and not state.matcher.is_error()
         return State(Phase.FREE) if self._trigger and is_complete else state
 

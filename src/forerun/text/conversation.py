@@ -1,4 +1,4 @@
-"""A conversation, and the model's input that it gives."""
+"""A conversation, and the model's input made from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Conversation:
         self.num_dropped = 0
 
     def clear(self) -> None:
-        """Forget everything but the system prompt."""
+        """Remove everything except the system prompt."""
         self.turns, self.num_dropped = [], 0
 
     def prompt(self, said: str, num_dropped: int | None = None) -> str | Sequence[Mapping[str, str]]:
@@ -34,7 +34,7 @@ class Conversation:
         return self._prompt(self.turns[self.num_dropped if num_dropped is None else num_dropped :], said)
 
     def going_on(self) -> str | Sequence[Mapping[str, str]]:
-        """The model's input to continue the last answer, which is at its end."""
+        """The model's input for continuing the last answer, with which it ends."""
         *sent, last = self.turns[self.num_dropped :]
         asked = self._prompt(sent, last.said)
         if isinstance(asked, str):

@@ -1,4 +1,4 @@
-"""Text to token ids, in this process or, where the tokenizer's patterns are unknown, in one with limits."""
+"""Encodes text to token ids, in this process or, if the tokenizer's patterns are unknown, in one with limits."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ class BoundedEncoder:
 
 
 def ids_of(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The ids of a text. While a long one is encoded, Python's other threads go on: `encode` would stop them all."""
+    """The ids of a text. While a long text is encoded, Python's other threads continue; `encode` would stop them."""
     if len(text) <= LONG_TEXT:
         return backend.encode(text, add_special_tokens=add_special_tokens).ids
     return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
@@ -124,7 +124,7 @@ def _without_space(part: Any) -> Any:
 
 @contextmanager
 def faults_told(what: str) -> Iterator[None]:
-    """Turn whatever a checkpoint's tokenizer raises into one clear error. A fault in Rust is no Exception in Python.
+    """Turn every error of a checkpoint's tokenizer into one clear error. A panic in Rust is not an Exception in Python.
 
     Raises:
         ConfigError: it failed.
@@ -138,7 +138,7 @@ def faults_told(what: str) -> Iterator[None]:
 
 
 def fault(what: str, reason: str) -> ConfigError:
-    """The one error that says that a tokenizer failed."""
+    """The error for a tokenizer that failed."""
     return ConfigError(
         f"the model's tokenizer cannot {what} ({short(reason)}): its file is damaged, or of another version of "
         f"tokenizers than {tokenizers.__version__}; fetch the model again"

@@ -14,7 +14,7 @@ def main() -> None:
 
 
 def begin(head: Said) -> Answer:
-    """Load the tokenizer when it is first asked; return what encodes with it."""
+    """Return the function that encodes; it loads the tokenizer at the first question."""
 
     @cache
     def loaded(*, is_inside: bool) -> tokenizers.Tokenizer:
@@ -26,7 +26,7 @@ def begin(head: Said) -> Answer:
             return {"ids": ids_of(backend, asked["text"], add_special_tokens=asked["add_special_tokens"])}
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
-        except BaseException as error:  # noqa: BLE001 - a panic in Rust is no Exception in Python
+        except BaseException as error:  # noqa: BLE001 - a panic in Rust is not an Exception in Python
             return {"fault": str(error)}
 
     return answer

@@ -1,4 +1,4 @@
-"""Compiles grammars for a tokenizer, by llguidance (https://github.com/guidance-ai/llguidance)."""
+"""Compiles grammars for a tokenizer with llguidance (https://github.com/guidance-ai/llguidance)."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MAX_CHARACTERS: Final = 2**19
 MOST_KEPT: Final = 64  # compiled grammars
 STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 FIRST_FUEL, STEP_FUEL = 200_000, 50_000  # some 15 ms: a pattern may take exponential time
-LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # what models write between their thoughts and the answer
+LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # white space that models write between their thoughts and the answer
 
 
 def has_llguidance() -> bool:
@@ -30,7 +30,7 @@ def has_llguidance() -> bool:
 
 
 def require_llguidance() -> None:
-    """Refuse a grammar where none can be compiled.
+    """Refuse grammars if they cannot be compiled here.
 
     Raises:
         ConfigError: llguidance is not installed.
@@ -39,7 +39,7 @@ def require_llguidance() -> None:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model. Its tokens are read when the first grammar is: 1 s for 150,000 tokens.
+    """Compiles grammars for one model. Its tokens are read at the first grammar: 1 s for 150,000 tokens.
 
     Args:
         vocab_size: V, the rows of the model's head.
@@ -88,7 +88,7 @@ class GrammarCompiler:
         shown = short(grammar.text)
         require(
             len(grammar.text) <= MAX_CHARACTERS,
-            f"the grammar has {len(grammar.text)} characters: at most {MAX_CHARACTERS} are taken",
+            f"the grammar has {len(grammar.text)} characters: at most {MAX_CHARACTERS} are allowed",
         )
         limits = LLParserLimits(initial_lexer_fuel=FIRST_FUEL, step_lexer_fuel=STEP_FUEL)
         try:
@@ -121,10 +121,10 @@ class _Tokens:
 
 
 def source_of(grammar: Grammar) -> str:
-    """The grammar as llguidance takes it. JSON has one space behind colons and commas, and no other white space.
+    """The grammar in llguidance's form. JSON has one space after colons and commas, and no other white space.
 
     Raises:
-        ValueError: a schema is not JSON, or no schema.
+        ValueError: a schema is not JSON, or not a schema.
     """
     from llguidance import LLMatcher
 
@@ -144,7 +144,7 @@ def source_of(grammar: Grammar) -> str:
 
 
 def styled(schema: Any) -> dict[str, Any]:
-    """The schema with our style of JSON, unless it names its own.
+    """The schema with our style of JSON, unless it has its own.
 
     Raises:
         ValueError: it is neither an object nor true.
@@ -152,6 +152,6 @@ def styled(schema: Any) -> dict[str, Any]:
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
-        raise ValueError(f"a schema is an object or true, and this is {short(schema)}")
+        raise ValueError(f"a schema is an object or true, but this is {short(schema)}")
     own = schema.get("x-guidance", {})
     return {**schema, "x-guidance": {**STYLE, **own}} if isinstance(own, dict) else schema

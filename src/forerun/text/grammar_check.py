@@ -1,4 +1,4 @@
-"""Whether a stranger's grammar can be compiled, found out in a process that it may crash or keep busy."""
+"""Checks whether an untrusted grammar can be compiled, in a process that it may crash or keep busy."""
 
 from collections.abc import Mapping
 from threading import Lock
@@ -25,7 +25,7 @@ class GrammarFaultError(ConfigError):
     """A grammar that cannot be compiled.
 
     Args:
-        place: the path and keyword of its cause among the schemas that were given with it; "" if it is not known.
+        place: path and keyword of the fault in the schemas that were given with it; "" if it is not known.
     """
 
     def __init__(self, message: str, place: str = "") -> None:
@@ -49,7 +49,7 @@ class GrammarCheck:
         """Raise GrammarFaultError for a grammar that cannot be compiled.
 
         Args:
-            schemas: the JSON schemas in it, by the path at which each stands in the request, in which to seek a fault.
+            schemas: its JSON schemas, by their paths in the request; a fault is searched in them.
         """
         require_llguidance()
         with self._lock:
@@ -60,14 +60,14 @@ class GrammarCheck:
                     del self._good[next(iter(self._good))]
 
     def begin(self) -> None:
-        """Have the process import what it needs, which takes a moment."""
+        """Start the process, so that it imports its modules before the first grammar."""
         if not self._is_warm and has_llguidance():
             self._ask(ANY_TEXT, {})
             self._is_warm = True
 
     def _compile(self, grammar: Grammar, schemas: Mapping[str, Any]) -> None:
         if len(grammar.text) > MAX_CHARACTERS:
-            raise GrammarFaultError(f"it has {len(grammar.text)} characters, and at most {MAX_CHARACTERS} are taken")
+            raise GrammarFaultError(f"it has {len(grammar.text)} characters, but at most {MAX_CHARACTERS} are allowed")
         self.begin()
         try:
             found = self._ask(grammar, schemas)

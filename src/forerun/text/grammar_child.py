@@ -1,4 +1,4 @@
-"""A process that tries to compile a stranger's grammar, within limits: it may be killed at any moment, or crash."""
+"""A process that tries to compile an untrusted grammar, within limits: it may be killed at any moment, or crash."""
 
 import re
 import threading
@@ -10,15 +10,15 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from forerun.text.child_loop import Answer, Said, answer_questions
 
-STACK_BYTES: Final = 2**20  # a fraction of what other threads have: rules within rules use it up here first
+STACK_BYTES: Final = 2**20  # less than other threads have, so that nested rules overflow the stack here first
 SEARCH_S: Final = 0.2
 NUM_BYTES: Final = 256
 NAMED_TOKENS: Final = re.compile(r"<\[[\d,^*-]+\]>")
-SHARED: Final = ("$defs", "definitions", "x-guidance")  # what a part of a schema needs of the whole
+SHARED: Final = ("$defs", "definitions", "x-guidance")  # keys of the whole schema that its parts need
 
 
 class _Bytes:
-    """A vocabulary of single bytes and one token that ends a text, which stands for all tokens that have a name."""
+    """A vocabulary of single bytes and one token that ends a text, which replaces all named tokens."""
 
     bos_token_id, eos_token_id = None, NUM_BYTES
     tokens: Final = [*(bytes([value]) for value in range(NUM_BYTES)), b"\xff<end>"]
@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def begin(head: Said) -> Answer:
-    """Return what compiles: {"source", "schemas", "fuel"} to {"fault", "place"}, both "" if it can be compiled."""
+    """Return the function that compiles: it turns {"source", "schemas", "fuel"} into {"fault", "place"}, both "" if the
+    grammar can be compiled."""
     tokens = LLTokenizer(TokenizerWrapper(_Bytes()))
 
     def answer(asked: Said) -> Said:
@@ -63,7 +64,7 @@ def begin(head: Said) -> Answer:
 
 
 def first_lines(error: str) -> str:
-    """What llguidance says of a fault, without the grammar around it."""
+    """llguidance's message for a fault, without the grammar in it."""
     text = error.partition("<state>")[0].partition("\n   1 | ")[0]
     return " ".join(text.rpartition("failed to compile JSON schema: ")[2].split())
 
@@ -72,7 +73,7 @@ def place_of(schemas: Mapping[str, Any], fault_of: Callable[[str], str]) -> str:
     """The path of the smallest part of the schemas that cannot be compiled, and its keyword if one is the cause.
 
     Args:
-        schemas: by the path at which each stands in the request.
+        schemas: by their paths in the request.
     """
     until = monotonic() + SEARCH_S
 

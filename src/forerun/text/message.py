@@ -10,8 +10,8 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 def plain_message(message: object) -> Message:
-    """A message with text for content and without keys of value None. Only beside calls of tools, content may be None:
-    some templates ask for that.
+    """A message with text as content and without keys whose value is None. Only in a message with tool calls, content
+    may be None, because some templates require that.
     """
     if not isinstance(message, Mapping):
         raise ConfigError(f"a chat message is {short(message)}: give a mapping with role and content")
@@ -35,5 +35,5 @@ def _text_of(part: object) -> str:
         case _:
             raise ConfigError(
                 f'a part of a chat message is {short(part)}: only {{"type": "text", "text": ...}} can be read, since '
-                "these models see text alone"
+                "these models read only text"
             )

@@ -16,7 +16,7 @@ NAMED_TEMPLATES: Final[Mapping[str, str]] = {
     "zephyr": "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}{{ eos_token }}\n"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
 }
-MARKS: Final = ("{{", "{%", "{#", "\n")  # a template's text has one of them; names and paths have none
+MARKS: Final = ("{{", "{%", "{#", "\n")  # a template's text contains one of these; names and paths contain none
 
 
 def read_template(given: str) -> str:

@@ -1,7 +1,7 @@
 """A process that runs a chat template within limits of memory and time, and may be killed at any moment.
 
-Jinja's immutable sandbox keeps a template from files and attributes. The environment is the one that transformers gives
-templates, so that one renders the same text in both (tests compare the two).
+Jinja's immutable sandbox gives a template no access to files and attributes. The environment is the same as in
+transformers, so that a template renders the same text in both (tests compare the two).
 """
 
 import json
@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from forerun.text.child_loop import Answer, Said, answer_questions
 from forerun.text.output.discover import discover
 
-MOST_REASON: Final = 500  # letters of what a template says
+MOST_REASON: Final = 500  # characters of a template's message
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def begin(head: Said) -> Answer:
-    """Compile the template; return what answers questions about it."""
+    """Compile the template; return the function that answers questions about it."""
     template = compile_template(head["source"])
     if isinstance(template, dict):
         return lambda _: template
@@ -46,7 +46,7 @@ def compile_template(source: str) -> Template | dict[str, str]:
 
 
 def answered(source: str, template: Template, asked: Said) -> Said:
-    """The text of a conversation, or what the template asks for, or its traits, or why there is none."""
+    """The answer to a question: a conversation's text, the template's variables or traits, or why there is none."""
     try:
         if "given" not in asked:
             return {"names": sorted(names(source))}
@@ -56,7 +56,7 @@ def answered(source: str, template: Template, asked: Said) -> Said:
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever an untrusted program raises is its answer
+    except Exception as error:  # noqa: BLE001 - every error of an untrusted program is its answer
         return {"refused": fault_of(error)}
 
 

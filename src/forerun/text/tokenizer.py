@@ -1,6 +1,6 @@
 """Text to token ids and back, with transformers' results.
 
-transformers is not needed: its import costs seconds and gives nothing here that `tokenizers` does not have.
+transformers is not used: its import takes seconds, and `tokenizers` has everything that is needed here.
 """
 
 import re
@@ -18,9 +18,9 @@ from forerun.text.message import Message, plain_message
 from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
-SEAM: Final = "\ufdd0"  # Unicode's for a program's own use: no character
-SPACE: Final = "\u2581"  # what sentencepiece writes for one
-NOTHING: Final = "(?!)"  # what no text fits
+SEAM: Final = "\ufdd0"  # a noncharacter, which Unicode reserves for a program's own use
+SPACE: Final = "\u2581"  # sentencepiece's character for a space
+NOTHING: Final = "(?!)"  # a pattern that no text fits
 MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
 NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
@@ -37,13 +37,13 @@ class Tokenizer:
         foreign_parts: Mapping[str, object] = NO_PARTS,
         twins: Mapping[int, int] = NO_TWINS,
     ) -> None:
-        """Take over what was read.
+        """Make a tokenizer from its parts.
 
         Args:
             template: the source of the chat template; None if the checkpoint has none.
-            special_tokens: those that a template may mention, by name, such as bos_token.
+            special_tokens: the tokens that a template may mention, by name, such as bos_token.
             foreign_parts: parts of tokenizer.json that the backend lacks and that only a process with limits may run.
-            twins: ids that the backend lacks, as another id stands for the same text, and that id.
+            twins: ids that the backend lacks, because another id has the same text, and this other id.
         """
         self._backend, self._special_tokens, self._twins = backend, special_tokens, twins
         self._encoder = BoundedEncoder(backend, foreign_parts) if foreign_parts else LocalEncoder(backend)
@@ -61,21 +61,21 @@ class Tokenizer:
 
     @property
     def num_ordinary(self) -> int:
-        """The number of tokens without added ones."""
+        """The number of tokens, not counting added ones."""
         return self._backend.get_vocab_size(with_added_tokens=False)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text; with special tokens as the checkpoint wants them around a plain prompt.
+        """The ids of a text; with the special tokens that the checkpoint puts around a plain prompt.
 
         Raises:
-            ConfigError: the text holds half a character, as bytes that are not UTF-8 become in Python.
+            ConfigError: the text holds a lone surrogate, which Python may make of bytes that are not UTF-8.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"the text holds {text[error.start]!r} at place {error.start}, which is no character: read files and "
-                'input as UTF-8, or decode them with errors="replace"'
+                f"the text holds {text[error.start]!r} at place {error.start}, which is not a character: read files "
+                'and input as UTF-8, or decode them with errors="replace"'
             ) from None
         return self._encoder.ids(text, add_special_tokens=add_special_tokens)
 
@@ -96,11 +96,11 @@ class Tokenizer:
         """The same tokenizer with another chat template.
 
         Raises:
-            ConfigError: it is no Jinja template.
+            ConfigError: it is not a Jinja template.
         """
         other = copy(self)
         other._template = ChatTemplate(source=source, special_tokens=self._special_tokens)
-        other._template.variables()  # which says whether it is one
+        other._template.variables()  # raises if it is not a valid template
         return other
 
     def apply_chat_template(
@@ -110,10 +110,10 @@ class Tokenizer:
         *,
         continue_final_message: bool = False,
     ) -> list[int]:
-        """The ids of a conversation up to where the assistant's next answer begins, or its last one goes on.
+        """The ids of a conversation up to where the assistant's next answer begins, or its last one continues.
 
-        What a message says stays text, also where it looks like a control token: it cannot end its own turn and begin
-        another. transformers and llama.cpp would let it.
+        The content of a message stays text, even if it looks like a control token: it cannot end its own turn and begin
+        another. transformers and llama.cpp allow that.
 
         Args:
             variables, continue_final_message: see `ChatTemplate.render`.
@@ -132,7 +132,7 @@ class Tokenizer:
         return self.encode_rendered(text)
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages for the chat template to render, marked so that `encode_rendered` takes what they say for text."""
+        """Messages for the chat template to render, marked so that `encode_rendered` reads their content as text."""
         return [self._with_seams(plain_message(message)) for message in messages]
 
     def parted_variables(self, variables: Mapping[str, object]) -> dict[str, object]:
@@ -151,8 +151,8 @@ class Tokenizer:
         return ids
 
     def _with_seams(self, said: Any) -> Any:
-        """Whatever a message holds, with a seam behind every character of its texts where something that looks like a
-        control token begins. The text is parted there, and so none is left.
+        """The values of a message, with a seam in every text after the first character of anything that looks like a
+        control token. The text is encoded in parts divided at the seams, so no control token remains.
         """
         match said:
             case str():
@@ -174,12 +174,12 @@ class Tokenizer:
         return self._template
 
     def template_variables(self) -> frozenset[str]:
-        """What the chat template may be told, by name; see `ChatTemplate.variables`."""
+        """The names of the chat template's variables; see `ChatTemplate.variables`."""
         return frozenset() if self._template is None else self._template.variables()
 
     @property
     def added_ids(self) -> frozenset[int]:
-        """Ids of tokens put beside the trained vocabulary: control and other added tokens."""
+        """Ids of tokens that were added to the trained vocabulary, such as control tokens."""
         return self._added_ids
 
     @property
@@ -192,15 +192,15 @@ class Tokenizer:
         return self._backend.get_vocab(with_added_tokens=True)
 
     def is_silent(self, id_: int) -> bool:
-        """Whether `decode` leaves this id out: a special token, or an id no token has."""
+        """Whether `decode` leaves this id out: a special token, or an id that no token has."""
         return id_ in self._special_ids or self._backend.id_to_token(self._twins.get(id_, id_)) is None
 
     def is_byte(self, id_: int) -> bool:
-        """Whether this is a byte-fallback token, which is decoded together with the byte tokens beside it."""
+        """Whether this is a byte-fallback token, which is decoded together with its neighbouring byte tokens."""
         return id_ in self._byte_ids
 
     def bytes_of(self, id_: int) -> bytes:
-        """What this token stands for in UTF-8, which may be a part of a character."""
+        """The UTF-8 bytes of this token, which may be a part of a character."""
         token = self._backend.id_to_token(self._twins.get(id_, id_)) or ""
         if self.is_byte(id_):
             return bytes.fromhex(token[3:5])  # <0xF0>
@@ -210,21 +210,21 @@ class Tokenizer:
 
 
 class IncrementalDecoder:
-    """Ids in, text out, piece by piece: the pieces and `flush` together are `decode` of all ids, without a last
-    character of which only a part was written.
+    """Decodes ids piece by piece: the pieces and `flush` together are `decode` of all ids, without an incomplete last
+    character.
 
-    A piece is what decoding the last emitted tokens together with the new ones adds to decoding the former alone, so
-    that a decoder that drops the text's leading space drops it once. Held back is a tail that later ids may still
-    change: an unfinished UTF-8 sequence, which decodes to U+FFFD, and a run of byte-fallback tokens, which decodes
-    either as a whole or, when it is no UTF-8, to one U+FFFD each. A long tail of U+FFFD is looked at again only when it
-    has doubled; so the work per token stays constant on average whatever the model writes.
+    A piece is the text that the new tokens add when they are decoded together with the last emitted ones, so that a
+    decoder that drops the text's leading space drops it once. A tail that later ids may still change is held back: an
+    unfinished UTF-8 sequence, which decodes to U+FFFD, and a run of byte-fallback tokens, which decodes either as a
+    whole or, if it is not UTF-8, to one U+FFFD each. A long tail of U+FFFD is decoded again only when its length has
+    doubled, so the work per token is constant on average for any text.
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] = MappingProxyType({})) -> None:
         """Begin a text.
 
         Args:
-            shown: special tokens whose texts are part of it.
+            shown: special tokens whose texts are part of the text.
         """
         self._tokenizer, self._shown = tokenizer, shown
         self._context: list[int] = []
@@ -238,7 +238,7 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """The text still held back, once no more ids follow.
 
-        A U+FFFD in it is one that the model wrote, or stands for bytes that no more ids could make a character.
+        A U+FFFD in it was written by the model, or stands for bytes that no further ids could complete.
         """
         num_unfinished = num_unfinished_bytes(b"".join(map(self._tokenizer.bytes_of, self._pending)))
         if num_unfinished and self._tokenizer.is_byte(self._pending[-1]):
@@ -273,7 +273,7 @@ class IncrementalDecoder:
 
 
 def any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """What fits any of these."""
+    """A pattern that matches any of these texts."""
     return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else NOTHING)
 
 

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 # Beginnings of characters in UTF-8 (the Unicode Standard, table 3-7). Python's own incremental decoder also waits for
-# more after the first two bytes of a surrogate, which is no character.
+# more after the first two bytes of a surrogate, which is not a character.
 UNFINISHED: Final = re.compile(
     rb"(?:[\xC2-\xDF]|\xE0[\xA0-\xBF]?|[\xE1-\xEC\xEE\xEF][\x80-\xBF]?|\xED[\x80-\x9F]?"
     rb"|\xF0(?:[\x90-\xBF][\x80-\xBF]?)?|[\xF1-\xF3][\x80-\xBF]{0,2}|\xF4(?:[\x80-\x8F][\x80-\xBF]?)?)\Z"

@@ -1,4 +1,4 @@
-"""Compares the vocabularies of two models: a draft is only of use if its ids stand for the target's tokens."""
+"""Compares the vocabularies of two models: a draft is useful only if its ids stand for the target's tokens."""
 
 import logging
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Vocabulary:
-    """What a model's ids stand for, in four bytes each, compact enough to send to another process.
+    """The tokens of a model's ids, in four bytes each, compact enough to send to another process.
 
     Args:
         marks: [V] uint32; 0 if an id has no token, else 31 bits of its text's CRC; the highest bit marks an added
@@ -89,7 +89,7 @@ class VocabularyMatch:
         num_shared: ids that have the same token on both sides. Whether it is listed as an added one does not matter,
             because only the target's tokenizer encodes text.
         num_trained: ids of trained tokens on either side.
-        num_trained_unequal: those of them that do not have the same token on the other side.
+        num_trained_unequal: trained tokens without the same token on the other side.
         unequal: all ids that do not have the same token on both sides, in ascending order.
     """
 
@@ -174,7 +174,7 @@ def require_match(
 
 
 def find_mismatch(target: Vocabulary, draft: Vocabulary, *, target_name: str, draft_name: str) -> str | None:
-    """Why the draft is of no use to the target, or None; a draft of partial use is warned of."""
+    """Why the draft cannot draft for the target, or None; if it fits only in part, a warning is logged."""
     match = compare_vocabularies(target, draft)
     explanation = match.explain(target_name=target_name, draft_name=draft_name)
     if match.fit is Fit.NONE:

@@ -1,4 +1,4 @@
-"""TCP between two processes that share a key: listening, connecting, and admission of whoever has the key.
+"""TCP between two processes that share a key: listening, connecting, and admission of peers that have the key.
 
 The key authenticates but does not encrypt: token ids are sent unencrypted, and an attacker who can alter the traffic
 can take over an open connection. Across untrusted networks, use a tunnel (ssh, WireGuard).

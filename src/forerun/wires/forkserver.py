@@ -22,7 +22,7 @@ from forerun.wires.children import die_with_parent
 from forerun.wires.frames import MessageKinds
 
 KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
-MAX_TEXT: Final = 4000  # characters of a traceback, of which the end says most
+MAX_TEXT: Final = 4000  # characters of a traceback; its end is the most useful part
 FIRST_DELAY_S: Final = 0.1  # short enough that a user does not notice a restart after a single crash
 MAX_DELAY_S: Final = 5.0  # a process that is available again after hours is found within this time
 MAX_FAILURES: Final = 5  # workers in a row that ended before they worked; then none is forked for `GIVE_UP_S`
@@ -32,7 +32,7 @@ Prepared = TypeVar("Prepared")
 
 
 class EventKind(IntEnum):
-    """What a forkserver reports."""
+    """The events that a forkserver reports."""
 
     STARTED = 1  # a worker has started; its socket is attached
     ENDED = 2  # it ended with this status: a return code, or minus a signal

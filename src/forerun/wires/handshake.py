@@ -39,7 +39,7 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
     # The greeting is read separately, so that another kind of program is detected immediately and not on timeout.
     greeting = yield GREETING + HELLO.pack(key is not None, nonce), len(GREETING)
     if not greeting.startswith(MAGIC):
-        raise ConnectionAbortedError("the other side is no forerun process")
+        raise ConnectionAbortedError("the other side is not a forerun process")
     if greeting != GREETING:
         raise ConnectionAbortedError("the other side speaks another version: run the same forerun on both")
     is_keyed, peer_nonce = HELLO.unpack((yield b"", HELLO.size))
@@ -48,7 +48,7 @@ def shake_hands(key: bytes | None, *, is_listener: bool) -> Handshake:
         raise ConnectionAbortedError(f"{with_key} has a key and {without} has none: give both the same")
     if peer_nonce == nonce:
         # An echo, or a self-connection, which TCP permits on an ephemeral port without a listener.
-        raise ConnectionAbortedError("the other side sends back what it gets")
+        raise ConnectionAbortedError("the other side only sends back what it receives")
     if key is None:
         return
     own, peer = (LISTENER, CONNECTOR) if is_listener else (CONNECTOR, LISTENER)

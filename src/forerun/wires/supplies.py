@@ -112,7 +112,7 @@ class LocalSupply:
         self._finalizer = weakref.finalize(self, _end, self._process, ours)
 
     def _read(self, control: socket.socket) -> list[WorkerEvent]:
-        """The events that have come, whose descriptors are kept; none if there are none now."""
+        """The events received so far, with their descriptors; none if there are none now."""
         try:
             data, descriptors, _, _ = socket.recv_fds(control, MAX_RECEIVED_BYTES, MAX_DESCRIPTORS)
         except BlockingIOError:
@@ -130,18 +130,18 @@ class LocalSupply:
                 self.pid, self.trouble = event.pid, ""
             case EventKind.ENDED:
                 how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
-                self.trouble = f"the drafter's process ended with {how}; another one is coming up"
+                self.trouble = f"the drafter's process ended with {how}; another one is being started"
             case EventKind.GAVE_UP:
                 self.trouble = "the drafter's process ended too often; it is tried again in 5 minutes"
             case EventKind.FAILED:
-                self.trouble = f"the drafter's process could not be made ready:\n{event.text}"
+                self.trouble = f"the drafter's process failed to start:\n{event.text}"
 
     def _restart_later(self) -> None:
         """Restart a forkserver that has ended, after a delay that grows each time."""
         self._finalizer()
         self._control = None
         self._backoff.note_failure()
-        self.trouble = self.trouble or "the drafter's process has gone; another one is coming up"
+        self.trouble = self.trouble or "the drafter's process has ended; another one is being started"
 
     def _tell(self, command: bytes) -> None:
         if self._control is not None:

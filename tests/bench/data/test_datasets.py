@@ -171,7 +171,7 @@ def test_a_packed_file_is_checked_packed_and_kept_unpacked(tmp_path: Path, serve
     fetch(f"{server.url}/raw.jsonl.gz", path, num_rows=3, sha256=hashlib.sha256(packed).hexdigest())
     assert path.read_bytes() == rows(3)
     server.send("/raw.jsonl.gz", packed[:-9])
-    with pytest.raises(ConfigError, match="no whole gzip file"):
+    with pytest.raises(ConfigError, match="not a complete gzip file"):
         fetch(f"{server.url}/raw.jsonl.gz", path, num_rows=3)
 
 

@@ -39,8 +39,8 @@ def test_a_peer_that_guesses_is_tuned_over_six_settings(name: str) -> None:
     [
         ("transformers_assisted", {}, "no draft model"),
         ("llama_server_draft", {}, "no draft model"),
-        ("llama_server", {}, "it reads GGUF files only, and target is none: give --target and --draft a GGUF file"),
-        ("vllm", {"dtype": "float64"}, "servers compute in no float64"),
+        ("llama_server", {}, "it reads only GGUF files, and target is not one: give --target and --draft a GGUF file"),
+        ("vllm", {"dtype": "float64"}, "servers do not compute in float64"),
         ("vllm", {"urls": {"sglang": "http://127.0.0.1:1"}}, "vllm is not a program here: name it with --serve vllm="),
         ("sglang", {"commands": {"sglang": "/nowhere/sglang serve"}}, "/nowhere/sglang is not a program"),
         ("sglang", {"commands": {"sglang": "A=1 sh"}}, "A=1 is not a program here"),
@@ -65,7 +65,7 @@ def test_a_gguf_file_is_for_servers_and_as_it_is(tmp_path: Path) -> None:
     plan = replace(PLAN, target=str(tmp_path / "x.gguf"), draft="draft", commands=COMMANDS)
     assert find_absence("llama_server", plan) is find_absence("vllm", plan) is None
     assert "and draft is none" in (find_absence("llama_server_draft", plan) or "")
-    assert "computes no codes of GGUF files" in (find_absence("transformers", plan) or "")
+    assert "does not compute with GGUF files" in (find_absence("transformers", plan) or "")
     assert "not rounded again to int8" in (find_absence("llama_server", replace(plan, weight_format="int8")) or "")
 
 

@@ -82,7 +82,7 @@ def test_a_kill_before_the_first_run_json_is_no_obstacle(tmp_path: Path) -> None
 )
 def test_a_run_json_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"run.json describes no run .* name the folder of a run, or a new one"):
+    with pytest.raises(ConfigError, match=r"run.json is not a run .* name the folder of a run, or a new one"):
         RunFolder(tmp_path, PLAN, {})
 
 

@@ -71,7 +71,7 @@ def test_what_casts_doubt_on_the_numbers_is_said() -> None:
     assert "other programs took 50% of a core" in "\n".join(about(cached))
     unknown = replace(COSTS, passes=[replace(COSTS.passes[0], ops=[replace(QKV, peak_per_s=None)])], peaks_per_s={})
     assert [table.title for table in tables(unknown)] == ["milliseconds", "share of the memory's reading speed"]
-    assert "is known for x86" in "\n".join(about(replace(COSTS, peaks_per_s={})))
+    assert "is known only for x86" in "\n".join(about(replace(COSTS, peaks_per_s={})))
 
 
 def test_json_has_the_shares() -> None:

@@ -175,7 +175,7 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
         ({"max_new_tokens": 0}, "at least one"),
         ({"data": ()}, "at least one"),
         ({"temperatures": ()}, "at least one"),
-        ({"urls": {"vllm": "http://127.0.0.1:1"}}, "--url is given for 'vllm', who does not take part"),
+        ({"urls": {"vllm": "http://127.0.0.1:1"}}, "--url is given for 'vllm', which is not a peer here"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_is_written(

@@ -45,7 +45,7 @@ def test_a_race_tells_a_gain_only_outside_its_noise_and_never_one_that_drafting_
     tells_gain = "as fast with the drafter" in found["words"]
     assert tells_gain == (kind == "faster")
     assert ("Too close to tell" in found["words"]) == (kind == "close")
-    assert ("No gain can be told" in found["words"]) == (kind == "beyond")
+    assert ("No gain is shown" in found["words"]) == (kind == "beyond")
 
 
 def test_too_short_a_race_says_so(page: Page) -> None:

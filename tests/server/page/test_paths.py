@@ -199,7 +199,7 @@ def reloads(page: Page, _: Path) -> None:
 
 def unknown(page: Page, _: Path) -> None:
     page.evaluate("location.hash = '#/c/abc'")
-    expect(page.locator("#alerts")).to_contain_text("no conversation of this address")
+    expect(page.locator("#alerts")).to_contain_text("no conversation with this address")
 
 
 def search(page: Page, _: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_conversation_has_an_address_that_outlives_a_reload_and_leads_back_and
 def test_an_address_of_no_conversation_says_so(page: Page, server: Served) -> None:
     page.goto(f"{server.url}/#/c/0123456789abcdef01234567")
     page.reload()
-    expect(page.locator("#alerts")).to_contain_text("holds no conversation of this address")
+    expect(page.locator("#alerts")).to_contain_text("has no conversation with this address")
     expect(page.locator(".welcome")).to_be_visible()
 
 
@@ -63,7 +63,7 @@ def test_a_cut_answer_goes_on_and_ends_as_if_it_had_not_been_cut(page: Page, ser
     """Of a text that tokens cannot be cut from otherwise than they were written."""
     choose(page, max_tokens="20", seed="3", temperature="0.9")
     ask(page)
-    expect(page.locator(".note").last).to_contain_text("Cut at the longest answer")
+    expect(page.locator(".note").last).to_contain_text("Cut off: the settings allow no longer answer")
     page.reload()
     page.click("[data-action=continue]")
     whole(page)
@@ -169,7 +169,7 @@ def test_where_drafting_rests_the_page_says_that_it_does_not_pay(page: Page) -> 
       new Inspector().open(Array(10).fill(round), null, drafter);
     })"""
     page.evaluate(rests, ["none", "auto"])
-    expect(page.locator(".rests")).to_contain_text("Drafting rests in 10 of 10 rounds: it does not pay here")
+    expect(page.locator(".rests")).to_contain_text("Drafting pauses in 10 of 10 rounds: it does not pay here")
     page.evaluate(rests, ["", "none"])
     expect(page.locator(".rests")).to_be_hidden()
 

@@ -160,7 +160,7 @@ def test_a_conversation_that_fills_the_context_says_so(browser: Browser) -> None
     with served(config) as small:
         for page in pages(browser, small.url):
             ask(page)
-            expect(page.locator(".note").last).to_contain_text("the 96 tokens that the model can have in mind are full")
+            expect(page.locator(".note").last).to_contain_text("the context of 96 tokens is full")
             ask(page)
             expect(page.locator(".note").last).to_contain_text("Begin a new conversation, or edit an earlier question.")
             expect(page.locator("#alerts")).to_be_empty()
@@ -170,7 +170,7 @@ def test_a_server_with_too_much_work_says_when_to_come_back(page: Page) -> None:
     headers = {"retry-after": "7"}
     page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, headers=headers, body="{}"))
     send(page, QUESTION)
-    expect(page.locator("#alerts")).to_contain_text("as much work as it takes. Try again in 7 s.")
+    expect(page.locator("#alerts")).to_contain_text("too many requests are waiting. Try again in 7 s.")
 
 
 def test_killing_the_drafters_process_changes_no_text(browser: Browser, parallel: Served) -> None:

@@ -93,7 +93,7 @@ def test_a_cut_call_is_shown_but_neither_sent_nor_waited_for(page: Page) -> None
     ask(page, "hi")
     (call,) = last_answer(page)["calls"]
     assert page.locator(".call pre").text_content() == call["arguments"]
-    expect(page.locator(".assistant .note")).to_contain_text("Cut at the longest answer")
+    expect(page.locator(".assistant .note")).to_contain_text("Cut off: the settings allow no longer answer")
     expect(page.locator("#question")).to_have_attribute("placeholder", "Ask something")
     ask(page, "again")
     assert [message["role"] for message in asked[1]["messages"]] == ["user", "user"]

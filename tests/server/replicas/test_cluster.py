@@ -62,7 +62,7 @@ def test_a_cluster_serves_and_outlives_its_machines_and_fronts(nodes: Nodes) -> 
         nodes.kill(machine)
         asking.join()
         assert found == [("whole", whole)] * 2
-        assert second.says("goes on at another replica")
+        assert second.says("another replica continues")
         assert right.post("/v1/completions", json=LONG).json()["choices"][0]["text"] == whole
     # A machine comes, and the same command takes over what runs.
     assert nodes.add("c")

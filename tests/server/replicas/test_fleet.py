@@ -81,7 +81,7 @@ def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatc
         assert (await replica.report("front", forerun.__version__)).num_others == 1
         monkeypatch.setattr(module, "LOST_AFTER_S", -1.0)
         await replica.report("front", forerun.__version__)
-        with pytest.raises(RuntimeError, match="its front was taken for lost"):  # should it come back
+        with pytest.raises(RuntimeError, match="its front counts as lost"):  # should it come back
             await reading
 
     with_replica(work)

@@ -38,7 +38,7 @@ SIGNATURES: Final[Mapping[str, Sequence[Any]]] = {  # the type of the result, th
     "sample_rows": (None, *ROWS, c_void_p, c_int),
     "topk_rows": (None, *ROWS, c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int),
 }
-REMEDY: Final = "install forerun again, from a wheel or where a C++17 compiler is"
+REMEDY: Final = "install forerun again, from a wheel or with a C++17 compiler"
 
 
 @cache  # implemented in C, so later calls cost almost nothing

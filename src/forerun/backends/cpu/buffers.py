@@ -1,4 +1,4 @@
-"""The buffers of a pass: their widths, and one of its own for each width that a layer has apart from the others."""
+"""The buffers of a pass and their widths, with additional buffers for layers that need other widths."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from forerun.core.model_spec import ModelSpec
 class BufferWidths:
     """Floats per row of every buffer by its name; `widths` are in the order of the library's numbers.
 
-    A layer with other heads or another MLP has buffers of its own, so that rows lie one after another in each.
+    A layer with other heads or another MLP has its own buffers, so that the rows of each buffer are contiguous.
     """
 
     def __init__(self, spec: ModelSpec, num_logits: int) -> None:
@@ -33,7 +33,7 @@ class BufferWidths:
                 self.widths.setdefault(self.name(name, layer), width)
 
     def name(self, buffer: str, layer: int) -> str:
-        """The buffer that ops of this layer, -1 for none, mean by a name."""
+        """The name of the buffer that ops of this layer (-1: no layer) use under a program's name."""
         width = self._of_layer(layer).get(buffer) if layer >= 0 else None
         return buffer if width is None or width == self.widths[buffer] else f"{buffer} of {width}"
 
@@ -42,7 +42,7 @@ class BufferWidths:
 
 
 def widths_of_layer(one: ModelSpec, *, has_keys: bool) -> Mapping[str, int]:
-    """The buffers whose width a layer's heads and its MLP decide."""
+    """The buffers whose width depends on a layer's heads and its MLP, and their widths."""
     inner = 0 if one.num_experts else one.intermediate_size
     return {
         "qkv": one.q_size + 2 * one.kv_size * has_keys,

@@ -1,4 +1,4 @@
-"""A linear layer of a draft head, run alone by the native kernels.
+"""A linear layer of a draft head, which the native kernels run separately.
 
 Legend: T rows, I input features, O output features.
 """
@@ -15,7 +15,7 @@ from forerun.backends.cpu.linear import PackedLinear
 from forerun.model.weights import Weight
 from forerun.runtime.threads import kernel_threads
 
-INPUT_BITS: Final = 8  # of the inputs that codes of a file are multiplied with, as in every draft
+INPUT_BITS: Final = 8  # of the inputs of GGUF weights, as in every draft
 
 
 class DraftLinear:

@@ -55,7 +55,7 @@ class PackedLinear:
             bias_O: any floating dtype, or None.
             name: the weight's name in its model.
             file: file of packed block-quantized weights, to map or to write.
-            paired: if the weight is gate rows above as many up rows, the number of rows of each; else 0.
+            paired: if the weight is gate rows followed by as many up rows, the number of rows of each; else 0.
             rounds_inputs: for int8 weights: round the inputs to int8 as well, instead of keeping them in float32.
 
         Raises:

@@ -1,8 +1,8 @@
 """A file with a model's packed weights. Later starts map it into memory instead of packing the weights again.
 
 The packed linears are stored one after another, each aligned to 64 bytes. After them comes a JSON index with the key
-and offset of each linear and what the file depends on; the last 8 bytes are the index's length. A file gets its final
-name only when all of it is on disk, so it is never incomplete. It has block-quantized linears only.
+and offset of each linear and the facts that the file depends on; the last 8 bytes are the index's length. A file gets
+its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized linears.
 """
 
 import json
@@ -161,7 +161,7 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        logger.warning("%s is left aside, and made anew: %s", path, error)
+        logger.warning("%s is not used, and is made again: %s", path, error)
     if not kept.is_whole:
         return None
     try:
@@ -198,7 +198,7 @@ def read_index(memory: mmap.mmap, about: str) -> tuple[dict[str, int], int]:
         raise ValueError("it is damaged")
     index = json.loads(memory[begin : begin + length])
     if not isinstance(index, dict) or index.get("about") != about:
-        raise ValueError("it is another model's")
+        raise ValueError("it belongs to another model")
     places = index.get("places")
     if not isinstance(places, dict) or not all(
         type(place) is int and 0 <= place < begin and place % LINE == 0 for place in places.values()
@@ -224,7 +224,7 @@ def make_room(folder: Path, num_bytes: int) -> None:
         path.unlink(missing_ok=True)
         total -= stat.st_size
     if num_bytes > MOST_BYTES or free_bytes(folder) < MOST_GROWTH * num_bytes:
-        raise OSError(None, f"{gigabytes(MOST_GROWTH * num_bytes)} of room are needed")
+        raise OSError(None, f"{gigabytes(MOST_GROWTH * num_bytes)} of free space are needed")
 
 
 def stats_of(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -251,6 +251,6 @@ def address_of(memory: mmap.mmap) -> int:
 
 def say_not_kept(name: str, folder: Path, reason: str) -> None:
     logger.warning(
-        "packed weights of %s are not kept in %s (%s): every start packs them anew. --pack-in-memory asks for that",
+        "packed weights of %s are not saved in %s (%s): every start packs them again, as with --pack-in-memory",
         name, folder, reason,
     )  # fmt: skip

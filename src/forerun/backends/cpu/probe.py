@@ -16,7 +16,7 @@ from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
 from forerun.runtime.threads import kernel_threads
 
-KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # of two names the first
+KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # the first of two names
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
 INPUT_NUMBERS: Final[Mapping[InputKind, int]] = {"float32": 0, "bfloat16": 1, "int16": 2, "int8": 3}  # cpp/peak.cpp
 # The type of the inputs that a format's weights are multiplied with, see cpp/kernels.h.
@@ -43,7 +43,7 @@ class NativeProbe(KernelProbe):
         return [self._work_of(op, inputs) for op in self._executor.fused.ops if is_run(op, inputs)]
 
     def time_ops(self, inputs: ForwardInput) -> OpTimes:
-        assert not inputs.taps, "a tap that is no part of the pass shows what a call takes"
+        assert not inputs.taps, "the time of an empty call is that of a tap outside the pass"
         ops_s, calls_s = [], []
         calls = list(zip(self._executor.fused.ops, self._executor.calls(inputs), strict=True))
         next(call for op, call in calls if is_tap(op))()  # wakes the threads, which must not count as an op's time
@@ -82,7 +82,7 @@ class NativeProbe(KernelProbe):
         )
 
     def _experts_work(self, op: NativeOp, num_rows: int) -> OpWork:
-        """As if every row chose other experts, as far as there are others."""
+        """The work if every row chooses other experts, as long as there are others."""
         lowering = self._executor.lowering
         spec, experts = lowering.spec, lowering.experts[f"layers.{op.layer}.experts"]
         num_chosen, (gate_up, out) = num_rows * spec.num_chosen_experts, experts[0]

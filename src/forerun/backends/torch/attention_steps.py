@@ -37,7 +37,7 @@ def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
 
 
 def mask_of(spec: ModelSpec, layer: int) -> tuple[int | None, int]:
-    """What a layer's mask depends on: its window, and query heads per key head."""
+    """The values that a layer's mask depends on: its window, and query heads per key head."""
     return spec.window_of(layer), spec.num_heads // spec.of_layer(layer).num_kv_heads
 
 
@@ -68,7 +68,7 @@ def bind_rope_append(
 
 
 def bind_rope(spec: ModelSpec, rope: RopeSpec | None, ops: TorchOps, head_norms: tuple[Norm, Norm] | None) -> Step:
-    """As `bind_rope_append`, of a layer that has queries alone."""
+    """As `bind_rope_append`, for a layer that has only queries."""
     head_dim, rotate = spec.head_dim, ops.rotate
 
     def rope_queries(frame: Frame) -> None:
@@ -103,7 +103,7 @@ def norm_whole(
         own_T2 = torch.stack([part.to(wide).square().sum(-1) for part in (q, k)], -1)
         all_T2 = group.add_partials(own_T2, torch.zeros_like(own_T2))
         means, own_means = all_T2 / all_T2.new_tensor(totals), own_T2 / own_T2.new_tensor(sizes[:2])
-        ratio_T2 = ((own_means + spec.norm_eps) / (means + spec.norm_eps)).sqrt()  # of what a part alone gives
+        ratio_T2 = ((own_means + spec.norm_eps) / (means + spec.norm_eps)).sqrt()  # to a part's own result
         q = (norm_q(q) * ratio_T2[:, :1]).to(qkv.dtype)
         k = (norm_k(k) * ratio_T2[:, 1:]).to(qkv.dtype)
         return torch.cat((q, k, v), -1)

@@ -103,7 +103,7 @@ def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> Tensor | None:
     """
     ancestry_TW, prefix_len, window = mask.ancestry_TW, mask.prefix_len, mask.window
     if window is not None and window >= mask.num_slots:
-        window = None  # no row sees as much
+        window = None  # the window is larger than the text
     if ancestry_TW is None:
         if mask.num_rows == 1 and window is None:
             return None

@@ -89,7 +89,7 @@ def _read(path: Path, source: DataSource) -> tuple[Question, ...]:
 
 
 def _fetch(name: str, source: DataSource, places: list[Path], base_url: str) -> Path:
-    """Download the files into the last place, the cache. The file to read comes last, so it never exists alone."""
+    """Download the files into the last place, the cache. The file to read comes last, so the others exist before it."""
     if not source.downloads:
         raise ConfigError(
             f"the data set {name!r} cannot be fetched ({source.origin}): {_what_to_place(source, places)}"

@@ -97,7 +97,7 @@ def _unpack(url: str, data: bytes) -> bytes:
     try:
         return gzip.decompress(data)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ConfigError(f"{url} is no whole gzip file ({error})") from error
+        raise ConfigError(f"{url} is not a complete gzip file ({error})") from error
 
 
 def _check_rows(url: str, part: Path, num_rows: int) -> None:

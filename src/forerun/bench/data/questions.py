@@ -59,7 +59,7 @@ def _turns(line: JsonObject) -> tuple[str, ...]:
     key = "turns" if line.has("turns") or one_turn is None else one_turn
     turns = line.texts(key) if key == "turns" else (line.text(key),)
     if not turns or not all(turns):
-        line.wrong(key, "text: what a user says must not be empty")
+        line.wrong(key, "text: a user's turn must not be empty")
     return turns
 
 

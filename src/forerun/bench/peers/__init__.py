@@ -1,1 +1,1 @@
-"""Other engines, measured beside this one: installed ones in a separate process each, servers by their URL."""
+"""Other engines, measured together with this one: installed ones in a separate process each, servers by their URL."""

@@ -161,16 +161,16 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
     paths = [Path(path) for path in (plan.target, plan.draft if peer.needs_draft else None) if path is not None]
     folder = next((path for path in paths if not path.is_file()), None)
     if peer.kind == "transformers" and any(path.is_file() for path in paths):
-        return "it computes no codes of GGUF files: measure it beside the same model's safetensors"
+        return "it does not compute with GGUF files: measure it with the same model's safetensors"
     if peer.kind in ("llama_server", "ik_llama_server") and folder is not None:
-        return f"it reads GGUF files only, and {folder} is none: give --target and --draft a GGUF file"
+        return f"it reads only GGUF files, and {folder} is not one: give --target and --draft a GGUF file"
     if plan.weight_format != "plain":
         if folder is None:
             return f"a GGUF file is not rounded again to {plan.weight_format}"
         return f"it loads no {plan.weight_format} weights here, only {', '.join(DTYPES)}"
     if peer.kind != "transformers":
         if plan.dtype not in SERVER_DTYPES:
-            return f"servers compute in no {plan.dtype}, only in {', '.join(SERVER_DTYPES)}"
+            return f"servers do not compute in {plan.dtype}, only in {', '.join(SERVER_DTYPES)}"
         return find_program_fault(plan, name, peer.kind)
     if peer.mode == "static_compile" and plan.device == "cpu" and not any(map(shutil.which, COMPILERS)):
         return "no C++ compiler on this machine"

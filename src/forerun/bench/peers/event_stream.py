@@ -75,4 +75,4 @@ def read_json(text: bytes, url: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise PeerError(f"{url} sent {text[:80]!r}, where JSON was due: is this its address?") from error
+        raise PeerError(f"{url} sent {text[:80]!r}, but JSON was expected: is this its address?") from error

@@ -1,4 +1,4 @@
-"""What a peer's process is told: the models and settings, then one request after the other."""
+"""The messages to a peer's process: the models and settings, then one request after the other."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ class PeerRequest:
             if item.name not in UNDERSTOOD and getattr(params, item.name) != getattr(SamplingParams(), item.name)
         ]
         if strange:
-            raise ConfigError(f"peers do not know {', '.join(strange)}: leave it at its default when measuring them")
+            raise ConfigError(f"peers do not support {', '.join(strange)}: leave it at its default with --peers")
         if not prompt_ids or params.max_new_tokens is None:
             raise ConfigError("a peer needs a prompt of at least one token and max_new_tokens: give both")
         if len(prompt_ids) + params.max_new_tokens > max_length:

@@ -140,7 +140,7 @@ def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
     A ForerunError is sent back as a message. Any other error ends this process, and the parent reads its traceback.
     """
     channel: Connection[Any, Any] = Connection(int(sys.argv[-1]))
-    os.set_inheritable(channel.fileno(), False)  # so that nothing that is started here keeps it open
+    os.set_inheritable(channel.fileno(), False)  # so that no process that is started here keeps it open
     with suppress(EOFError, ConnectionError):
         try:
             writer = open_writer(channel.recv())
@@ -167,7 +167,7 @@ def serve(open_writer: Callable[[PeerPlan], Writer]) -> None:
 class Arrivals:
     """The part of an answer that has arrived.
 
-    Ids are kept if the peer tells them. Tokens are counted by their ids, else by the peer's running count; if it tells
+    Ids are kept if the peer sends them. Tokens are counted by their ids, else by the peer's running count; if it sends
     neither, the columns stay empty.
     """
 
@@ -180,11 +180,11 @@ class Arrivals:
     last_s: float = 0.0
 
     def add(self, token_ids: Sequence[int], *, text: str = "", num_tokens: int = 0, is_output: bool = True) -> None:
-        """Note what has arrived now.
+        """Record a new arrival.
 
         Args:
-            num_tokens: the peer's count of all tokens so far; 0 if it does not tell.
-            is_output: False for an event that has the count only.
+            num_tokens: the peer's count of all tokens so far; 0 if it does not send one.
+            is_output: False for an event that has only the count.
         """
         at_s = perf_counter() - self.began_s
         if is_output:

@@ -45,9 +45,9 @@ class Dialect:
     """How one kind of server is started, and its extensions to OpenAI's API.
 
     Args:
-        program: starts it; "" if only the user can say how.
+        program: starts it; "" if the user must give the command.
         flags: follow the program. The names in braces are filled in; a program with `{port}` gets no flags.
-        path: of the endpoint that is asked for completions.
+        path: of the endpoint for completions.
         extra: request fields that make the server send ids or counts in every event, or sample in our order.
         forget_path: the path that empties the prefix cache; "" for a server that reads `cache_prompt` in a request.
     """
@@ -87,7 +87,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 
 
 class ServerWriter:
-    """One stream from a server. Its times include the way through HTTP."""
+    """One stream from a server. Its times include HTTP."""
 
     def __init__(self, plan: PeerPlan, kind: str) -> None:
         self._dialect, self._stack, self._keeps_prompt = DIALECTS[kind], ExitStack(), True
@@ -118,7 +118,7 @@ class ServerWriter:
             )
         self._keeps_prompt = True
         if not arrivals.num_tokens:
-            raise PeerError(f"{self._url} told neither tokens nor their number: a version of 2025 or later is needed")
+            raise PeerError(f"{self._url} sent neither tokens nor their number: a version of 2025 or later is needed")
         return arrivals.turn(len(request.prompt_ids))
 
     def forget(self) -> None:
@@ -150,7 +150,7 @@ class ServerWriter:
 
 
 def count_in(event: Mapping[str, Any]) -> int:
-    """The server's own count of new tokens so far; 0 if it does not tell."""
+    """The server's own count of new tokens so far; 0 if it does not send one."""
     counts = ("usage", "completion_tokens"), ("timings", "predicted_n")
     return next((int(count) for part, name in counts if (count := (event.get(part) or {}).get(name))), 0)
 
@@ -202,7 +202,7 @@ def started(command: Sequence[str]) -> Iterator[str]:
     """Start a server with this command, `{port}` replaced by a free port; yields its address, and ends it afterwards.
 
     Raises:
-        PeerError: it ended, or did not come up in time.
+        PeerError: it ended, or did not start in time.
     """
     with socket(AF_INET, SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
@@ -217,7 +217,7 @@ def started(command: Sequence[str]) -> Iterator[str]:
             while not is_up(url):
                 if server.poll() is not None or monotonic() > give_up:
                     status = server.poll()
-                    fault = f"did not come up within {START_S:g} s" if status is None else f"ended with status {status}"
+                    fault = f"did not start within {START_S:g} s" if status is None else f"ended with status {status}"
                     raise PeerError(f"{shlex.join(words)} {fault}; its last words:\n{tail_of(output)}")
                 sleep(LOOK_S)
             yield url
@@ -226,7 +226,7 @@ def started(command: Sequence[str]) -> Iterator[str]:
 
 
 def is_up(url: str) -> bool:
-    """Whether the server has loaded its model. Not every server has the path; llama-server answers 503 meanwhile."""
+    """Whether the server has loaded its model. Not every server has the path; llama-server answers 503 until then."""
     try:
         return status_of("GET", f"{url}/health", timeout_s=5.0) in (OK, NOT_FOUND)
     except PeerError:

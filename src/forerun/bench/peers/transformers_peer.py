@@ -53,7 +53,7 @@ class TransformersWriter:
                 assert plan.draft is not None, "the catalogue asks for a draft"
                 if open_source(plan.draft).vocabulary_map() is not None:
                     raise PeerError(
-                        "it reads no draft with a part of the target's tokens: give another one with --draft"
+                        "it cannot use a draft with only a part of the target's tokens: give another one with --draft"
                     )
                 self._assistant = load(plan.draft, plan)
             case "lookup":

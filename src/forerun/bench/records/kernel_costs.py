@@ -79,7 +79,7 @@ class PassCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCosts:
-    """All that `forerun bench kernels` measured.
+    """All measurements of `forerun bench kernels`.
 
     Args:
         context: tokens before the rows of a pass that is not a prompt.

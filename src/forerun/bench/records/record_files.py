@@ -33,11 +33,11 @@ def to_line(record: Record) -> str:
         is_equal = record_from(parse("the line", line.encode())) == record
     except (TypeError, ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(
-            f"the answer of {record.contestant} to {record.question_id!r} fits no line: {error}"
+            f"the answer of {record.contestant} to {record.question_id!r} cannot be written as JSON: {error}"
         ) from error
     if not is_equal:
         raise ConfigError(
-            f"the answer of {record.contestant} to {record.question_id!r} would be read back as another one: "
+            f"the answer of {record.contestant} to {record.question_id!r} would change when it is read back: "
             "texts must be valid, and columns must have one length"
         )
     return line

@@ -45,8 +45,8 @@ class RunFolder:
             raise
 
     def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
-        """What run.json is to say."""
-        for left in self._path.glob(f".{NAME}.*.part"):  # by a killed process
+        """The contents for run.json."""
+        for left in self._path.glob(f".{NAME}.*.part"):  # left by a killed process
             remove(left)
         file = self._path / NAME
         if file.exists():
@@ -150,5 +150,5 @@ def read_run(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error.strerror}): name a folder that forerun bench run wrote to"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} describes no run ({error}): name the folder of a run, or a new one") from error
+        raise ConfigError(f"{path} is not a run ({error}): name the folder of a run, or a new one") from error
     return values  # type: ignore[no-any-return]

@@ -53,7 +53,7 @@ class Resamples:
         assert values, "a mean of no prompts"
         above = np.asarray(values, dtype=np.float64)
         below = np.ones_like(above) if base is None else np.asarray(base, dtype=np.float64)
-        assert above.shape == below.shape, f"{above.size} values and {below.size} below the line"
+        assert above.shape == below.shape, f"{above.size} values and {below.size} denominators"
         self._num_prompts = above.size
         self._log_ratio = float(np.log(above.mean()) - np.log(below.mean()))
         above, below = above / above.mean(), below / below.mean()  # so that no square overflows

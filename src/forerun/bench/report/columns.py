@@ -101,7 +101,7 @@ COLUMNS: Final = (
         title="tokens/s",
         meaning="all new tokens over all the time they took, each prompt at the median over its repeats. Decoding "
         "alone (tokens after the first arrival over the time after it), unless the arrival times of a contestant are "
-        "unknown: then prefill included, for all",
+        "unknown: then all include the prefill",
         cell=lambda row: speed(row.speed.value if row.speed else None),
         is_main=True,
     ),
@@ -120,7 +120,7 @@ COLUMNS: Final = (
     ),
     Column(
         title="slow 5 %",
-        meaning="tokens/s that the slowest 5 % of prompts do not exceed",
+        meaning="the 5th percentile over prompts of tokens/s",
         cell=lambda row: speed(row.slow_tokens_per_s),
         is_main=True,
     ),
@@ -159,7 +159,7 @@ COLUMNS: Final = (
     ),
     Column(
         title="round ms",
-        meaning="mean milliseconds between two arrivals, however many tokens came together",
+        meaning="mean milliseconds between two arrivals, whatever the number of tokens",
         cell=lambda row: milliseconds(row.latency.round_s),
     ),
     Column(
@@ -175,7 +175,7 @@ COLUMNS: Final = (
     ),
     Column(
         title="of drafted",
-        meaning="tokens accepted over tokens proposed; siblings in a tree can never all be accepted",
+        meaning="accepted tokens divided by proposed tokens; siblings in a tree can never all be accepted",
         cell=lambda row: share(row.drafting.acceptance_rate),
     ),
     Column(
@@ -185,7 +185,7 @@ COLUMNS: Final = (
     ),
     Column(
         title="draft / wait / verify / other %",
-        meaning="where the time between first and last arrival went; draft is without wait, in which the target's "
+        meaning="shares of the time between first and last arrival; draft is without wait, in which the target's "
         "process waited for a drafter elsewhere",
         cell=time_parts,
     ),
@@ -211,19 +211,19 @@ COLUMNS: Final = (
     Column(
         title="kept text",
         meaning="answers that are byte for byte those of the same engine without drafts, with the same seed, of all "
-        "compared; in brackets the index of the first token at which any parts. An engine with a ratio test promises "
+        "compared; in brackets the index of the first token at which any differs. An engine with a ratio test promises "
         "this for greedy decoding only",
         cell=kept_text,
         is_main=True,
     ),
     Column(
         title="near-ties",
-        meaning="answers that part from those of drafter none where its lead was so small that rounding decides",
+        meaning="answers that first differ from those of drafter none where rounding decides, as its lead was so small",
         cell=near_ties,
     ),
     Column(
         title="first difference",
-        meaning="index of the earliest token at which an answer parts from that of drafter none",
+        meaning="index of the earliest token at which an answer differs from that of drafter none",
         cell=first_difference,
     ),
 )

@@ -61,7 +61,7 @@ class RunSpeeds:
             rows = {_row_key(row): _prompt_speeds(row) for row in report.objects("rows") if row.has("dataset")}
             return cls(kind=report.text("speed_kind"), rows=rows)
         except ConfigError as error:
-            raise ConfigError(f"{path} is no report ({error}): make one with forerun bench report OUT") from error
+            raise ConfigError(f"{path} is not a report ({error}): make one with forerun bench report OUT") from error
 
     def prompts(self) -> dict[RowKey, dict[PromptKey, PromptSpeed]]:
         """The prompts of each row and, if there are several data sets, of all of them."""
@@ -91,7 +91,7 @@ def _prompt_speeds(row: JsonObject) -> list[PromptSpeed]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """One row of both runs; a data set of None stands for all of them.
+    """One row of both runs; a data set of None means all of them.
 
     Args:
         ratio: speed of the second run over the first: the time that the second run's tokens would have taken in the

@@ -16,7 +16,7 @@ Key = tuple[str, str]  # name and format of an op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """A row per op, a column per pass. The first `num_labels` cells of a line are words, the others numbers."""
+    """A row per op, a column per pass. The first `num_labels` cells of a line are text, the others numbers."""
 
     title: str
     heads: Sequence[str]
@@ -68,22 +68,22 @@ def about(costs: KernelCosts) -> list[str]:
     threads = f"{costs.num_threads} thread{'' if costs.num_threads == 1 else 's'}"
     lines = [
         f"{costs.model} in {costs.dtype}, kernels {costs.tier}, {threads} of {costs.machine['cpu']}",
-        f"{costs.context} tokens before the rows; {costs.repeats} repeats in turn, of which the fastest quarter counts",
+        f"{costs.context} tokens before the rows; {costs.repeats} repeats in turn; the fastest quarter counts",
         f"memory is read at {costs.read_bytes_per_s / 1e9:.1f} GB/s",
     ]
     if peaks:
-        lines.append(f"10^9 multiply-adds a second at most, by what weights are multiplied with: {peaks}")
+        lines.append(f"peak of 10^9 multiply-adds a second, by the format of inputs: {peaks}")
     else:
-        lines.append("the most that the instructions can do is known for x86 with AVX2 or more only")
+        lines.append("the peak of the instructions is known only for x86 with AVX2 or more")
     if costs.foreign_load > MUCH_LOAD:
         lines.append(
-            f"other programs took {costs.foreign_load:.0%} of a core: times are too long, most of all what is left over"
+            f"other programs took {costs.foreign_load:.0%} of a core: times are too long, especially the line left over"
         )
     cached, most = int(costs.machine["last_level_cache_bytes"]), max(whole.num_bytes for whole in costs.passes)
     if most < cached:
         lines.append(
-            f"what a pass reads ({most / 1e6:.0f} MB) may stay in the last cache ({cached / 1e6:.0f} MB), so that it "
-            "can be read faster than memory: shares of the reading speed can exceed 100 %"
+            f"the data of a pass ({most / 1e6:.0f} MB) may stay in the last cache ({cached / 1e6:.0f} MB), which is "
+            "faster than memory: shares of the reading speed can exceed 100 %"
         )
     return lines
 

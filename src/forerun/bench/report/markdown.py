@@ -58,7 +58,7 @@ def _speed_cell(row: Row | None, best: Row | None) -> str:
 
 
 def table(titles: Sequence[str], lines: Iterable[Sequence[str]], num_labels: int = 1) -> str:
-    """A table of escaped cells, of which the first `num_labels` of a line are words and the others numbers."""
+    """A table of escaped cells; the first `num_labels` of a line are text, the others numbers."""
     rule = [*["---"] * num_labels, *["---:"] * (len(titles) - num_labels)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
 

@@ -69,7 +69,7 @@ def _tiles(summary: Summary, row: Row) -> list[tuple[str, str, str, str]]:
         tiles.append((milliseconds(slow), "ms", "per token, or more, for the slowest 5 % of tokens", ""))
     if compared is not None:
         is_wrong = compared.num_different > 0 and summary.kind_of(name) != "peer"
-        text = f"texts token for token those of drafter none; {compared.num_near_tie} part at a near-tie"
+        text = f"texts equal those of drafter none token for token; {compared.num_near_tie} differ at a near-tie"
         tiles.append((f"{compared.num_same}/{compared.num_compared}", "", text, "bad" if is_wrong else ""))
     return tiles
 

@@ -127,9 +127,9 @@ def accepted(rows: Sequence[Row], looks: Looks) -> str:
 
 
 def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
-    """Share of rounds that accepted at least so many tokens; thin: of the rounds that accepted one less."""
+    """Share of rounds that accepted at least this many tokens; thin: of the rounds that accepted one less."""
     rows = [row for row in rows if row.drafting.reached]
-    with _picture("depth", (500, 290), "Share of rounds that accepted at least so many tokens") as (axes, finish):
+    with _picture("depth", (500, 290), "Share of rounds that accepted at least this many tokens") as (axes, finish):
         for row in rows:
             look = looks[row.contestant]
             reached, kept = row.drafting.reached[:MAX_DEPTH_SHOWN], row.drafting.kept[:MAX_DEPTH_SHOWN]

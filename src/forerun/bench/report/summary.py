@@ -265,7 +265,7 @@ def times_taken(
 
 
 def _gaps(groups: Groups) -> list[str]:
-    """Notes on contestants that answered fewer questions, whose rows over all data sets have other prompts."""
+    """Notes on contestants that answered fewer questions, so that their rows over all data sets have other prompts."""
     notes = []
     for temperature in sorted({temperature for _, _, temperature in groups}):
         answered = {

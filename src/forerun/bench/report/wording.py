@@ -74,10 +74,10 @@ def verdict_on_texts(summary: Summary) -> str:
     near, different = sum(row.num_near_tie for row in rows), sum(row.num_different for row in rows)
     if not compared:
         return "No texts were compared."
-    text = f"{same} of {compared} texts of the drafters are token for token those of drafter none"
+    text = f"{same} of {compared} texts of the drafters equal those of drafter none token for token"
     if different:
-        return f"{text}; {near} part at a near-tie and {different} for another reason: that is an error."
-    return f"{text}; {near} part at a near-tie, where rounding decides." if near else f"{text}."
+        return f"{text}; {near} differ at a near-tie and {different} for another reason: that is an error."
+    return f"{text}; {near} differ at a near-tie, where rounding decides." if near else f"{text}."
 
 
 def circumstances(summary: Summary) -> list[tuple[str, str]]:

@@ -15,9 +15,9 @@ from forerun.speculation.walk import Acceptance, walk
 class BegunRounds:
     """A drafter's proposals at every token of an answer.
 
-    Rounds in sequence are among them: each begins where the one before it ends. From the target a drafter learns as it
-    would in these: the target reads their proposals only, and what it said of one is told when that round ends. So no
-    proposal uses what would not be known there.
+    Some of these rounds follow each other: each begins where the one before it ends. A drafter learns from the target
+    only in those, as in decoding: the target reads only their proposals, and its result is passed on when the round
+    ends. So no proposal uses knowledge that it would not have in decoding.
 
     Attributes:
         trees: the proposals so far.
@@ -34,7 +34,7 @@ class BegunRounds:
             pass
 
     def begin_round(self, rest: Sequence[int]) -> bool:
-        """Propose before these tokens of the answer. True if the drafter learns from what the target says of it."""
+        """Propose before these tokens of the answer. True if the drafter learns from the target's result."""
         tree = self._drafter.propose()
         self.trees.append(tree)
         if self._num_left:
@@ -44,12 +44,12 @@ class BegunRounds:
         return self._drafter.num_successors > 0
 
     def verify(self, target: Verifier) -> None:
-        """Run the target over the last proposal. It may accept more than is left of the answer."""
+        """Run the target over the last proposal. It may accept more tokens than the answer still has."""
         choices = target.choose(self.trees[-1], self._verdict)
         self._path = walk(self.trees[-1], choices.token_ids).path
 
     def commit(self, token_id: int, *, is_last: bool) -> None:
-        """Go on behind the answer's next token; the last one ends the round."""
+        """Commit the answer's next token; the last one ends the round."""
         self._num_left -= 1
         is_end = is_last or not self._num_left
         if is_end:
@@ -58,7 +58,7 @@ class BegunRounds:
 
 
 class HeldVerdict(NoneDrafter):
-    """Takes what the target says of a proposal, and tells the drafter later."""
+    """Receives the target's result for a proposal, and passes it to the drafter later."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.num_successors, self._drafter = drafter.num_successors, drafter
@@ -68,7 +68,7 @@ class HeldVerdict(NoneDrafter):
         self._held = tree, successors
 
     def tell(self) -> None:
-        """Tell the drafter, once."""
+        """Pass the result to the drafter, once."""
         if self._held is not None:
             self._drafter.observe_successors(*self._held)
             self._held = None

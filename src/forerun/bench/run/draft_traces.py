@@ -1,4 +1,4 @@
-"""Record what drafters guess at every token of the target's answers, as traces for the planner."""
+"""Record drafters' guesses at every token of the target's answers, as traces for the planner."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Recorder:
 
         Args:
             draft: the draft model; None: none is recorded.
-            others: further drafters to record, layer_skip, and those without a model.
+            others: further drafters to record: layer_skip, and those without a model.
 
         Raises:
             CheckpointError, VocabularyError: a model cannot be read, or the draft has other tokens than the target.
@@ -48,7 +48,7 @@ class Recorder:
         """
         device = read_device(config.device).torch_device
         own: DrafterConfig = NoDrafter()
-        if others:  # for any of them the target's cache gets room for proposals
+        if others:  # the target's cache then needs room for proposals
             own = SKIPPING if LAYER_SKIP in others else WITHOUT_MODEL[others[0]]
         config = replace(config, drafter=own, device=device, measures_speedup=False)
         self.engine = Engine(config, policies=EVERY_CHILD)
@@ -109,7 +109,7 @@ class Recorder:
         )
 
     def _with_others(self, trace: AnswerTrace, params: SamplingParams) -> AnswerTrace:
-        """The trace, with what the other drafters would have guessed."""
+        """The trace, with the guesses of the other drafters."""
         engine, params = self.engine, replace(params, seed=trace.seed)
         noise = self._noise(params, engine.config.device)
         with engine.verifier_after(trace.prompt_ids, params) as target:

@@ -103,7 +103,7 @@ class DrafterContestant:
             self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=num_threads))
         except torch.OutOfMemoryError as error:
             raise ConfigError(
-                f"there is no memory for {name} beside the others, each of which has a target of its own ({error}): "
+                f"there is no memory for {name}, since every contestant has its own target ({error}): "
                 "measure fewer at a time, or lower --max-length"
             ) from error
 
@@ -147,8 +147,8 @@ def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
     placement, num_left = read_device(plan.config.device), plan.num_threads - num_threads
     if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
         raise ConfigError(
-            f"a drafter of {num_threads} threads leaves the target none of {plan.num_threads}, and more than "
-            f"others get would be unfair: give --threads {num_threads + 1} or more"
+            f"a drafter of {num_threads} threads leaves the target none of {plan.num_threads}, and all contestants "
+            f"have the same number of threads: give --threads {num_threads + 1} or more"
         )
     return max(1, num_left)
 

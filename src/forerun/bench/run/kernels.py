@@ -27,7 +27,7 @@ class KernelRequest:
         tier: the instruction set; None takes the best.
         rows: numbers of rows after a short text, as for a decoded token or a verified tree.
         prompts: lengths of prompts that are read from an empty cache.
-        budget_s: no further repeat begins after so many seconds.
+        budget_s: no further repeat begins after this many seconds.
     """
 
     config: EngineConfig
@@ -86,7 +86,7 @@ def _measure(request: KernelRequest, checkpoint: Checkpoint, backend: Backend, o
     capacity = CONTEXT + max(*request.rows, *request.prompts, 1)
     runner = checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=None, on_progress=None)
     probe = backend.kernel_probe(runner.executor)
-    assert probe is not None, "the native kernels have one"
+    assert probe is not None, "the native kernels have a probe"
     measurement = Measurement(runner, probe, rows=request.rows, prompts=request.prompts)
     repeats = measurement.run(request.budget_s, on_step)
     return KernelCosts(

@@ -78,7 +78,7 @@ class RunRequest:
         for flag, servers in (("--url", self.urls), ("--serve", self.commands)):
             for name in servers:
                 if name not in self.peers:
-                    raise ConfigError(f"{flag} is given for {name!r}, who does not take part: name it with --peers too")
+                    raise ConfigError(f"{flag} is given for {name!r}, which is not a peer here: add it to --peers")
         misplaced = [name for name in self.peers if name in GRIDS] + [
             name for name in self.drafters if name not in GRIDS
         ]

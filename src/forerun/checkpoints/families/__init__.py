@@ -1,1 +1,1 @@
-"""Model families: one file each, with what sets a family apart."""
+"""Model families: one file each, with the family's differences from Llama."""

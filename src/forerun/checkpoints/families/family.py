@@ -1,4 +1,4 @@
-"""The description of a family: all that sets its checkpoints apart from those of the others."""
+"""The description of a family: all differences of its checkpoints from those of other families."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ def typed_or_all_but_every(config: JsonFile, period: int) -> tuple[int, ...]:
 
 
 def all_but_every(period: int, num_layers: int) -> tuple[int, ...]:
-    """The layers whose number, counted from 1, is no multiple of `period`."""
+    """The layers whose number, counted from 1, is not a multiple of `period`."""
     return tuple(layer for layer in range(num_layers) if (layer + 1) % period)
 
 
@@ -52,7 +52,7 @@ def as_they_are(keys: JsonFile) -> JsonFile:
 
 
 def unchanged(_: JsonFile, spec: ModelSpec) -> ModelSpec:
-    """The family has no values of its own."""
+    """The family adds no values."""
     return spec
 
 
@@ -71,25 +71,25 @@ class Family:
         mlp_bias: the config's `mlp_bias` gives the projections of the MLP a bias.
         qk_norm: each head's queries and keys are normalised.
         kv_heads_required: a config must have `num_key_value_heads`; else the default is the number of query heads.
-        head_dim: default size of a head; None: hidden size over heads.
-        full_head_dim: the size of a head in layers without a window, where it differs from the others'.
+        head_dim: default size of a head; None: hidden size divided by the number of heads.
+        full_head_dim: the size of a head in layers without a window, if it differs from the others'.
         activation: of the gate, as a config names it.
         layer_kinds: the entries that a config's `layer_types` may have.
         sliding: the layers with a sliding window, by the config; `gguf_sliding` by the keys of a GGUF file.
-        partial_rotary: the share of a head that turns, where a config does not say it; None: a config must not say it.
-        is_interleaved: neighbouring dimensions of a head turn together; for the others dimension i with i + D / 2.
-        gguf_rotates_pairs: they do so in GGUF files, for whose llama.cpp the converter reorders query and key rows.
+        partial_rotary: the rotated share of a head, if a config does not give it; None: a config must not give it.
+        is_interleaved: neighbouring dimensions of a head are rotated together; otherwise dimension i with i + D / 2.
+        gguf_rotates_pairs: they are in GGUF files, because the converter reorders query and key rows for llama.cpp.
         scales_attention: a GGUF file's `attention.scale` may differ from 1 / sqrt(head size).
         norms: our names of a layer's norms, with those of config folders.
-        keys_are_values: layers without a projection of values use that of the keys.
-        norm_offset: what is added to a norm's stored weight; GGUF files hold the sum.
+        keys_are_values: layers without a projection of values use the projection of the keys.
+        norm_offset: the number that is added to a norm's stored weight; GGUF files hold the sum.
         fused: projections that a folder stores as one, with their parts in the order of their rows.
-        renamed: other modules with another name than Llama's, with Llama's.
+        renamed: other modules whose names differ from Llama's, with Llama's names.
         gguf_fused, gguf_norms: the same for GGUF files.
-        gguf_usual: a GGUF file's keys with the values of layers with a window in place of those that differ by layer.
+        gguf_usual: a GGUF file's keys, where values that differ by layer are those of layers with a window.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
         stacks_experts: a folder has one tensor for a weight of all experts of a layer.
-        gguf_keys: the keys that `read_gguf` and `gguf_sliding` know besides those of all families.
+        gguf_keys: the keys that `read_gguf` and `gguf_sliding` read, besides those of all families.
     """
 
     name: str

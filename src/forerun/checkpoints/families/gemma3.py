@@ -24,7 +24,7 @@ def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
 
 
 def common(spec: ModelSpec) -> ModelSpec:
-    """What folders and GGUF files do not say, of Gemma 4's too."""
+    """Values that neither folders nor GGUF files hold, also for Gemma 4."""
     return replace(
         spec,
         norms="around",

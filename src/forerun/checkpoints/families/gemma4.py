@@ -14,12 +14,12 @@ ROPES: Final = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
 }
 LOCAL_THETA: Final = 10_000.0
-STILL: Final = 9e29  # a GGUF file divides the frequencies of pairs that do not turn by 1e30 in float32
+STILL: Final = 9e29  # a GGUF file divides the frequencies of pairs without rotation by 1e30 in float32
 Value = TypeVar("Value")
 
 
 def sliding(config: JsonFile) -> tuple[int, ...]:
-    """As in Gemma 3; the last layer never slides."""
+    """As in Gemma 3; the last layer never has a window."""
     last = config.integer("num_hidden_layers") - 1
     return tuple(layer for layer in typed_or_all_but_every(config, PERIOD) if layer != last)
 
@@ -46,7 +46,7 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
 
 
 def always(spec: ModelSpec) -> ModelSpec:
-    """What no file says."""
+    """Values that no file holds."""
     return replace(common(spec), attention_scale=1.0, value_norm=True, layer_scale=True)
 
 
@@ -62,7 +62,7 @@ def full_kv_heads(config: JsonFile, spec: ModelSpec) -> int:
 
 
 def borrowers(keys: JsonFile, key: str, spec: ModelSpec) -> int:
-    """Layers that have no keys and values of their own."""
+    """Layers without their own keys and values."""
     number = keys.integer(key, 0, least=0, most=spec.num_layers - 1)
     if number and len({layer in spec.sliding_layers for layer in range(spec.num_layers - number)}) < 2:
         raise keys.wrong(key, "such that a layer of each kind comes before the sharing ones")
@@ -70,7 +70,7 @@ def borrowers(keys: JsonFile, key: str, spec: ModelSpec) -> int:
 
 
 def override(config: JsonFile, key: str, usual: int) -> int:
-    """The value of a key in `per_layer_config`, where transformers since 5.20 writes what full layers have alone."""
+    """The value of a key in `per_layer_config`, where transformers since 5.20 writes the values of full layers."""
     layers = config.nested("per_layer_config")
     return next((layers.nested(layer).integer(key, usual) for layer in layers.values), usual)
 
@@ -80,7 +80,7 @@ def full_head_dim(config: JsonFile) -> int:
 
 
 def by_layer(keys: JsonFile, key: str, kind: type[Value]) -> list[Value]:
-    """A value for each layer, from a list of so many or one for all of them."""
+    """A value for each layer, from a list of as many or one value for all."""
     value, num_layers = keys.values.get(key), keys.integer("block_count")
     values = list(value) if isinstance(value, list | tuple) else [value] * num_layers
     typed = [one for one in values if type(one) is kind]
@@ -130,7 +130,7 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
         raise keys.wrong("feed_forward_length", "one value, or twice as much in layers that share keys and values")
     if not spec.rope.divisors:
         raise CheckpointError(
-            f"{keys.path} lacks tensor 'rope_freqs.weight', which says what of a head turns: fetch the file again"
+            f"{keys.path} lacks tensor 'rope_freqs.weight', with the rotated part of a head: fetch the file again"
         )
     cap, full_kv_heads = "final_logit_softcapping", of_kind(keys, "attention.head_count_kv", slides=False)
     if full_kv_heads < 1 or spec.num_heads % full_kv_heads:
@@ -149,7 +149,7 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
 
 
 def as_proportional(rope: RopeSpec) -> RopeSpec:
-    """A rotation whose divisors stop the last pairs, as the one that names those that turn."""
+    """Convert a rotation whose divisors stop the last pairs to one that gives the number of rotated pairs."""
     num_turning = sum(divisor == 1.0 for divisor in rope.divisors)
     turning, still = rope.divisors[:num_turning], rope.divisors[num_turning:]
     if rope.kind != "default" or not turning or set(turning) != {1.0} or any(divisor < STILL for divisor in still):

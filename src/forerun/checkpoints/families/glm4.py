@@ -1,4 +1,4 @@
-"""GLM-4-0414 and Z1: norms around sublayers; of the first half of each head neighbouring dimensions turn together."""
+"""GLM-4-0414 and Z1: norms around sublayers; the first half of each head is rotated, neighbours in pairs."""
 
 from dataclasses import replace
 from typing import Final

@@ -24,7 +24,7 @@ def of_all(spec: ModelSpec) -> ModelSpec:
 def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     for key, value in GATE.items():
         if config.number(key, value) != value:
-            raise config.wrong(key, f"{value}, that of the only gate supported in this family")
+            raise config.wrong(key, f"{value}, the value of the only supported gate of this family")
     chosen = "experts_per_token" if config.has("experts_per_token") else "num_experts_per_tok"
     return of_all(with_experts(config, spec, "num_local_experts", chosen, "intermediate_size"))
 

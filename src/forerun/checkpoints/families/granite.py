@@ -1,5 +1,5 @@
-"""Granite 4: factors of embedding, attention, residual stream and logits. Of the hybrid class only models whose layers
-are all attention, such as granite-4.0-micro."""
+"""Granite 4: factors of embedding, attention, residual stream and logits. Of the hybrid class only models are supported
+whose layers all have attention, such as granite-4.0-micro."""
 
 from dataclasses import replace
 from typing import Final
@@ -54,7 +54,7 @@ def read_hybrid(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     key = "layer_types" if config.has("layer_types") else "layers_block_type"
     kinds = config.values.get(key)
     if not isinstance(kinds, list) or len(kinds) != spec.num_layers or set(kinds) - {"attention", "full_attention"}:
-        raise config.wrong(key, "a list of 'attention' alone: Mamba layers are not supported")
+        raise config.wrong(key, "a list of only 'attention': Mamba layers are not supported")
     if config.integer("num_local_experts", 8, least=0) != 0:
         raise config.wrong("num_local_experts", "0: experts of this family are not supported")
     spec = replace(spec, intermediate_size=config.integer("shared_intermediate_size", 1024))

@@ -1,4 +1,4 @@
-"""The families, by the names that files have for them."""
+"""The families, by their names in files."""
 
 from collections.abc import Mapping
 from typing import Final

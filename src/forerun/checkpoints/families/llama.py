@@ -1,4 +1,4 @@
-"""Llama, and what is built like it: DeepSeek-coder, DeepSeek-R1-Distill-Llama, SmolLM2."""
+"""Llama, and models with the same architecture: DeepSeek-coder, DeepSeek-R1-Distill-Llama, SmolLM2."""
 
 from typing import Final
 

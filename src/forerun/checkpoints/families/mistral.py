@@ -1,4 +1,4 @@
-"""Mistral: all layers have a sliding window, unless `sliding_window` is null. Its GGUF files say llama."""
+"""Mistral: all layers have a sliding window, unless `sliding_window` is null. Its GGUF files are llama's."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: norms on the output of sublayers alone, queries and keys normalised over all heads; OLMo 3 has sliding
+"""OLMo 2 and 3: norms only on the output of sublayers, queries and keys normalised over all heads; OLMo 3 has sliding
 layers, whose rotation is not scaled."""
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4-mini: fused projections, a part of each head turns, and frequencies that the longest text decides."""
+"""Phi-3 and Phi-4-mini: fused projections, heads rotated in part, frequencies that depend on the longest text."""
 
 from typing import Final
 

@@ -9,7 +9,7 @@ from forerun.checkpoints.gguf.parts import PART_NAME
 from forerun.core.errors import CheckpointError
 
 MAGIC: Final = b"GGUF"
-DEFAULT_TAG: Final = "Q4_K_M"  # llama.cpp's too
+DEFAULT_TAG: Final = "Q4_K_M"  # as in llama.cpp
 SUFFIX: Final = ".gguf"
 BESIDE_MODELS: Final = ("mmproj", "imatrix")  # a vision projector; the importance matrix used for quantisation
 # Marks of draft models in the name of a file or of its folder: m-draft-Q8_0.gguf, draft/m.gguf, m-MTP-Q8_0.gguf.

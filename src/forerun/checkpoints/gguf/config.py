@@ -45,7 +45,7 @@ WITHOUT_EFFECT: Final = {
     "use_parallel_residual": False,
     "tensor_data_layout": "Meta AI original pth",
 }
-MAX_DIVISOR: Final = 1e31  # 1e30 stops a pair from turning
+MAX_DIVISOR: Final = 1e31  # 1e30 means that a pair is not rotated
 RELATIVE_TOLERANCE: Final = 1e-6  # of a scale, which is stored as a float32
 
 
@@ -80,7 +80,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         qkv_bias=family.qkv_bias or "blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_down.bias" in file.tensors,  # `read_gguf` of families with experts says it itself
+        mlp_bias="blk.0.ffn_down.bias" in file.tensors,  # `read_gguf` of families with experts sets it again
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
         rope=read_rope(file, stated, max_positions, stated.integer("attention.key_length", head_dim)),

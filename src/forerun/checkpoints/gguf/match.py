@@ -11,7 +11,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 
-WHOLE: Final = ("I32", "I64")  # the map of a head's tokens may be stored so, a weight may not
+WHOLE: Final = ("I32", "I64")  # allowed for the map of a head's tokens, not for a weight
 
 
 def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTensor]]:

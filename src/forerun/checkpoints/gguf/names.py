@@ -87,7 +87,8 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
 
 
 def experts_of(name: str, tensor: StoredTensor, spec: ModelSpec) -> Iterator[StoredTensor]:
-    """A tensor with a weight of all experts of a layer as one for each, gate and up apart; others as they are."""
+    """Divide a tensor with a weight of all experts of a layer into one for each expert, gate and up separately; other
+    tensors stay as they are."""
     found, count = EXPERTS.fullmatch(name), spec.num_experts
     if found is None or not tensor.shape or tensor.shape[0] != count:
         yield tensor

@@ -56,7 +56,7 @@ def parts_of(path: Path, count: int) -> list[Path]:
     if named is None or int(named["number"]) != 1 or int(named["count"]) != count:
         raise CheckpointError(
             f"{path} is one of {count} parts of a model: give the first one, whose name must end in "
-            f"-00001-of-{count:05}.gguf, with the others beside it"
+            f"-00001-of-{count:05}.gguf, with the others in the same folder"
         )
     names = (f"{named['stem']}-{number:05}-of-{count:05}{named['suffix']}" for number in range(1, count + 1))
     return [path.with_name(name) for name in names]
@@ -71,11 +71,11 @@ def _read_part(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
 
 
 def _require_number(file: GgufFile, number: int, count: int) -> None:
-    """A file's own keys say which part it is; its name may have been changed."""
+    """Check the number of a part by the file's own keys, since its name may have been changed."""
     split = file.section("split.")
     own, of = split.integer("no", 0, least=0), split.integer("count", 0, least=0)
     if (own, of) != (number, count):
         raise CheckpointError(
             f"{file.path} is part {own + 1} of {of} by its own keys, but part {number + 1} of {count} is needed here: "
-            "give the first part, with the others beside it under their own names"
+            "give the first part, with the others in the same folder under their own names"
         )

@@ -7,9 +7,9 @@ from typing import Final
 
 from forerun.checkpoints.gguf.vocabulary_keys import VocabularyKeys
 
-# Letters of all tokens, each a possible split point: the 32,000 tokens of Llama 2 have 0.2 million.
+# Characters of all tokens, each a possible split point: the 32,000 tokens of Llama 2 have 0.2 million.
 MAX_LETTERS: Final = 2**21
-MAX_TOKEN_LETTERS: Final = 256  # tokens of Llama 2 have up to 16 letters, control tokens up to three times as many
+MAX_TOKEN_LETTERS: Final = 256  # tokens of Llama 2 have up to 16 characters, control tokens up to three times as many
 MAX_MERGES: Final = 2**19  # of 200 bytes each while they are sorted; Llama 2 has 61,000
 
 
@@ -23,7 +23,7 @@ def merges_by_score(
     """
     if max(map(len, vocabulary)) > MAX_TOKEN_LETTERS or sum(map(len, vocabulary)) > MAX_LETTERS:
         raise keys.wrong(
-            "tokens", f"has a token of more than {MAX_TOKEN_LETTERS} letters, or more than {MAX_LETTERS} letters in all"
+            "tokens", f"has a token of more than {MAX_TOKEN_LETTERS} characters, or more than {MAX_LETTERS} in all"
         )
     if any(map(isnan, scores)):
         raise keys.wrong("scores", "holds a value that is not a number")

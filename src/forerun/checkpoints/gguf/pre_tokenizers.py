@@ -5,7 +5,7 @@ and the texts between matches, become separate pieces.
 
 Source: the names are those of llama.cpp's src/llama-vocab.cpp that models of the architectures llama, qwen2 and qwen3
 have. The expressions are those of the models' own tokenizer.json, from which llama.cpp's are made, and GPT-2's is that
-of https://github.com/openai/gpt-2/blob/master/src/encoder.py; "default" alone is llama.cpp's own.
+of https://github.com/openai/gpt-2/blob/master/src/encoder.py; only "default" is llama.cpp's own.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
 
-# Cased letters, but for some scripts, as DeepSeek's tokenizer.json lists them.
+# Cased letters, except those of some scripts, as DeepSeek's tokenizer.json lists them.
 DEEPSEEK_LETTERS: Final = (
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}"
     r"\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}"

@@ -132,7 +132,7 @@ def _text_under(key: str, file: GgufFile) -> str:
 
 
 def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
-    """The tokenizer without the parts of a whole tokenizer.json that are foreign; and these."""
+    """The tokenizer without the foreign parts of a whole tokenizer.json, and these parts."""
     if WHOLE_FILE_KEY in keys.file.metadata:
         whole = _text_under(WHOLE_FILE_KEY, keys.file)
         return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
@@ -197,8 +197,8 @@ def _sentencepiece(
 ) -> tokenizers.Tokenizer:
     """sentencepiece's BPE: merges in this order, and byte tokens for unknown characters.
 
-    A space is added before every text, if the kind has it so or the file says so; also after control tokens, as in
-    llama.cpp and in most of these models' tokenizer.json. transformers 5 omits it after control tokens if the class is
+    A space is added before every text, if the kind or the file requires it; also after control tokens, as in llama.cpp
+    and in most of these models' tokenizer.json. transformers 5 omits it after control tokens if the class is
     LlamaTokenizer and `legacy` is not set; a GGUF file does not record that.
     """
     unknown = pieces.special_tokens().get("unk_token", pieces.tokens[0])

@@ -29,7 +29,7 @@ def assistant_spec(config: JsonFile) -> AssistantSpec:
     text = config.nested("text_config")
     if text.integer("hidden_size_per_layer_input", 256, least=0):
         raise text.wrong("hidden_size_per_layer_input", "0: an assistant has no embeddings for each layer")
-    # All layers borrow, which no whole model's do; whose keys they attend to is known with the target.
+    # All layers borrow keys, unlike in a whole model; the target decides which of its layers they attend to.
     body = model_spec_of(replace(text, values={**text.values, "num_kv_shared_layers": 0, "use_double_wide_mlp": False}))
     is_ordered = config.flag("use_ordered_embeddings", False)
     num_centroids = config.integer("num_centroids", 2048) if is_ordered else 0

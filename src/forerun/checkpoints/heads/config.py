@@ -31,7 +31,7 @@ MAX_BLOCK: Final = 128  # rows of a tree, beyond which no token of a block can b
 def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
     """The head that a config and its tensors describe.
 
-    Options that show in the tensors are read from them, as not every trainer writes them into the config.
+    Options that the tensors show are read from the tensors, because not every trainer writes them into the config.
 
     Raises:
         CheckpointError: a key is missing or out of range, or the head is of a kind that forerun does not run.
@@ -58,7 +58,7 @@ def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
 def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
     nested, is_nested = config.nested("eagle_config"), config.has(SPECULATORS_KEY)
     if not nested.flag("use_aux_hidden_state", True):
-        raise nested.wrong("use_aux_hidden_state", "true: heads on the last hidden state alone are not supported")
+        raise nested.wrong("use_aux_hidden_state", "true: heads that read only the last hidden state are not supported")
     body = _read_body(config.nested(NESTED_KEY) if is_nested else config, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     has_state_norm = config.flag("norm_output", not is_nested)
@@ -70,7 +70,7 @@ def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
         norms_each="fc_norm.0.weight" in shapes,
         norms_all="input_norm.weight" in shapes,
         norms_residual=config.flag("norm_before_residual", is_nested),
-        # The same key says whether the logits are normalised, or, in speculators, the state that is given back.
+        # The same key means that the logits are normalised, or, in speculators, the state for the head's next step.
         norms_logits=is_nested or has_state_norm,
         norms_state=is_nested and has_state_norm,
     )
@@ -80,7 +80,7 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
     """A block head.
 
     Args:
-        drafts_from_root: what it does if its config does not say.
+        drafts_from_root: the value if its config does not give it.
     """
     nested, is_nested = config.nested("dflash_config"), config.has(SPECULATORS_KEY)
     sizes = config.nested(NESTED_KEY) if is_nested else config
@@ -128,7 +128,7 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
 
 
 def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
-    """The sizes of the head's layers; the output has the rows of its own tensor, else as many as the target's."""
+    """The sizes of the head's layers; the output has as many rows as its own tensor, or else as the target's."""
     if sizes.text("hidden_act", "silu") != "silu":
         raise sizes.wrong("hidden_act", "'silu', the only gate activation supported")
     num_heads, num_kv_heads = read_head_counts(sizes, "num_attention_heads", "num_key_value_heads")

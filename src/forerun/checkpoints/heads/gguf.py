@@ -1,7 +1,7 @@
 """Draft heads in GGUF files.
 
 Sources: llama.cpp's src/models/eagle3.cpp and conversion/llama.py (#18039), src/models/dflash.cpp and
-conversion/qwen.py (#22105, #27342): absolute ids in `d2t`, layers counted by what they read, and queries and keys of
+conversion/qwen.py (#22105, #27342): absolute ids in `d2t`, layers numbered by their inputs, and queries and keys of
 EAGLE-3 heads in the order in which llama.cpp rotates pairs.
 """
 
@@ -42,7 +42,7 @@ LAYERS: Final = {
 
 
 def read_gguf_head(file: GgufFile) -> tuple[HeadSpec, dict[str, StoredTensor]]:
-    """What the head is, and its tensors, with its map of tokens, by the names of published folders.
+    """The head's spec, and its tensors, with its map of tokens, by their names in published folders.
 
     Raises:
         CheckpointError: a key is missing or out of range.
@@ -134,7 +134,7 @@ def _entered_layers(keys: JsonFile, key: str) -> tuple[int, ...]:
 
 
 def _windows(keys: JsonFile, num_layers: int) -> tuple[int | None, ...]:
-    """For each layer its window; the pattern says which layers slide."""
+    """The window of each layer; the pattern tells which layers have one."""
     if not keys.has("attention.sliding_window"):
         return (None,) * num_layers
     window, key = keys.integer("attention.sliding_window"), "attention.sliding_window_pattern"

@@ -1,4 +1,4 @@
-"""A stored draft head: what it is, and its weights.
+"""A stored draft head: its spec and its weights.
 
 Legend: W rows of the head's output.
 """
@@ -24,7 +24,7 @@ from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
-if TYPE_CHECKING:  # what a head is can be told without torch
+if TYPE_CHECKING:  # a head's spec is read without torch
     import torch
     from torch import Tensor
 
@@ -203,7 +203,7 @@ def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:
     except CheckpointError:
         if is_named:
             raise
-        return None  # what opens it as a whole model says what is wrong
+        return None  # opening it as a whole model then reports the fault
     if not is_named and FC not in stored:
         return None
     spec = head_spec_of(config, shapes_of(stored))

@@ -12,7 +12,7 @@ from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 
 MAP = "d2t"  # of the head's tokens to the target's
-# t2d says which tokens of the target the map has; a confidence head how far to draft, which the cost model decides.
+# t2d marks the target's tokens in the map; a confidence head decides how far to draft, which our cost model does.
 UNUSED = ("t2d", "confidence_head.proj.weight", "confidence_head.proj.bias")
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 
@@ -26,7 +26,7 @@ def canonical(name: str) -> str:
 def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str) -> dict[str, list[StoredTensor]]:
     """The tensors of a head by their names, after checking that it has all of them and no others.
 
-    Trainers' own loaders pass over unknown names in silence, which gives a head that drafts nonsense.
+    Trainers' own loaders ignore unknown names silently, and such a head would draft nonsense.
 
     Raises:
         CheckpointError: names the tensor.
@@ -92,8 +92,8 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors that a head may have: biases, an embedding and output of its own, and tables of as many rows as they
-    have."""
+    """Tensors that a head may have: biases, an embedding and an output of its own, and tables of codes, with the stored
+    number of rows."""
     body = spec.body
     yield HEAD, (body.vocab_size, body.hidden_size)
     if isinstance(spec, AssistantSpec):
@@ -108,7 +108,7 @@ def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[
 
 
 def code_tables(spec: HeadSpec) -> Iterator[tuple[str, int]]:
-    """Tables of codes of the target's tokens, and the size of a code; the target alone says how many tokens it has."""
+    """Tables of codes of the target's tokens, and the size of a code; the number of tokens depends on the target."""
     if isinstance(spec, BlockSpec) and spec.pair_rank:
         yield from ((f"candidate_selector.{name}_codebook", spec.pair_rank) for name in ("predecessor", "successor"))
     if isinstance(spec, BlockSpec) and spec.markov_rank:

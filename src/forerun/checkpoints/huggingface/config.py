@@ -16,7 +16,7 @@ from forerun.core.model_spec import ModelSpec
 CONFIG_NAME: Final = "config.json"
 MAP_NAME: Final = "vocabulary_map.safetensors"  # of a draft with a part of its target's tokens
 DEFAULT_WINDOW: Final = 4096
-OUTER_FLAGS: Final = ("tie_word_embeddings",)  # of a wrapper, where its `text_config` does not say
+OUTER_FLAGS: Final = ("tie_word_embeddings",)  # of a wrapper, if its `text_config` does not have them
 MIN_POSITIONS: Final = 2  # a prompt and an answer
 MAX_LAYERS: Final = 1024  # the deepest published model of these families has 126
 
@@ -33,7 +33,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
 def model_spec_of(config: JsonFile) -> ModelSpec:
     """The architecture that a config describes.
 
-    Absent keys take the defaults of transformers' config classes where these do not depend on one model's size. Custom
+    Absent keys take the defaults of transformers' config classes if these do not depend on one model's size. Custom
     code named by `auto_map` is never run; the key is ignored.
 
     Raises:
@@ -81,8 +81,8 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
 def text_part(config: JsonFile) -> tuple[JsonFile, Family]:
     """The part of a config that describes the text model, with its family's defaults, and that family.
 
-    A model with other modalities has the text model's values in `text_config`; these count, also where the values
-    around them say something else, for example that the head is tied to the embedding.
+    A model with other modalities has the text model's values in `text_config`; these count even if the outer values
+    differ, for example if they say that the head is tied to the embedding.
 
     Raises:
         CheckpointError: the family is unknown.

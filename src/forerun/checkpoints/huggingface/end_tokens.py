@@ -58,4 +58,4 @@ def _added_tokens(path: Path) -> list[_AddedToken]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is no tokenizer.json ({short(str(error))}): fetch it again") from error
+        raise CheckpointError(f"{path} is not a tokenizer.json ({short(str(error))}): fetch it again") from error

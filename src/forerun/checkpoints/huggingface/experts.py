@@ -1,6 +1,6 @@
 """A folder of a model with experts, as gpt-oss stores them, as a WeightSource.
 
-One tensor holds a weight of all experts of a layer, the rows of gate and up by turns: plain as `gate_up_proj`
+One tensor holds a weight of all experts of a layer, with alternating rows of gate and up: plain as `gate_up_proj`
 [E, H, 2I] and `down_proj` [E, I, H], or in MXFP4 as `_blocks` [E, 2I, H / 32, 16] and `_scales` [E, 2I, H / 32]. MXFP4
 has 32 values of 4 bits to a scale 2^(e - 127), as GGUF's blocks of this type; but adjacent values are in the nibbles of
 a byte, the first in the low one, while GGUF has values j and j + 16 there. Source: transformers, integrations/mxfp4;
@@ -104,7 +104,7 @@ class ExpertWeights:
 
 
 def expert_places(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, TensorPlace]]:
-    """The tensors of all experts that a folder must hold: of a weight either the plain one, or its codes and scales."""
+    """The tensors of all experts that a folder must hold: for each weight the plain one, or its codes and scales."""
     experts, hidden, inner = spec.num_experts, spec.hidden_size, spec.intermediate_size
     for layer in range(spec.num_layers):
         for weight, num_out, num_in in (("gate_up", 2 * inner, hidden), ("out", hidden, inner)):
@@ -119,7 +119,7 @@ def expert_places(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> Iterat
 
 
 def in_order(rows: Tensor, *, is_mixed: bool) -> Tensor:
-    """Rows of gate and up by turns as all of gate above all of up."""
+    """Reorder alternating rows of gate and up to all rows of gate before all rows of up."""
     return torch.cat((rows[::2], rows[1::2])) if is_mixed else rows
 
 

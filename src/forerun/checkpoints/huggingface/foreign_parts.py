@@ -44,17 +44,17 @@ def foreign_parts(raw: bytes, name: str) -> Mapping[str, object]:
         name: of the file, for error messages.
 
     Raises:
-        CheckpointError: it is no JSON, or its decoder is foreign: text is decoded token by token, in this process.
+        CheckpointError: it is not JSON, or its decoder is foreign: text is decoded token by token, in this process.
     """
     try:
         parts = msgspec.json.decode(raw, type=_Parts)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{name} is no tokenizer.json ({short(str(error))}): fetch it again") from error
+        raise CheckpointError(f"{name} is not a tokenizer.json ({short(str(error))}): fetch it again") from error
     decoding = list(_each(parts.decoder, "decoders"))
     if len(decoding) > MAX_PARTS or any(_kind(part) == "Replace" and not _is_short_replace(part) for part in decoding):
         raise CheckpointError(
             f"{name} decodes tokens by patterns or growing replacements ({short(parts.decoder)}), which may take "
-            "exponential time: forerun reads tokenizers that decode by plain ones alone"
+            "exponential time: forerun reads only tokenizers that decode by plain replacements"
         )
     encoding = [*_each(parts.normalizer, "normalizers"), *_each(parts.pre_tokenizer, "pretokenizers")]
     num_byte_levels = sum(_kind(part) == "ByteLevel" for part in encoding)

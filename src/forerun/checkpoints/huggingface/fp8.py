@@ -1,6 +1,6 @@
 """A folder whose linear layers are 8-bit floats with scales, as a WeightSource of plain values.
 
-Beside a weight [O, I] stored as F8_E4M3 there is weight_scale_inv, or weight_scale, with one factor for each block of
+A weight [O, I] stored as F8_E4M3 comes with weight_scale_inv, or weight_scale, which has one factor for each block of
 outputs and inputs, or one for the whole tensor. A value is float * factor. Scales of activations are not needed,
 because activations are not rounded. Source: transformers, integrations/finegrained_fp8.
 """
@@ -59,7 +59,7 @@ def open_fp8(folder: Path, spec: ModelSpec, scaling: Fp8Scaling, **reading: Unpa
 def scale_places(
     name: str, place: TensorPlace, stored: Mapping[str, StoredTensor], scaling: Fp8Scaling
 ) -> tuple[str, dict[str, TensorPlace]]:
-    """The name of a weight's scales, and the places of all tensors beside the weight."""
+    """The name of a weight's scales, and the places of all tensors that belong to the weight."""
     module = name.removesuffix("weight")
     own = next((module + suffix for suffix in SUFFIXES if module + suffix in stored), module + SUFFIXES[0])
     shape: tuple[int, ...] = (1,)

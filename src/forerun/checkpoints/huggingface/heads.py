@@ -1,4 +1,4 @@
-"""Whether the head that a folder holds is the embedding."""
+"""Checks whether the head that a folder holds is the embedding."""
 
 from io import FileIO
 from pathlib import Path

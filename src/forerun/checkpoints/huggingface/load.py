@@ -1,4 +1,4 @@
-"""A checkpoint's weights as the tensors the model computes with."""
+"""Loads a checkpoint's weights as the tensors that the model computes with."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

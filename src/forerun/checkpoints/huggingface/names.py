@@ -77,7 +77,7 @@ def by_weight(plan: Mapping[str, TensorPlace], stored: Mapping[str, StoredTensor
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of these names, quoted, and how many there are besides."""
+    """The first of these names, quoted, and the number of the others."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(map(repr, names[:MAX_LISTED])) + more
 

@@ -109,7 +109,7 @@ def check_whole(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape) -
     """Check that the redundant tensors of a layer have the expected values.
 
     Raises:
-        CheckpointError: one has not; the message begins with the tensor's suffix.
+        CheckpointError: a value differs; the message begins with the tensor's suffix.
     """
     if "bias" in tensors and tensors["bias"].any():
         raise CheckpointError("bias is not all zeros, but the model of config.json has no bias there")
@@ -171,7 +171,7 @@ def _reorder(codes: Tensor) -> Tensor:
 
 
 def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
-    """The zeros of stored ones. A 15 in the first version means -1 in four bits, so its zero is 0.
+    """The zeros from the stored zeros. A 15 in the first version means -1 in four bits, so its zero is 0.
 
     A symmetric zero is 8. It is stored as 7, or as 8 by programs that label the second version as the first.
     """

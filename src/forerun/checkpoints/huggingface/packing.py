@@ -75,14 +75,14 @@ def read_packing(config: JsonFile) -> Quantisation | None:
             return _read_compressed(quantised)
         case "fp8":
             return _read_fp8(quantised)
-        case "mxfp4":  # of experts; which tensors are, their names tell
+        case "mxfp4":  # of experts; the names of tensors show which are packed
             return MXFP4
         case _:
             raise _unsupported(quantised, "quant_method")
 
 
 def require_experts(config: JsonFile, spec: ModelSpec) -> None:
-    """Refuse MXFP4 in a model without experts, of which no layout is known."""
+    """Refuse MXFP4 in a model without experts, for which no layout is known."""
     if read_packing(config) == MXFP4 and not spec.num_experts:
         raise _unsupported(config.nested(KEY), "quant_method")
 
@@ -143,7 +143,8 @@ def _read_compressed(quantised: JsonFile) -> Packing:
 
 
 def _read_fp8(quantised: JsonFile) -> Fp8Scaling:
-    """transformers' keys. How it would round activations is ignored, as are names of plain layers: the files tell."""
+    """transformers' keys. The rounding of activations is ignored, and so are the names of plain layers, which the
+    tensors show."""
     _require(quantised, "fmt", "e4m3")
     match quantised.values.get("weight_block_size"):
         case None:
@@ -164,7 +165,7 @@ def _read_strategy(weights: JsonFile) -> int | None:
     match weights.text("strategy"):
         case "channel":
             if weights.has("group_size") and weights.values["group_size"] != -1:
-                raise weights.wrong("group_size", "absent beside strategy 'channel'")
+                raise weights.wrong("group_size", "absent with strategy 'channel'")
             return None
         case "group":
             return _read_group_size(weights, "group_size", least=GROUP_UNIT)

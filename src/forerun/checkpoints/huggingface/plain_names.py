@@ -47,7 +47,7 @@ def plain_names(
 def values_from_keys(
     named: Mapping[str, StoredTensor], plan: Mapping[str, TensorPlace], values: str = "v_proj", keys: str = "k_proj"
 ) -> dict[str, StoredTensor]:
-    """The keys' projections as those of the values that are missing: Gemma 4 has one for both in some layers."""
+    """The keys' projections under the names of missing ones of values: Gemma 4 has one for both in some layers."""
     missing = {name: name.replace(values, keys) for name in plan if values in name and name not in named}
     return {name: replace(named[keys], name=name) for name, keys in missing.items() if keys in named}
 
@@ -73,7 +73,7 @@ def split(
 
 
 def rows_of(tensor: StoredTensor, names: Sequence[str], sizes: Sequence[int]) -> Iterator[StoredTensor]:
-    """Consecutive rows of a tensor as tensors of their own."""
+    """Consecutive rows of a tensor as separate tensors."""
     row_bytes, first = tensor.num_bytes // tensor.shape[0], 0
     for name, size in zip(names, sizes, strict=True):
         yield replace(

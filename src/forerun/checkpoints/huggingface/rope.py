@@ -16,7 +16,7 @@ SUPPORTED: Final = "one of default, linear, llama3, yarn, longrope, proportional
 def read_ropes(
     config: JsonFile, family: Family, head_dim: int, full_head_dim: int
 ) -> tuple[RopeSpec, RopeSpec | None]:  # fmt: skip
-    """Rotary parameters of a checkpoint's layers, and those of its sliding layers if the config tells them apart.
+    """Rotary parameters of a checkpoint's layers, and those of its sliding layers if the config has others for them.
 
     Transformers 5 writes `rope_parameters`, which includes the base; earlier versions wrote the base as top-level
     `rope_theta` and the rest as `rope_scaling`, whose kind was called `type` before 4.43 and `rope_type` after. If a
@@ -32,7 +32,7 @@ def read_ropes(
         rope = config.nested("rope_scaling") if config.values.get("rope_scaling") else parameters
         return _read_rope(config, rope, family, head_dim), None
     for key in by_kind - {FULL, SLIDING}:
-        raise parameters.wrong(key, f"absent: only {FULL} and {SLIDING} may have a rotation of their own")
+        raise parameters.wrong(key, f"absent: only {FULL} and {SLIDING} may have their own rotation")
     full = config.nested("rope_scaling") if config.values.get("rope_scaling") else parameters.nested(FULL)
     sliding = None
     if SLIDING in by_kind:
@@ -66,7 +66,7 @@ def _read_rope(config: JsonFile, rope: JsonFile, family: Family, head_dim: int, 
 
 
 def _read_rotated(config: JsonFile, rope: JsonFile, family: Family, head_dim: int) -> int | None:
-    """The dimensions of a head that turn; None: all of them."""
+    """How many dimensions of a head are rotated; None: all of them."""
     usual = 1.0 if family.partial_rotary is None else family.partial_rotary
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", usual))
     part = rope if rope.has("partial_rotary_factor") else config
@@ -75,7 +75,7 @@ def _read_rotated(config: JsonFile, rope: JsonFile, family: Family, head_dim: in
     is_proportional = rope.values.get("rope_type") == "proportional"
     rotated = 2 * int(share * head_dim // 2) if is_proportional else int(head_dim * share)
     if share > 1.0 or rotated % 2 or not rotated:
-        raise part.wrong("partial_rotary_factor", f"such that an even number of a head's {head_dim} dimensions turns")
+        raise part.wrong("partial_rotary_factor", f"such that an even number of {head_dim} dimensions is rotated")
     return None if rotated == head_dim else rotated
 
 

@@ -21,7 +21,7 @@ DTYPE_NAMES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF1
 def catalogue(folder: Path, item_bytes: Mapping[str, int] = STORED_BYTES) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by its Hugging Face name, ordered by file and offset.
 
-    If there is an index, its files count, and a model.safetensors beside them does not. Other safetensors files in the
+    If there is an index, its files count, and a model.safetensors next to them does not. Other safetensors files in the
     folder are ignored, because some authors add a second copy in their own format.
 
     Args:

@@ -25,7 +25,7 @@ SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad
 def read_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint folder, with its chat template.
 
-    A begin-of-sequence token comes from the post-processor in tokenizer.json alone. `add_bos_token` in
+    A begin-of-sequence token comes only from the post-processor in tokenizer.json. `add_bos_token` in
     tokenizer_config.json is not read, because transformers 5 does not read it next to a tokenizer.json either.
 
     Raises:
@@ -43,7 +43,7 @@ def read_optional(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> Mapping[s
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
-    """bos_token, eos_token and their like by name; absent ones left out."""
+    """bos_token, eos_token and similar tokens by name; absent ones are left out."""
     values = {**read_optional(folder / "special_tokens_map.json"), **read_optional(folder / TOKENIZER_CONFIG_NAME)}
     contents = {name: _content(values.get(name)) for name in SPECIAL_NAMES}
     return {name: require_text(content, folder, name) for name, content in contents.items() if content is not None}
@@ -61,7 +61,7 @@ def require_text(text: str, folder: Path, name: str) -> str:
 
 
 def read_backend(folder: Path) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
-    """The tokenizer in tokenizer.json, without truncation, padding and foreign parts; and these.
+    """The tokenizer in tokenizer.json, without truncation, padding and foreign parts; and its foreign parts.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -84,7 +84,7 @@ def read_backend(folder: Path) -> tuple[tokenizers.Tokenizer, Mapping[str, objec
 
 
 def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
-    """Parse a file of tokenizers, without truncation, padding and foreign parts; return these too.
+    """Parse a file of tokenizers, without truncation, padding and foreign parts; return the foreign parts too.
 
     Args:
         name: of the file, for error messages.

@@ -115,7 +115,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _variants(row: Mapping[str, Any]) -> Iterator[tuple[str, NamedModel]]:
-    """Each name of a row's model with the model it stands for; the main name comes first."""
+    """Each name of a row, with its model; the main name comes first."""
     names = [row["name"], *([row["also"]] if "also" in row else [])]
     if "folder" in row:
         origins = (HubFolder(**{**row["folder"], "files": tuple(row["folder"]["files"])}), WheelFile(**row["wheel"]))

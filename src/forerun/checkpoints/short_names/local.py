@@ -1,4 +1,4 @@
-"""Which models with a short name are on this machine, and where."""
+"""Finds the models with a short name that are on this machine."""
 
 import logging
 from contextlib import suppress
@@ -46,7 +46,7 @@ def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
 
 
 def has_sum(path: Path, expected: str) -> bool:
-    """Whether a file has this sha256. The result is cached in a file beside it while size and mtime are unchanged."""
+    """Whether a file has this sha256. The result is cached in a file next to it while size and mtime are unchanged."""
     marker, stat = path.with_name(f".{path.name}.sha256"), path.stat()
     remembered = f"{expected} {stat.st_size} {int(stat.st_mtime)}\n"  # container layers store whole seconds only
     with suppress(OSError, ValueError):

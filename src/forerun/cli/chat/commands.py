@@ -18,7 +18,7 @@ EMPTY: Final = '""'  # an empty text, as in a shell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command: its name and aliases, and what it does with the text after it."""
+    """A command: its names, and the function that handles the text after it."""
 
     names: tuple[str, ...]
     argument: str = ""
@@ -37,7 +37,7 @@ def obey(session: Session, line: str) -> None:
 
 
 def help_text() -> str:
-    """Every command with what it does."""
+    """Every command with its help."""
     calls = [f"/{command.names[0]} {command.argument}".rstrip() for command in COMMANDS]
     width = max(map(len, calls))
     lines = [f"{call:<{width}}  {command.help}" for call, command in zip(calls, COMMANDS, strict=True)]
@@ -74,7 +74,7 @@ def _answer_lines(session: Session, _: str) -> None:
 
 def _undo(session: Session, _: str) -> None:
     turn = session.conversation.take_back()
-    say("nothing was said yet" if turn is None else f"taken back: {shortened(turn.said)}")
+    say("there is no turn to remove" if turn is None else f"removed: {shortened(turn.said)}")
 
 
 def _set_system_prompt(session: Session, text: str) -> None:
@@ -89,7 +89,7 @@ def _set(session: Session, text: str) -> None:
         say(session.settings.listed())
         return
     name, _, value = text.partition(" ")
-    require(value.strip() != "", f"/set {name} needs a value; default stands for the one it had at the start")
+    require(value.strip() != "", f"/set {name} needs a value; default restores the one it had at the start")
     session.settings = session.settings.changed(name, value.strip(), start=session.settings_at_start)
 
 
@@ -115,7 +115,7 @@ COMMANDS: Final = (
         names=("continue",), help="continue the last answer, as after Ctrl-C", act=lambda session, _: session.go_on()
     ),
     Command(names=("undo",), help="remove the last question and its answer", act=_undo),
-    Command(names=("clear",), help="forget what was said", act=_clear),
+    Command(names=("clear",), help="forget the conversation", act=_clear),
     Command(
         names=("shift",), argument="[N]", help="drop the oldest N turns, or half of them", act=_shift
     ),

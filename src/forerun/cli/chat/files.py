@@ -54,7 +54,7 @@ def take_over(session: Session, transcript: Transcript) -> None:
     """Continue another conversation."""
     model, talk = session.engine.config.target, session.conversation
     if transcript.identity != identity_of(model):
-        say(f"this conversation was held with {shortened(transcript.model)}; {model} continues it")
+        say(f"{shortened(transcript.model)} answered so far in this conversation; {model} continues it")
     session.settings = replace(session.settings, params=transcript.params, variables=transcript.variables)
     talk.system_prompt, talk.turns = transcript.system_prompt, list(transcript.turns)
     talk.num_dropped = transcript.num_dropped
@@ -76,7 +76,7 @@ def save(session: Session, name: str) -> None:
 
 
 def load(session: Session, name: str) -> None:
-    """/load: continue a file's conversation instead of this one. A chat that is kept in a file uses that file now."""
+    """/load: continue a file's conversation instead of this one. A chat that is saved to a file now uses this file."""
     path = _path(name, "load")
     take_over(session, read_transcript(path, session.files))
     if session.file is not None:
@@ -90,13 +90,13 @@ def _path(name: str, command: str) -> Path:
 
 
 class KeptFile:
-    """Writes a session's file when the conversation has changed, so that no turn is lost however the process ends."""
+    """Writes a session's file when the conversation has changed, so that no turn is lost if the process is killed."""
 
     def __init__(self) -> None:
         self._written: Transcript | None = None
 
     def update(self, session: Session) -> None:
-        """Write the file if needed; if another program has changed it, use a new file beside it.
+        """Write the file if needed; if another program has changed it, use a new file next to it.
 
         Raises:
             ConfigError: it cannot be written.
@@ -110,6 +110,6 @@ class KeptFile:
                 session.file, self._written = place, transcript
                 break
         else:
-            raise ConfigError(f"{path} was changed by another program, and so were others beside it: use /save FILE")
+            raise ConfigError(f"{path} was changed by another program, and so were others next to it: use /save FILE")
         if place != path:
             say(f"{path} was changed by another program and is not overwritten: this conversation is now in {place}")

@@ -1,4 +1,4 @@
-"""A conversation with its settings: it answers messages, and shows and keeps the answers."""
+"""A conversation with its settings: it answers messages, and shows and stores the answers."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -116,7 +116,7 @@ class Session:
                 self.conversation.num_dropped = num_dropped
 
     def go_on(self) -> None:
-        """Continue the last answer from its end, such as one that was stopped or cut."""
+        """Continue the last answer from its end, for example if it was stopped or cut off."""
         talk = self.conversation
         if not talk.turns[talk.num_dropped :]:
             say("there is no answer to continue")
@@ -163,7 +163,7 @@ class Session:
         self._make_room(said, settings)
         prompt = self.conversation.prompt(said)
         result, is_interrupted = self._write(prompt, settings)
-        if result.token_ids:  # else it was stopped while the prompt was read: the conversation is as it was
+        if result.token_ids:  # else it was stopped while the prompt was read, and the conversation is unchanged
             answer = self._missing_space(prompt, result) + result.text
             self.conversation.add(said, answer, is_stopped=is_cancelled(result))
         return is_interrupted
@@ -196,7 +196,7 @@ class Session:
             note(hint)
 
     def _with_another_seed(self) -> ChatSettings:
-        """The settings for another answer: a seed that follows from their own where they have one, else a fresh one."""
+        """The settings for another answer: with a seed computed from their own if they have one, else a new one."""
         params = self.settings.params
         if params.is_greedy or params.seed is None:
             return self.settings
@@ -226,7 +226,7 @@ class Session:
 
     def _missing_space(self, prompt: "Prompt", answer: Generation) -> str:
         """The space before an answer that continues a text: sentencepiece tokenizers drop it where a text begins."""
-        from forerun.text.prompt import holds_messages  # brings tokenizers along
+        from forerun.text.prompt import holds_messages  # imports tokenizers
 
         if holds_messages(prompt):
             return ""

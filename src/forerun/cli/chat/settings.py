@@ -77,7 +77,7 @@ def _read_json(text: str) -> object:
 
 
 def _is_called(field: Field[Any], name: str) -> bool:
-    """Whether a flag of the field has this name, however it is written."""
+    """Whether a flag of the field has this name, in any spelling."""
     return name.lstrip("-").replace("_", "-") in [flag.lstrip("-") for flag in field.metadata["flags"]]
 
 

@@ -13,10 +13,10 @@ from forerun.core.errors import ContextOverflowError, ForerunError
 
 
 def talk(session: Session, flags: Mapping[str, str]) -> None:
-    """Read and answer until the user leaves. A turn that fails is reported, and the chat goes on.
+    """Read and answer until the user leaves. A turn that fails is reported, and the chat continues.
 
     Args:
-        flags: the flag of each setting that errors may name.
+        flags: the flag of each setting, for error messages.
     """
     kept = KeptFile()
     if is_terminal():

@@ -1,4 +1,4 @@
-"""A conversation as a file: what was said, the settings, and the model that answered."""
+"""A conversation as a file: its turns, the settings, and the model that answered."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Our strategy: learns what every sublayer is worth, and drafts only where it is expected to pay."""
+"""Our strategy: learns how much skipping each sublayer costs in hit rate, and drafts only if drafting should pay."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -81,7 +81,7 @@ def write_sets(path: Path, identity: str, num_layers: int, sets: Sequence[NamedS
     try:
         _read_own(json.loads(text), num_layers, identity)
     except ValueError as error:
-        raise ConfigError(f"the skip sets for {path} would not be read again: {error}") from error
+        raise ConfigError(f"the skip sets for {path} could not be read back: {error}") from error
     write_whole(path, text, makes_folder=True)
 
 
@@ -115,7 +115,7 @@ def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet
     try:
         return read_sets(path, num_layers, identity) if path.is_file() else []
     except ConfigError as error:
-        logger.warning("known sets are left aside: %s", error)
+        logger.warning("known sets are not used: %s", error)
         return []
 
 

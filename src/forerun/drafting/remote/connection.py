@@ -128,7 +128,7 @@ class Connection:
     @property
     def trouble(self) -> str:
         """Why no worker is ready."""
-        return self._lost_because or self.supply.trouble or "its process has gone"
+        return self._lost_because or self.supply.trouble or "its process has ended"
 
     def begin(self) -> None:
         """Note the start of a request."""
@@ -193,7 +193,7 @@ class Connection:
         if self.fault is None:
             self.is_ready, self._lost_because = True, ""
         else:
-            logger.error("the drafter is of no use: %s", self.fault)
+            logger.error("the drafter cannot be used: %s", self.fault)
             self._detach()
 
     def _replace(self, misdeed: str) -> None:

@@ -228,7 +228,7 @@ class ParallelDrafter(Drafter):
         if state == self._state:
             return
         if state is DrafterState.DOWN:
-            logger.warning("drafting has stopped, decoding goes on plainly: %s", self._connection.trouble)
+            logger.warning("drafting has stopped, plain decoding continues: %s", self._connection.trouble)
         elif self._state is DrafterState.DOWN:
             logger.info("drafting")
         else:

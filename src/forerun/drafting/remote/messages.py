@@ -18,7 +18,7 @@ from forerun.drafting.tree_policy import TreePolicy
 MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # nodes of one proposal
 MAX_TEXT: Final = 1 << 15  # characters
-OWNER_BYTES: Final = 16  # enough that no two owners have the same mark
+OWNER_BYTES: Final = 16  # enough for different marks of all owners
 
 SHAPING: Final = (  # the parameters that a drafter needs besides the biases
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -35,7 +35,7 @@ Moment = Annotated[float, Meta(ge=0.0, lt=1e12)]
 
 
 class Base(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What all messages have."""
+    """The base of all messages."""
 
     request: Number = 0
 
@@ -143,7 +143,7 @@ class Failure(Base, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, reason: str) -> Self:
-        """The message with as much of this text as there is room for."""
+        """The message with as much of this text as fits."""
         return cls(text=reason[:MAX_TEXT].encode("utf-8", errors="replace").decode("utf-8"))
 
 
@@ -151,14 +151,14 @@ Message: TypeAlias = Hello | Setup | Begin | Verdict | Stop | Proposal | Beat | 
 
 
 def shaping(params: SamplingParams) -> SamplingParams:
-    """The parameters that shape scores, which are all that a drafter needs; a bias of an id that no vocabulary has
-    means nothing."""
+    """The parameters that shape scores, which are all that a drafter needs, without biases of ids that no vocabulary
+    has."""
     biases = {token_id: bias for token_id, bias in params.logit_bias.items() if 0 <= token_id < 2**32}
     return SamplingParams(**{name: getattr(params, name) for name in SHAPING}, logit_bias=biases)
 
 
 def check(message: Message) -> None:
-    """Raise ValueError for a message that nobody could have meant, though each of its fields is possible."""
+    """Raise ValueError for a message that is invalid although each of its fields is possible."""
     match message:
         case Hello():
             need(len(message.vocabulary) % 4 == 0, f"a vocabulary of {len(message.vocabulary)} bytes")

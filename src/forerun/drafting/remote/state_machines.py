@@ -81,7 +81,7 @@ class DrafterEnd:
                 pass
 
     def idle_s(self) -> float | None:
-        """Seconds until there is work: 0 for now, None if only a message can bring work."""
+        """Seconds until there is work: 0 if there is work now, None if only a message can bring work."""
         if not self.is_active or (self._is_grown and not self._must_answer):
             return None
         if self._must_answer:
@@ -278,7 +278,7 @@ class TargetEnd:
         return tree
 
     def forget_connection(self) -> None:
-        """Reset the state that depends on a drafter which is lost."""
+        """Reset the state of the connection to a lost drafter."""
         self._newest, self._rerooted_len = None, -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 

@@ -58,8 +58,8 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client has closed its sending side: it has left, or it still waits for the answer. TCP cannot tell these
-        apart until something is sent to the client.
+        """The client has closed its sending side: it has left, or it still waits for the answer. TCP cannot distinguish
+        these until something is sent to the client.
         """
         request = self._request()
         if self._is_idle() or request.more_body or request.scope["http_version"] == "1.0":

@@ -35,7 +35,7 @@ PLAIN_HEADERS: Final = (
 )
 PREFLIGHT: Final = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers of its own
+    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's browser client sends a dozen headers
     (b"access-control-max-age", b"600"),
 )
 READABLE: Final = b"x-request-id, retry-after, x-should-retry, x-forerun-ignored"  # headers for pages of other sites
@@ -97,7 +97,7 @@ class Gate:
             await self._app({**scope, "method": method}, self._bounded(receive, self._max_bytes(scope)), answer.send)
         except ApiError as error:
             await answer.refuse(error)
-        except ClientDisconnect:  # while sending the body, so nobody is left to read an answer
+        except ClientDisconnect:  # while it sent the body, so no client is left to read an answer
             return
         except Exception:
             logger.exception("request %s failed", request_id)
@@ -233,7 +233,7 @@ class GuardedAnswer:
         await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: ApiError) -> None:
-        """Answer with an error. If an answer has begun, it is cut off instead, so nobody takes it for complete."""
+        """Answer with an error. If an answer has begun, it is cut off instead, so that it does not look complete."""
         if self._is_begun:
             return
         body = error_body(error, path=self._path, request_id=self.request_id)

@@ -38,8 +38,8 @@ class KeyRing:
     def owner(self, headers: Mapping[bytes, bytes]) -> str | None:
         """A stable name for the key in these headers; None if the key is missing or wrong. Empty if no key is needed.
 
-        The key stands in Authorization, as OpenAI's clients send it, or in x-api-key, as Anthropic's do. If both are
-        there, one of them must be right.
+        The key is in Authorization, as in OpenAI's clients, or in x-api-key, as in Anthropic's. If both headers are
+        sent, one of them must be right.
         """
         if not self._digests:
             return ""

@@ -1,8 +1,8 @@
-// Calls of tools: what a user offers, what an answer calls, which call still has no result.
+// Tool calls: the tools that a user offers, the calls of an answer, and the call that still has no result.
 
 const FORM = 'Write an array, such as [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}].';
 
-/** What is wrong with the tools as they are written; empty where nothing is. */
+/** The fault in the tools as they are written; empty if there is none. */
 export function problemOfTools(written) {
   if (!written.trim()) return "";
   let tools;
@@ -22,7 +22,7 @@ export function toolsOf(written) {
   return tools.length ? tools : null;
 }
 
-/** The object of a call's arguments, or null where they were cut. */
+/** The object of a call's arguments, or null if they were cut off. */
 function objectOf(call) {
   try {
     const value = JSON.parse(call.arguments);
@@ -32,14 +32,14 @@ function objectOf(call) {
   }
 }
 
-/** A call's arguments for a reader: one on a line, once they are whole. */
+/** A call's arguments for display: one per line, once they are complete. */
 export function argumentsInLines(call) {
   const value = objectOf(call);
   const isExact = !/\d{16}/.test(call.arguments); // a longer number would lose its last digits
   return value && isExact ? JSON.stringify(value, null, 2) : call.arguments;
 }
 
-/** The calls of an answer in OpenAI's form. One that was cut was never made. */
+/** The calls of an answer in OpenAI's form, without incomplete ones. */
 export function sentCalls({ calls = [] }) {
   return calls.filter(objectOf).map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
 }

@@ -1,4 +1,4 @@
-// The conversation in the middle: asks, shows the answer as it comes, stops it, branches it.
+// The conversation in the middle: sends questions, shows the answer while it arrives, stops it, branches it.
 
 import { record, requestOf } from "./answer.js";
 import { openCall } from "./calls.js";
@@ -40,7 +40,7 @@ export class Chat {
     this.scroll.toEnd();
   }
 
-  /** Build the messages that are read now. */
+  /** Build the messages of the chosen branch. */
   show() {
     const messages = shownMessages(this.conversation);
     this.#views.clear();
@@ -64,7 +64,7 @@ export class Chat {
     this.#meters.showContext(usage, this.server.max_length);
   }
 
-  // Say in the field what is wanted: a question, or the result of a call.
+  // Show in the field what to write: a question, or the result of a call.
   #showAsked() {
     const call = openCall(shownMessages(this.conversation));
     const field = byId("question");
@@ -84,7 +84,7 @@ export class Chat {
         ask("Explain in five points why the sky is blue.")));
   }
 
-  /** Send the user's words below what is read now: the result of a call that has none yet, else a question. */
+  /** Send the user's text at the end of the chosen branch: the result of a call that has none yet, else a question. */
   async ask(text, files = []) {
     if (this.isBusy || !(text.trim() || files.length)) return;
     const messages = shownMessages(this.conversation);
@@ -105,7 +105,7 @@ export class Chat {
     await this.keep(this.conversation);
   }
 
-  /** End the answer under way; what has come stays. */
+  /** End the answer in progress; the part that has arrived stays. */
   stop() {
     this.#running?.controller.abort();
   }
@@ -117,7 +117,7 @@ export class Chat {
     return this.#write(message, question, new Recording());
   }
 
-  // Write an answer that was cut farther, as if it had not been.
+  // Continue an answer that was cut off.
   async #goOn(message) {
     const rounds = await this.store.rounds(message.id).catch(() => []);
     if (!this.isBusy) await this.#write(message, message, new Recording().goOn(message, rounds));
@@ -194,8 +194,8 @@ export class Chat {
 
   #whyCut(usage) {
     return this.#isFull(usage)
-      ? `Cut: the ${this.server.max_length} tokens that the model can have in mind are full. Begin a new conversation.`
-      : "Cut at the longest answer that the settings allow.";
+      ? `Cut off: the context of ${this.server.max_length} tokens is full. Begin a new conversation.`
+      : "Cut off: the settings allow no longer answer.";
   }
 
   async #keep(run) {

@@ -1,10 +1,10 @@
-// What may be said of a speed-up: the one place that decides it, for races, answers and the meters.
+// Decides which speed-ups are shown, for races, answers and the meters.
 
 /**
- * @param {object} measured ratio: of the speed to that without a drafter; low, high: between which it lies; perRound: the tokens of a
- *   round, which is the most that drafting can bring, as no round is shorter than a plain one
- * @returns {{kind: "faster" | "slower" | "close" | "beyond", ratio: number}} the ratio that may be told; "close": too close to tell;
- *   "beyond": more than drafting can have brought, so that something else changed the speeds
+ * @param {object} measured ratio: the speed divided by the speed without a drafter; low, high: its interval; perRound: the tokens of a
+ *   round, which is the largest gain that drafting can have, as no round is shorter than a plain one
+ * @returns {{kind: "faster" | "slower" | "close" | "beyond", ratio: number}} the ratio to show; "close": too close to tell;
+ *   "beyond": more than drafting can gain, so that something else changed the speeds
  */
 export function claim({ ratio, low, high, perRound }) {
   const most = perRound ?? Infinity;
@@ -15,9 +15,9 @@ export function claim({ ratio, low, high, perRound }) {
 }
 
 const LEAST_NOISE = 0.02; // share of a speed that two equal runs on a quiet machine differ by
-export const UNKNOWN_NOISE = 0.1; // where there is only one plain run to go by
+export const UNKNOWN_NOISE = 0.1; // if there is only one plain run
 
-/** What a drafted run and the plain runs around it show, as `claim` takes it; null where an answer was too short. */
+/** The ratio of a drafted run to the plain runs around it, for `claim`; null if an answer was too short. */
 export function measured(drafted, plainRuns) {
   const speeds = plainRuns.map((run) => run.tokensPerSecond).filter(Boolean);
   if (!drafted.tokensPerSecond || !speeds.length) return null;
@@ -35,11 +35,11 @@ export function raceInWords(found) {
   if (kind === "faster") return `${times} as fast with the drafter.`;
   if (kind === "slower") return `Slower with the drafter this time: ${times}.`;
   if (kind === "close") return `Too close to tell: ${times}, and this machine's own speed varies by ${Math.round(100 * found.noise)} %.`;
-  return `No gain can be told: ${times} was measured, but drafting brings at most the ${found.perRound.toFixed(2)} tokens of a round. ` +
+  return `No gain is shown: ${times} was measured, but drafting gains at most the ${found.perRound.toFixed(2)} tokens of a round. ` +
     "Other work on this machine slowed the run without a drafter; race again.";
 }
 
-/** The server's measurement of one answer in a few words; empty where it has none. */
+/** The server's measurement of one answer as a short text; empty if there is none. */
 export function answerInWords(forerun) {
   const { speedup } = forerun ?? {};
   if (!speedup) return "";

@@ -1,5 +1,5 @@
 // Colours for code, by highlight.js. They are ranges over the text and add no element to it, so that tokens keep their
-// own; a browser without such ranges shows plain code. The library is fetched when the first code is seen.
+// own elements; a browser without such ranges shows plain code. The library is fetched when code first appears.
 
 import { atNextFrame } from "./frames.js";
 

@@ -13,19 +13,19 @@ export function newConversation() {
   return { id: newId(), title: NO_TITLE, isNamed: false, changedMs: Date.now(), chosen: null, messages: {} };
 }
 
-/** The messages one reads, first to last. */
+/** The messages of the chosen branch, first to last. */
 export function shownMessages(conversation) {
   const path = [];
   for (let id = conversation.chosen; id; id = conversation.messages[id].chosen) path.push(conversation.messages[id]);
   return path;
 }
 
-/** The messages that stand in the same place, oldest first. */
+/** The messages in the same place, oldest first. */
 export function siblingsOf(conversation, message) {
   return Object.values(conversation.messages).filter((other) => other.parent === message.parent && other.role === message.role);
 }
 
-/** Read this message in its place. */
+/** Choose this message for its place. */
 export function choose(conversation, message) {
   if (message.parent) conversation.messages[message.parent].chosen = message.id;
   else conversation.chosen = message.id;
@@ -81,7 +81,7 @@ function titleOf(text) {
   return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }
 
-/** A conversation from a file, or null where it is none. Only known fields are taken over. */
+/** A conversation from a file, or null if it is not one. Only known fields are used. */
 export function checked(value) {
   if (typeof value !== "object" || !value || typeof value.messages !== "object" || !value.messages) return null;
   const conversation = { ...newConversation(), title: String(value.title ?? NO_TITLE), isNamed: true };
@@ -127,7 +127,7 @@ function firstOf(conversation) {
   return Object.values(conversation.messages).find((message) => message.parent === null)?.id ?? null;
 }
 
-// A file may name parents in a circle; walking them would never end.
+// A file may name parents in a circle; following them would never end.
 function isTree(conversation) {
   const limit = Object.keys(conversation.messages).length;
   return Object.values(conversation.messages).every((message) => {

@@ -1,4 +1,4 @@
-// What went wrong, in words, with what to do. Every failure that a user can meet passes through here.
+// Failures as messages with advice. Every failure that a user can see passes through here.
 
 export class Failure extends Error {
   /** @param {string} message what was seen and what to do; @param {"key"|"settings"|"again"|"wait"|""} remedy a button */
@@ -20,7 +20,7 @@ function withSentence(text) {
 export function failureOfAnswer(status, body, retryAfter) {
   const said = withSentence(body?.error?.message);
   if (status === 401 || status === 403)
-    return new Failure(`${said || "The server wants a key."} Enter its key in the settings.`, "key");
+    return new Failure(`${said || "The server needs a key."} Enter its key in the settings.`, "key");
   if (status === 404)
     return new Failure(`${said || "The server does not know this address."} Reload the page: perhaps the server runs another model now.`);
   if (body?.error?.code === "context_length_exceeded")
@@ -29,7 +29,7 @@ export function failureOfAnswer(status, body, retryAfter) {
   if (status === 413) return new Failure(`${said || "The conversation is too long."} Begin a new one, or shorten what you sent.`);
   if (status === 429) {
     const when = retryAfter ? ` Try again in ${retryAfter} s.` : " Try again in a moment.";
-    return new Failure(`The server has as much work as it takes.${when}`, "again");
+    return new Failure(`The server is busy: too many requests are waiting.${when}`, "again");
   }
   if (status === 503 && body?.error?.code === "model_loading")
     return new Failure("The model is still being loaded. Try again in a moment.", "wait");
@@ -40,12 +40,12 @@ export function failureOfAnswer(status, body, retryAfter) {
 
 /** An error object within a stream. */
 export function failureOfEvent(error) {
-  return new Failure(`${withSentence(error?.message) || "The answer broke off."} What came before is kept.`, "again");
+  return new Failure(`${withSentence(error?.message) || "The answer ended early."} What came before is kept.`, "again");
 }
 
 /** A stream that ended without its end. */
 export function brokenOff() {
-  return new Failure("The connection broke off before the end. What came is kept; regenerate to have it whole.", "again");
+  return new Failure("The connection ended before the end of the answer. The part that arrived is kept; regenerate to get the whole answer.", "again");
 }
 
 /** No connection came about. */
@@ -56,5 +56,5 @@ export function unreachable() {
 /** Whatever else was thrown. */
 export function failureOf(error) {
   if (error instanceof Failure) return error;
-  return new Failure(`Something unforeseen happened: ${error?.message ?? error}. Reload the page.`);
+  return new Failure(`An unexpected error occurred: ${error?.message ?? error}. Reload the page.`);
 }

@@ -1,5 +1,5 @@
-// Work for the next animation frame. However many tokens arrive in between, each piece of work is done once a frame; one that
-// takes long rests for as long as it took, so that the page stays usable.
+// Work for the next animation frame. Each piece of work is done once per frame, even if several tokens arrive in between; work
+// that takes long pauses for as long as it took, so that the page stays usable.
 
 const waiting = new Map();
 const restUntilMs = new Map();

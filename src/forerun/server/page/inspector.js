@@ -1,4 +1,4 @@
-// The panel beside the text: one round at a time, its tree, and when model and drafter worked.
+// The panel next to the text: one round at a time, its tree, and when model and drafter worked.
 
 import { byId, element } from "./dom.js";
 import { atNextFrame } from "./frames.js";
@@ -8,7 +8,7 @@ import { timeline } from "./timeline_drawing.js";
 import { tree, visible } from "./tree_drawing.js";
 
 const WITHOUT_REST = new Set(["none", "prompt_lookup"]); // a lookup guesses nothing where the text does not repeat itself
-const MIN_ROUNDS = 8; // fewer are how a drafter finds out
+const MIN_ROUNDS = 8; // with fewer, a drafter may still be measuring
 const INTERVAL_MS = 100; // nobody reads more than ten trees a second
 
 export class Inspector {
@@ -154,15 +154,15 @@ export class Inspector {
 
 const numAccepted = (round) => round.tokens.filter((token) => token.by !== "bonus").length;
 
-/** That drafting does not pay, where a drafter is there and most rounds guess nothing; else empty. */
+/** A note that drafting does not pay, if there is a drafter and most rounds guess nothing; else empty. */
 function restInWords(rounds, drafter) {
   const isResting = (round) => (round.drafted_by === "none" || !round.tree) && round.drafter_state === "ready" && !numAccepted(round);
   const num = rounds.filter(isResting).length;
   if (WITHOUT_REST.has(drafter) || rounds.length < MIN_ROUNDS || num * 2 < rounds.length) return "";
-  return `Drafting rests in ${num} of ${rounds.length} rounds: it does not pay here, as guesses would cost more time than they save.`;
+  return `Drafting pauses in ${num} of ${rounds.length} rounds: it does not pay here, as guesses would cost more time than they save.`;
 }
 
-/** A round as a sentence, which is also what a screen reader has of it. */
+/** A round as a sentence, also for screen readers. */
 function inWords(round) {
   const drafted = round.tree ? round.tree.texts.length - 1 : 0;
   const accepted = round.tokens.filter((token) => token.by !== "bonus");

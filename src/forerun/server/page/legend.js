@@ -1,4 +1,4 @@
-// The five who can have written a token, with a line under the word beside the colour.
+// The five possible writers of a token, each with a colour and a line under the word.
 
 import { element } from "./dom.js";
 

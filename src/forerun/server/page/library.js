@@ -27,7 +27,7 @@ export class Library {
   #openAddressed() {
     const id = /^#\/c\/(.+)$/.exec(location.hash)?.[1] ?? "";
     if (id && !this.#conversations.some((each) => each.id === id))
-      showFailure(new Failure("This browser holds no conversation of this address: each browser keeps its own. Where it was held, “Export” writes it to a file, which “Import” reads here."));
+      showFailure(new Failure("This browser has no conversation with this address: each browser stores its own. In the other browser, “Export” writes it to a file, which “Import” reads here."));
     this.#open(id);
     this.onopen();
   }
@@ -54,7 +54,7 @@ export class Library {
     this.sidebar.update(this.#conversations, conversation.id);
   }
 
-  /** Open a conversation, or a new one where `id` is none's. */
+  /** Open a conversation, or a new one if there is none with this `id`. */
   open(id) {
     this.#open(id);
     this.#address();

@@ -135,6 +135,6 @@ applyMarks();
 server.onmeet = () => chat.showContext();
 await library.load();
 showChat();
-if (!store.isKept) showFailure(new Failure("This browser keeps nothing for this page: conversations last until you leave it. Export what you want to keep."));
+if (!store.isKept) showFailure(new Failure("This browser stores no data for this page: conversations are lost when you leave it. Export those that you want to keep."));
 server.meet();
 byId("question").focus();

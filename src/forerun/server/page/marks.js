@@ -1,11 +1,11 @@
-// Who wrote which part of the text that is shown: the way from Markdown's source to the page and back.
+// Marks for the writer of each part of the shown text: maps places in Markdown's source to the page and back.
 
 import { element } from "./dom.js";
 
 const MAX_GAP = 60; // characters of syntax between two that are shown, such as a quote's signs at the begin of a line
 
 /**
- * Note for every piece of text among marked's tokens where it stands in `source`, as token.at; they come in order.
+ * Set token.at, the place in `source`, for every piece of text among marked's tokens; they come in order.
  * @returns {number} where the tokens end
  */
 export function locate(tokens, source, from) {

@@ -13,7 +13,7 @@ function button(action, words, label) {
   return element("button", { type: "button", "data-action": action, "aria-label": label ?? null }, words);
 }
 
-/** What stands under an answer, measured by the server: a list of short facts. */
+/** The line under an answer, measured by the server: a list of short facts. */
 export function facts(message) {
   const { usage, timings } = message;
   if (!usage) return [];

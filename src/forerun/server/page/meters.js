@@ -5,9 +5,9 @@ import { byId } from "./dom.js";
 
 const STATES = {
   ready: ["drafter ready", "The drafter guesses ahead."],
-  late: ["drafter late", "The drafter was late: the model went on without it."],
+  late: ["drafter late", "The drafter was late: the model continued without it."],
   down: ["drafter down", "The drafter's process has ended: the text goes on without it until it is back."],
-  paused: ["drafter paused", "A round without it is timed, to know what it saves."],
+  paused: ["drafter paused", "A round without the drafter is timed, to measure its gain."],
 };
 
 const MIN_TOKENS = 64; // over fewer, the time of one round decides the number
@@ -20,7 +20,7 @@ export class Meters {
     const speed = recording.tokensPerSecond;
     const perRound = recording.tokensPerRound;
     write("meter-speed", speed === null ? "" : speed.toFixed(speed < 100 ? 1 : 0), "Tokens a second, from the first token on.");
-    write("meter-round", perRound === null ? "" : perRound.toFixed(2), "Tokens that one check by the model yields.");
+    write("meter-round", perRound === null ? "" : perRound.toFixed(2), "Tokens per check by the model.");
     this.#showSpeedup(recording, speed, perRound);
     const state = recording.usage?.forerun?.drafter_state ?? recording.rounds.at(-1)?.drafter_state;
     if (state) showState(state);
@@ -52,11 +52,11 @@ export class Meters {
     place.high = Math.round(0.85 * maxLength);
     place.value = used;
     byId("context-words").textContent = `context ${used.toLocaleString("en")} of ${maxLength.toLocaleString("en")}`;
-    byId("gauge").title = "Tokens that the model has in mind: this conversation up to here, of the longest that it can. Where it is full, begin a new one.";
+    byId("gauge").title = "Used part of the context: the tokens of this conversation, of the largest possible number. When it is full, begin a new conversation.";
   }
 }
 
-// A gain that may be told, and nothing where it may not.
+// A gain that may be shown; else nothing.
 function tell(measured, words, title) {
   const { kind, ratio } = claim(measured);
   const isTold = kind === "faster" || kind === "slower";

@@ -1,4 +1,4 @@
-// What the page says beside the text: short words to screen readers, and failures with what to do.
+// Messages besides the text: short texts for screen readers, and failures with advice.
 
 import { byId, element } from "./dom.js";
 

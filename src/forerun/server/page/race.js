@@ -57,9 +57,9 @@ export class Race {
       element("details", { class: "explained" }, element("summary", {}, "How it is timed"),
         element("p", {},
           "There is one engine, so the two run in turn: a short run without a drafter, one with it, and one without. ",
-          "The drafter is told nothing of the plain runs. Then its run is played again beside the last one. ",
+          "The drafter does not see the plain runs. Then its run is played again next to the last one. ",
           "Each clock begins with the first token of its own run; reading the prompt is not counted. ",
-          "The two plain runs show how much the speed of this machine varies: what is less than that is no gain. ",
+          "The two plain runs show how much the speed of this machine varies: a smaller difference is not a gain. ",
           "Drafters learn: in its first answers “auto” tries several, and in a second race over the same prompt one may be faster.")),
       element("div", { class: "entry" }, element("label", { class: "hidden", for: "race-prompt" }, "Prompt of the race"), prompt, start),
       parts.phase, parts.verdict,
@@ -117,7 +117,7 @@ export class Race {
     phase.textContent = `The run with the drafter (seed ${seed}) …`;
     const first = await this.#record(draftedRequest, drafted);
     if (!first) return this.#stopped();
-    phase.textContent = "The run without a drafter; the other one is played again beside it by its own clock …";
+    phase.textContent = "The run without a drafter; the other one is played again next to it by its own clock …";
     for (const each of [drafted, plain]) each.clear();
     const second = await this.#beside(first, plainRequest);
     if (!second) return this.#stopped();

@@ -1,4 +1,4 @@
-// What has arrived of one answer: its text, its calls of tools, who wrote which part of it, its rounds, its clock.
+// The part of an answer that has arrived: its text, its tool calls, the writer of each part, its rounds, its clock.
 
 const KINDS = new Set(["draft", "lookup", "recycled", "prediction", "bonus"]);
 const MAX_GAP = 12; // characters that tokens holding parts of a character may leave between two that match
@@ -19,7 +19,7 @@ export class Recording {
   #skipped = null;
   #before = { text: 0, rounds: 0, tokens: 0, endMs: 0 }; // what an earlier request brought
 
-  /** Go on from an answer that was cut, with the rounds that it had. */
+  /** Continue an answer that was cut off, with its rounds. */
   goOn({ text, reasoning, marks }, rounds) {
     Object.assign(this, { text, reasoning, marks: [...marks], rounds: [...rounds], numTokens: rounds.at(-1)?.numTokens ?? 0 });
     if ((marks.at(-1)?.end ?? 0) < text.length) this.#mark(text.length, { by: "bonus", round: Math.max(0, rounds.length - 1) });

@@ -1,6 +1,6 @@
 // A finished recording played again at the speed it came with.
 
-/** Where two texts part, as an index of characters, or null where they are equal. */
+/** The index of the first character in which two texts differ, or null if they are equal. */
 export function firstDifference(one, other) {
   if (one === other) return null;
   const shorter = Math.min(one.length, other.length);

@@ -1,4 +1,4 @@
-// What the server runs, as the page's head shows it; asked again and again until the model is loaded.
+// A description of the server's model, in the page's header; polled until the model is loaded.
 
 import { answer } from "./copying.js";
 import { byId, element } from "./dom.js";
@@ -9,7 +9,7 @@ import { killDrafter, readServer } from "./wire.js";
 
 const RETRY_MS = 1500; // soon enough after a model was loaded, seldom enough for a server that is gone
 
-/** A drafter's name as a reader sees it. */
+/** A drafter's name for display. */
 export function inWords(name) {
   return name.replaceAll("_", " ");
 }
@@ -46,7 +46,7 @@ export class Server {
     this.#show();
   }
 
-  // A failure is said once: it stays while the server is asked again.
+  // A failure is shown once: it stays while the server is polled.
   #failed(failure) {
     if (failure.remedy === "wait") {
       byId("model").textContent = "The model is being loaded …";

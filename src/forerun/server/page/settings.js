@@ -1,4 +1,4 @@
-// What the user has set. Everything but the key is kept; the key lives as long as the tab.
+// The user's settings. All except the key are stored; the key is kept as long as the tab is open.
 
 import { problemOfTools, toolsOf } from "./calls.js";
 import { byId, element } from "./dom.js";
@@ -6,18 +6,18 @@ import { byId, element } from "./dom.js";
 const KEPT = "forerun.settings";
 const KEY = "forerun.key";
 const FIELDS = [
-  { name: "system", label: "System prompt", kind: "textarea", hint: "Said to the model before every conversation." },
+  { name: "system", label: "System prompt", kind: "textarea", hint: "Instructions for the model before every conversation." },
   { name: "tools", label: "Tools (JSON)", kind: "textarea", spellcheck: "false", problemOf: problemOfTools, hint: "Functions that the model may call, an array in OpenAI's form. You write their results." },
   { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 2, step: 0.05, hint: "0: always the most probable token. Higher: more varied." },
   { name: "top_p", label: "Top p", kind: "number", min: 0.01, max: 1, step: 0.01, hint: "Leaves out the least probable tokens. 1: none." },
-  { name: "top_k", label: "Top k", kind: "number", min: 0, max: 1048576, step: 1, hint: "Only so many of the most probable tokens. 0: all." },
-  { name: "min_p", label: "Min p", kind: "number", min: 0, max: 1, step: 0.01, hint: "Leaves out what is less probable than this share of the most probable. 0: nothing." },
-  { name: "repetition_penalty", label: "Repetition penalty", kind: "number", min: 0.01, max: 100, step: 0.01, hint: "Above 1: what stands in the text already becomes less probable." },
-  { name: "presence_penalty", label: "Presence penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: what the answer has said once becomes less probable." },
-  { name: "frequency_penalty", label: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: what the answer has said often becomes less probable." },
+  { name: "top_k", label: "Top k", kind: "number", min: 0, max: 1048576, step: 1, hint: "Keeps only this many of the most probable tokens. 0: all." },
+  { name: "min_p", label: "Min p", kind: "number", min: 0, max: 1, step: 0.01, hint: "Leaves out tokens below this share of the highest probability. 0: none." },
+  { name: "repetition_penalty", label: "Repetition penalty", kind: "number", min: 0.01, max: 100, step: 0.01, hint: "Above 1: tokens that are already in the text become less probable." },
+  { name: "presence_penalty", label: "Presence penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: tokens that the answer already has become less probable." },
+  { name: "frequency_penalty", label: "Frequency penalty", kind: "number", min: -2, max: 2, step: 0.05, hint: "Above 0: the more often the answer has a token, the less probable it becomes." },
   { name: "seed", label: "Seed", kind: "number", min: 0, max: 2147483647, step: 1, hint: "The same seed gives the same text, whichever drafter runs. Empty: a new one each time." },
   { name: "max_tokens", label: "Longest answer, in tokens", kind: "number", min: 1, max: 1000000, step: 1, hint: "Empty: as long as there is room." },
-  { name: "key", label: "Key", kind: "password", hint: "Only where the server was started with one. Forgotten with this tab." },
+  { name: "key", label: "Key", kind: "password", hint: "Only if the server was started with one. Deleted when this tab closes." },
 ];
 
 export class Settings {
@@ -41,7 +41,7 @@ export class Settings {
     return this.values.key;
   }
 
-  /** The fields of a request; what is not set is the server's, but for the seed. */
+  /** The fields of a request; unset ones have the server's defaults, except for the seed. */
   sampling() {
     const fields = { seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 }; // known, so that an answer can be had again
     for (const { name, kind } of FIELDS)

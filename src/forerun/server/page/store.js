@@ -1,4 +1,4 @@
-// Conversations in the browser's IndexedDB; in memory only, and said so, where a browser refuses that.
+// Conversations in the browser's IndexedDB; only in memory, with a message, if a browser refuses that.
 
 const NAME = "forerun";
 const VERSION = 1;
@@ -79,7 +79,7 @@ class Remembered {
   }
 }
 
-/** Where conversations are kept; `isKept` says whether they outlive the page. */
+/** The storage of conversations; `isKept` is true if they are kept after the page is closed. */
 export async function openStore() {
   try {
     return new Stored(await opened());

@@ -1,4 +1,4 @@
-// One bar for each of the last rounds: how many tokens it brought, and how many of them the model wrote itself.
+// One bar for each of the last rounds: its number of tokens, and how many of them the model wrote itself.
 
 import { drawn } from "./dom.js";
 

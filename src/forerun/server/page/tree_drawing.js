@@ -1,4 +1,4 @@
-// The draft tree of a round, growing to the right: the accepted path strong, what was missed faint.
+// The draft tree of a round, from left to right: the accepted path strong, rejected nodes faint.
 
 import { drawn } from "./dom.js";
 import { wordsOf } from "./legend.js";
@@ -56,7 +56,7 @@ function columns(labels, places) {
   });
 }
 
-/** The SVG of a round with a tree; the bonus token stands behind the accepted path. */
+/** The SVG of a round with a tree; the bonus token follows the accepted path. */
 export function tree(round) {
   const { texts, parents, path, sources } = withBonus(round);
   const onPath = new Set(path);

@@ -23,7 +23,7 @@ async function asked(path, options) {
   throw failureOfAnswer(answer.status, body, answer.headers.get("retry-after"));
 }
 
-/** What the server runs: model, drafter, what may be chosen. */
+/** The server's model, its drafter, and the possible choices. */
 export async function readServer(key) {
   return (await asked("v1/forerun", { headers: headers(key) })).json();
 }

@@ -1,4 +1,4 @@
-"""An answer while it is written: its texts, their parts, and the numbers that are reported of it."""
+"""An answer while it is written: its texts, their parts, and its reported numbers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ class EventParser(Protocol):
     def finish(self) -> list[OutputEvent]: ...
 
 
-MakeId: TypeAlias = Callable[[int], str]  # an id of so many letters and digits
+MakeId: TypeAlias = Callable[[int], str]  # makes an id of this many letters and digits
 
 
 def id_maker(key: str) -> MakeId:
-    """Makes ids that look random and follow from a key."""
+    """Makes ids that look random and are computed from a key."""
     random = Random(key)
     return lambda num: "".join(random.choices(ascii_letters + digits, k=num))
 
@@ -39,7 +39,7 @@ class PlainParser:
     """A text without parts."""
 
     def __init__(self, make_id: MakeId) -> None:
-        """It needs no ids."""
+        """Make a parser, which needs no ids."""
 
     def feed(self, text: str) -> list[OutputEvent]:
         return [Content(text)]
@@ -62,7 +62,7 @@ class Passage:
 
 @dataclass(slots=True)
 class Call:
-    """A call of a tool, as far as it is written."""
+    """A tool call, as far as it is written."""
 
     id: str
     name: str
@@ -71,7 +71,7 @@ class Call:
 
     @property
     def arguments(self) -> str:
-        """JSON text of an object, unless the answer was cut."""
+        """JSON text of an object, unless the answer was cut off."""
         return "".join(self.pieces)
 
 
@@ -80,11 +80,11 @@ Part: TypeAlias = Passage | Call
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """What one round adds to a text.
+    """The part of a text that one round adds.
 
     Args:
-        logprobs: of the round's tokens, if they are asked for.
-        details: of the round, if they are asked for.
+        logprobs: of the round's tokens, if requested.
+        details: of the round, if requested.
     """
 
     events: Sequence[OutputEvent]
@@ -104,9 +104,9 @@ class AnswerChoice:
         self._details = RoundDetails(tokenizer) if has_details else None
         self._logprobs = TokenLogprobs(tokenizer, offset=len(echo))
         self.parts: list[Part] = []  # in the order in which they were written
-        self.calls: list[Call] = []  # those of the parts
+        self.calls: list[Call] = []  # the calls among the parts
         self.logprobs: list[TokenEntry] = []
-        self.num_tokens = self.num_reasoning_tokens = 0  # the latter in rounds that wrote reasoning alone
+        self.num_tokens = self.num_reasoning_tokens = 0  # the latter in rounds that wrote only reasoning
         self.last: StepStats | None = None
         self.finish: FinishReason | None = None
         self.stop = ""  # the stop text that ended it
@@ -157,13 +157,13 @@ class AnswerChoice:
 
     @property
     def ends_with_calls(self) -> bool:
-        """True if the text ended by itself and calls tools, and no stop text cut the last call."""
+        """True if the model ended the text, it calls tools, and no stop text cut the last call."""
         is_whole = bool(self.calls) and (self.calls[-1].is_complete or not self.stop)
         return self.finish is FinishReason.STOP and is_whole
 
 
 def is_thinking(events: Sequence[OutputEvent], parts: Sequence[Part]) -> bool:
-    """True if a round wrote reasoning alone, perhaps all held back."""
+    """True if a round wrote only reasoning, which may all be held back."""
     last = parts[-1] if parts else None
     only_reasons = all(isinstance(event, Reasoning) for event in events)
     return only_reasons and isinstance(last, Passage) and last.is_reasoning
@@ -177,8 +177,8 @@ class Answer:
         model: the model's name for the client.
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
-        replica: the one of several that writes; empty if there is only one.
-        key: part of the answer's id; all other ids follow from it.
+        replica: the replica that writes; empty if there is only one.
+        key: part of the answer's id; all other ids are computed from it.
         created_s: in seconds since 1970.
     """
 
@@ -223,7 +223,7 @@ class AnswerWriter(Protocol):
         """The events after the last text."""
 
     def wait(self) -> bytes:
-        """What keeps a waiting connection open."""
+        """The bytes that keep a waiting connection open."""
 
     def fail(self, error: ApiError) -> bytes:
         """The event of an error, which ends the stream."""

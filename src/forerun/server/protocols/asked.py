@@ -1,4 +1,4 @@
-"""What a request wants of the engine, whichever protocol it came by."""
+"""A request to the engine, in one form for all protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """Which tools the model is told of, and which it may or must call.
+    """The tools that the prompt describes, and those that the model may or must call.
 
     Args:
         shown: the tools in the prompt.
@@ -93,8 +93,8 @@ class Asked:
         sampling: the fields of SamplingParams that the client gave; the others have the model's defaults.
         limit: most new tokens; None: as many as fit; 0: none, the prompt is only read.
         num_choices: texts per prompt.
-        grammar: what the answer must look like.
-        grammar_at: the path of the field that says it, for errors.
+        grammar: the form that the answer must have.
+        grammar_at: the path of the field with the grammar, for errors.
         prediction: a text that the answer probably resembles.
         shows_usage: a stream ends with the usage.
         shows_usage_so_far: every event has the usage so far.

@@ -63,7 +63,7 @@ class ChatRequest(ConversationFields, ShapedFields):
 
 
 def read(asked: ChatRequest) -> Asked:
-    """What a chat request wants of the engine.
+    """Read a chat request.
 
     Raises:
         ApiError: fields contradict each other, or are not supported.

@@ -48,7 +48,7 @@ class CompletionRequest(ShapedFields):
 
 
 def read(asked: CompletionRequest) -> Asked:
-    """What a request for completions wants of the engine.
+    """Read a request for completions.
 
     Raises:
         ApiError: fields contradict each other, or are not supported.

@@ -1,4 +1,4 @@
-"""Conversations as OpenAI's API has them, for chat and tokenize."""
+"""Conversations in the form of OpenAI's API, for chat and tokenize."""
 
 from typing import Annotated, Final
 
@@ -21,7 +21,7 @@ class CalledFunction(Fields):
 
 
 class EarlierCall(Fields):
-    """A call of a tool in an earlier answer."""
+    """A tool call in an earlier answer."""
 
     id: str | None = None
     function: CalledFunction

@@ -1,4 +1,4 @@
-"""JSON schemas of parts of requests that are read by hand, for the API's description: they allow what is accepted."""
+"""JSON schemas, for the API's description, of parts of requests that pydantic does not read."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ CHOICES: Final = ["auto", "none", "required", "any"]
 
 
 def an(properties: Object, *optional: str) -> Object:
-    """An object that has these properties, except perhaps the optional ones."""
+    """An object with these properties, of which some are optional."""
     return {"type": "object", "properties": properties, "required": [key for key in properties if key not in optional]}
 
 
@@ -22,7 +22,7 @@ def any_of(*schemas: Object) -> Object:
 
 
 def other_than(*names: str | None) -> Object:
-    """An object whose type is another one."""
+    """An object with a type other than these."""
     return an({"type": {"not": {"enum": [*names]}}})
 
 

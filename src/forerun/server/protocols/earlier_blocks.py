@@ -1,4 +1,4 @@
-"""Anthropic's blocks of earlier messages, turned into messages as chat templates know them."""
+"""Turns Anthropic's blocks of earlier messages into messages for chat templates."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import UNSUPPORTED
 
 BILLING: Final = "x-anthropic-billing-header:"  # Claude Code's first line, which differs in every request
-NO_IMAGE: Final = "(This result has a part that is no text, which this model cannot read.)"
+NO_IMAGE: Final = "(This result has a part that is not text, which this model cannot read.)"
 
 
 def system_text(system: str | Sequence[Body]) -> str:
-    """The system prompt, without the line that would keep it from being found in the cache."""
+    """The system prompt, without the line that differs in every request, so that it is found in the cache."""
     if isinstance(system, str):
         first, _, rest = system.partition("\n")
         return rest.lstrip("\n") if first.startswith(BILLING) else system
@@ -24,7 +24,7 @@ def system_text(system: str | Sequence[Body]) -> str:
 def messages_of(given: Sequence[tuple[str, str | Sequence[Body]]]) -> tuple[list[Body], list[str]]:
     """Messages from pairs of role and content, and the names of block types that were left out.
 
-    The results of tools come before what the user says beside them, so that they follow the calls.
+    The results of tools come before the user's text in the same message, so that they follow the calls.
 
     Raises:
         ApiError: a block is an image or a document, which this model cannot read.
@@ -79,7 +79,7 @@ def results_of(blocks: Sequence[Body]) -> list[Body]:
 
 
 def result_text(block: Body) -> str:
-    """What a tool gave, as text."""
+    """A tool's result, as text."""
     content: Any = block.get("content")
     if isinstance(content, str):
         return content
@@ -97,7 +97,7 @@ def result_text(block: Body) -> str:
 
 
 def texts_of(blocks: Sequence[Body], place: int, ignored: list[str]) -> list[str]:
-    """What the user says, without the results of tools."""
+    """The user's texts, without the results of tools."""
     texts = []
     for block in blocks:
         match block:

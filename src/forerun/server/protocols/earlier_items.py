@@ -1,4 +1,4 @@
-"""Items of the Responses API, turned into messages and tools as chat templates know them."""
+"""Turns items of the Responses API into messages and tools for chat templates."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SEPARATOR: Final = "__"  # between a namespace and a tool's name, as in the name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTool:
-    """A tool as the client knows it.
+    """A tool in the client's form.
 
     Args:
         name: within its namespace.
@@ -33,10 +33,10 @@ class OwnTool:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """Tools as the model knows them.
+    """Tools in the form that the model sees.
 
     Args:
-        own: the client's tool by the name that the model knows.
+        own: the client's tool by the name that the model sees.
         ignored: names of kinds of tools that were left out.
     """
 
@@ -130,7 +130,7 @@ class ItemReader:
             case {"type": str(kind)} if kind != "message":
                 self.ignored.append(f"input.{kind}")
             case _:
-                raise invalid(f"input.{place} is no message and has no type that is known.", param=f"input.{place}")
+                raise invalid(f"input.{place} is not a message and has no known type.", param=f"input.{place}")
 
     def _say(self, role: str, text: str) -> None:
         message = {"role": role, "content": text}

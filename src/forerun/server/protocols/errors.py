@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from forerun.core.errors import ForerunError
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-RETRIED: Final = (408, 409, 429, 503)  # worth a retry; the openai client retries every 5xx unless told not to
+RETRIED: Final = (408, 409, 429, 503)  # worth a retry; without our header the openai client retries every 5xx
 UNREAD: Final = (408, 413)  # the rest of the body is not read, so the connection cannot be reused
 
 

@@ -55,7 +55,7 @@ Objects: TypeAlias = Annotated[list[Object], Field(max_length=MAX_OBJECTS, fail_
 
 
 class Fields(BaseModel):
-    """Base class with strict types: the string "1" is no number. Unknown fields are collected, to be reported."""
+    """Base class with strict types: the string "1" is not a number. Unknown fields are collected, to be reported."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -66,7 +66,7 @@ class Fields(BaseModel):
 
 
 class StreamOptions(Fields):
-    """What a stream reports besides the text."""
+    """The information that a stream has besides the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -103,7 +103,7 @@ Content: TypeAlias = Annotated[str | Parts | None, BeforeValidator(require_text_
 
 
 def plain_content(content: str | list[TextPart | RefusalPart] | None) -> str | list[dict[str, str]] | None:
-    """A message's content with parts of one kind, as chat templates know them."""
+    """A message's content with parts of one kind, for chat templates."""
     if content is None or isinstance(content, str):
         return content
     return [{"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal} for part in content]

@@ -27,7 +27,7 @@ class InfillRequest(WritingFields):
     """POST /infill.
 
     Args:
-        prompt: what stands between the prefix and the gap, such as the beginning of a line.
+        prompt: the text between the prefix and the gap, such as the beginning of a line.
         response_fields: keys of the answer, such as content or timings/prompt_n; left out: all.
     """
 
@@ -39,7 +39,7 @@ class InfillRequest(WritingFields):
 
 
 def read(asked: InfillRequest) -> Asked:
-    """What a request to fill in wants of the engine."""
+    """Read a request to fill in a gap."""
     refuse_unsupported(asked.others)
     files = [(file.filename, file.text) for file in asked.input_extra or ()]
     return Asked(

@@ -18,7 +18,7 @@ class TokenEntry:
     """One token of a text.
 
     Args:
-        text: what the token adds to the text.
+        text: the text that the token adds.
         top: the likeliest tokens at its place, likeliest first, with their log-probabilities.
         offset: its place in the text, in characters.
     """
@@ -32,8 +32,8 @@ class TokenEntry:
 class TokenLogprobs:
     """The log-probabilities of one text's tokens.
 
-    A token's text is what it adds to the text before it, so the token texts joined give the whole text. If a character
-    takes several tokens, it belongs to the last one. Alternative tokens are decoded separately.
+    A token's text is the text that it adds, so the token texts joined give the whole text. If a character takes several
+    tokens, it belongs to the last one. Alternative tokens are decoded separately.
 
     Args:
         offset: length in characters of the echoed prompt before the text.

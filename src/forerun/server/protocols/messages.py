@@ -65,7 +65,7 @@ class MessagesRequest(Fields):
 
 
 def read(asked: MessagesRequest) -> Asked:
-    """What a request wants of the engine.
+    """Read a request.
 
     Raises:
         ApiError: a block or a tool cannot be read.
@@ -97,7 +97,7 @@ def read(asked: MessagesRequest) -> Asked:
 
 
 def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
-    """The tools that the answer may call, and the names of those of other kinds, which are left out."""
+    """The tools that the answer may call, and the names of tools of other kinds, which are left out."""
     tools, skipped = [], []
     for place, tool in enumerate(asked.tools or ()):
         if tool.get("type", "custom") in ("custom", None):
@@ -114,7 +114,7 @@ def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
 
 
 class MessagesWriter:
-    """Writes messages. Of a stream, every block is stopped before the next one starts."""
+    """Writes messages. In a stream, every block is stopped before the next one starts."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer, self._id = answer, f"msg_{answer.key[:24]}"
@@ -206,7 +206,7 @@ def block_of(part: Part) -> Body | None:
 
 
 def arguments_of(text: str) -> Body:
-    """The arguments of a call; none if the answer was cut within them."""
+    """The arguments of a call; none if the answer was cut off within them."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -215,7 +215,7 @@ def arguments_of(text: str) -> Body:
 
 
 def call_id(id_: str) -> str:
-    """The id of a call; those of templates that demand a form of their own stay as they are."""
+    """The id of a call; ids for templates that demand another form stay as they are."""
     return id_.replace("call_", "toolu_", 1) if id_.startswith("call_") else id_
 
 

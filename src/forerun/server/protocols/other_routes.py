@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 CHAT: Final = "chat is POST /v1/chat/completions"
-TEXT: Final = "texts are continued by POST /v1/completions"
-MODELS: Final = "the model is named by GET /v1/models"
-STATE: Final = "GET /v1/forerun tells of model and drafter, GET /metrics of requests"
+TEXT: Final = "POST /v1/completions continues texts"
+MODELS: Final = "GET /v1/models lists the models"
+STATE: Final = "GET /v1/forerun describes model and drafter, GET /metrics counts requests"
 NO_VECTORS: Final = "this server writes texts, and has no embeddings"
 # By the last one or two parts of the path: routes of OpenAI, Anthropic, ollama, llama-server and vLLM.
 INSTEAD: Final[Mapping[str, str]] = {
@@ -15,12 +15,12 @@ INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("embedding", "embeddings", "embed", "rerank", "reranking", "score", "pooling"), NO_VECTORS),
     **dict.fromkeys(("models", "tags", "show", "ps"), MODELS),
     **dict.fromkeys(("slots", "server_info"), STATE),
-    **dict.fromkeys(("tokenize",), "texts become ids by POST /tokenize"),
-    "detokenize": "ids become text by POST /detokenize",
+    **dict.fromkeys(("tokenize",), "POST /tokenize turns texts into ids"),
+    "detokenize": "POST /detokenize turns ids into text",
     "version": "the version is at GET /version",
-    "docs": "the API is described by GET /openapi.json",
-    **dict.fromkeys(("healthz", "health", "live", "ping"), "GET /health tells of the model, GET /livez of the process"),
-    **dict.fromkeys(("readyz", "ready"), "GET /ready tells whether requests are answered"),
+    "docs": "GET /openapi.json describes the API",
+    **dict.fromkeys(("healthz", "health", "live", "ping"), "GET /health checks the model, GET /livez the process"),
+    **dict.fromkeys(("readyz", "ready"), "GET /ready shows whether requests are answered"),
 }
 OTHERWISE: Final = "GET /openapi.json lists the routes"
 MAX_SHOWN: Final = 100  # characters of a path

@@ -1,4 +1,4 @@
-"""What a protocol consists of: its paths, its request, and what writes its answers and errors."""
+"""The parts of a protocol: its paths, its request, and the writers of its answers and errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class ApiProtocol:
     """One way to ask for texts over HTTP.
 
     Args:
-        summary: what its route does.
+        summary: describes its route.
         paths: of its route; the first one is described.
         request: the body.
-        read: turns the body into what is wanted of the engine; raises ApiError.
+        read: turns the body into a request to the engine; raises ApiError.
         writer: makes a writer of an answer.
         keys: keys of a whole answer.
         error: the body of an error, with the request's id.
-        error_event: the event of an error, for a stream whose writer is gone.
+        error_event: the event of an error, for a stream that has lost its writer.
         error_type: describes the body of an error.
         counting_paths: of its route that counts the tokens of a request's prompt, if it has one.
     """

@@ -19,7 +19,7 @@ BY_PATH: Final[Mapping[str, ApiProtocol]] = {path: item for item in PROTOCOLS fo
 
 
 def protocol_at(path: str) -> ApiProtocol:
-    """The protocol of a path; that of the first route, which is OpenAI's, for all others."""
+    """The protocol of a path; for other paths the first one, which is OpenAI's."""
     return BY_PATH.get(path, PROTOCOLS[0])
 
 

@@ -12,7 +12,7 @@ def item_of(part: Part, id_: str, status: str, *, own: Mapping[str, OwnTool], is
     """A part of an answer as an item.
 
     Args:
-        own: the client's tools by the names that the model knows.
+        own: the client's tools by the names that the model sees.
         is_new: nothing of it is written yet.
     """
     if isinstance(part, Call):
@@ -41,7 +41,7 @@ def own_tool(own: Mapping[str, OwnTool], call: Call) -> OwnTool:
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool; the arguments themselves if the answer was cut."""
+    """The text for a custom tool; the arguments themselves if the answer was cut off."""
     try:
         found = json.loads(arguments)
     except ValueError:

@@ -56,7 +56,7 @@ class ResponsesRequest(Fields):
 
 
 def read(asked: ResponsesRequest) -> Asked:
-    """What a request wants of the engine.
+    """Read a request.
 
     Raises:
         ApiError: it relies on stored state, or an item or a tool cannot be read.
@@ -90,7 +90,7 @@ def read(asked: ResponsesRequest) -> Asked:
 
 
 class ResponsesWriter:
-    """Writes responses. Of a stream, every item is done before the next one is added."""
+    """Writes responses. In a stream, every item is done before the next one is added."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer, self._asked = answer, answer.asked.source
@@ -98,7 +98,7 @@ class ResponsesWriter:
         self._num_events = 0
         self._make_id = id_maker(answer.key)
         self._ids: list[str] = []  # of the items that were added
-        self._open: Part | None = None  # the part that the last item stands for
+        self._open: Part | None = None  # the part of the last item
         self._item_id = ""
 
     @property
@@ -136,7 +136,7 @@ class ResponsesWriter:
         return self._begin(Passage(is_reasoning, []))
 
     def _passage_delta(self, text: str) -> bytes:
-        assert isinstance(self._open, Passage), "it was begun"
+        assert isinstance(self._open, Passage), "a passage was begun"
         self._open.pieces.append(text)
         if self._open.is_reasoning:
             return self._delta("response.reasoning_text.delta", text, content_index=0)
@@ -245,7 +245,7 @@ def is_last(part: Part, parts: Sequence[Part]) -> bool:
 
 
 def empty_response(id_: str, created_s: int, status: str) -> Body:
-    """What every response has."""
+    """The fields of every response."""
     return {
         "id": id_, "object": "response", "created_at": created_s, "status": status, "incomplete_details": None,
         "error": None, "output": [], "truncation": "disabled", "store": False, "previous_response_id": None,
@@ -266,7 +266,7 @@ def usage_of(answer: Answer) -> Body:
 
 
 def failed_event(error: ApiError, request_id: str) -> bytes:
-    """An error that ends a stream whose writer is gone."""
+    """An error that ends a stream that has lost its writer."""
     response = empty_response(f"resp_{request_id}", int(time.time()), "failed")
     told = {**response, "error": {"code": error.code, "message": error.message}}
     return named_event("response.failed", {"sequence_number": 0, "response": told})

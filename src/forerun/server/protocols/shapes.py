@@ -1,4 +1,4 @@
-"""The fields that say what an answer must look like, of OpenAI, vLLM and llama-server, and the grammar they give."""
+"""The fields for the form of an answer, of OpenAI, vLLM and llama-server, and the grammar that they give."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class ShapedFields(WritingFields):
         """
         found = {name: grammar for name, grammar in self._shapes() if grammar is not None}
         if len(found) > 1:
-            raise invalid(f"{' and '.join(found)} both say what the answer looks like: give one.", param=min(found))
+            raise invalid(f"{' and '.join(found)} both set the form of the answer: give one.", param=min(found))
         name, grammar = next(iter(found.items()), ("", None))
         has_schema = grammar is not None and grammar.kind == "json_schema"
         return {"grammar": grammar, "grammar_at": SCHEMA_AT.get(name, name) if has_schema else name}
@@ -128,9 +128,7 @@ def schema_grammar(schema: Any, param: str) -> Grammar:
     try:
         return Grammar.json_schema(schema)
     except RecursionError:
-        raise invalid(
-            f"{param}: its parts are too deep within each other.", param=param, code=INVALID_GRAMMAR
-        ) from None
+        raise invalid(f"{param}: its parts are nested too deep.", param=param, code=INVALID_GRAMMAR) from None
 
 
 def written_grammar(text: str, param: str) -> Grammar:

@@ -1,4 +1,4 @@
-"""Tools and tool_choice as clients send them, in the form that chat templates and grammars take."""
+"""Turns tools and tool_choice as clients send them into the form for chat templates and grammars."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, pa
     """The use of these tools that a `tool_choice` in OpenAI's form allows.
 
     Raises:
-        ApiError: it is unknown, names no tool, or demands a call where there are no tools.
+        ApiError: it is unknown, names a tool that is not given, or demands a call without tools.
     """
     kind, names = read_choice(choice, param)
     known = {tool["function"]["name"] for tool in tools}
@@ -29,7 +29,7 @@ def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, pa
 
 
 def read_choice(choice: Any, param: str) -> tuple[ToolChoice, frozenset[str] | None]:
-    """What a tool_choice demands, and the names of the tools that it allows; None: all."""
+    """The kind of a tool_choice, and the names of the tools that it allows; None: all."""
     match choice:
         case None | "auto":
             return "auto", None

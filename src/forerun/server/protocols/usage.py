@@ -19,9 +19,9 @@ def reported(answer: Answer) -> Body:
 
 
 def usage(answer: Answer) -> Body:
-    """Token usage of a request. A prompt counts once, however many texts are written for it."""
+    """Token usage of a request. A prompt counts once, even if several texts are written for it."""
     results = answer.results
-    predicted = results if answer.asked.prediction else ()  # what a grammar forces is drafted like a prediction
+    predicted = results if answer.asked.prediction else ()  # forced tokens of a grammar are drafted like a prediction
     num_new = sum(result.stats.num_new_tokens for result in results)
     return {
         **counted(answer.num_prompt_tokens, num_new),
@@ -44,7 +44,7 @@ def usage_so_far(answer: Answer) -> Body:
 
 
 def counted(num_prompt: int, num_new: int) -> Body:
-    """Token counts alone."""
+    """Only token counts."""
     return {"prompt_tokens": num_prompt, "completion_tokens": num_new, "total_tokens": num_prompt + num_new}
 
 

@@ -1,8 +1,8 @@
 """Ray, on this machine or a cluster: one deployment per replica, without Ray's proxy, since fronts have the only open
 sockets.
 
-Ray's processes talk over their own sockets. On this machine these require the token in the environment. Importing this
-module takes seconds.
+Ray's processes use their own sockets. On this machine these require the token in the environment. Importing this module
+takes seconds.
 """
 
 import logging
@@ -37,7 +37,7 @@ CONNECT_S: Final = 10.0
 FEW_LINES: Final = {"log_level": "ERROR", "enable_access_log": False}
 OF_REPLICAS: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0"}  # replicas fork only to start other programs
 LEAVING: Final = "PENDING_MIGRATION"  # Ray Serve's state of a replica whose machine is being drained
-STAYING: Final = ("NOT_STARTED", "DEPLOYING", "RUNNING", "UNHEALTHY")  # its states of applications that go on
+STAYING: Final = ("NOT_STARTED", "DEPLOYING", "RUNNING", "UNHEALTHY")  # its states of applications that are not ending
 
 
 class RayReplica:
@@ -54,7 +54,7 @@ class RayReplica:
         """See `Replica.report`."""
         with loses_replica():
             report = await self._handle.report.remote(front, version)
-        assert isinstance(report, ReplicaReport), "it is what a replica's method gives"
+        assert isinstance(report, ReplicaReport), "a replica's method returns a report"
         return report
 
     async def metrics(self) -> str:
@@ -102,7 +102,7 @@ class FoundReplica:
 
     Args:
         is_leaving: its machine is being drained, and another replica takes its place.
-        is_ending: it finishes what it has begun, and nothing takes its place.
+        is_ending: it finishes the requests that it has begun, and no replica takes its place.
     """
 
     replica: RayReplica
@@ -125,7 +125,7 @@ class Cluster:
         self._found: dict[int, RayReplica] = {}
 
     def start(self, indices: Iterable[int]) -> None:
-        """Start these replicas without waiting for their models to load. One that runs so already goes on."""
+        """Start these replicas without waiting for their models to load. One that runs already is left alone."""
         serve.start(proxy_location="Disabled", logging_config=FEW_LINES)
         needs = self._needs()
         known = {name for name, application in serve.status().applications.items() if application.status in STAYING}
@@ -150,7 +150,7 @@ class Cluster:
             self.start([index])
 
     def _needs(self) -> dict[str, float]:
-        """What Ray counts for a replica; as many as may run at most share the cores and GPUs."""
+        """The resources that Ray counts for a replica; the replicas that may run at most share the cores and GPUs."""
         config, engine = self._config, self._engine
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         uses_gpus = engine.device.startswith(("auto", "cuda"))
@@ -163,7 +163,7 @@ class Cluster:
         return {"num_cpus": cores and (num_threads or cores), "num_gpus": gpus}
 
     def find(self) -> dict[int, FoundReplica]:
-        """The replicas that Ray Serve runs or starts, whoever has started them.
+        """The replicas that Ray Serve runs or starts, whether this front or another one has started them.
 
         Raises:
             ReplicaLostError: Ray Serve does not answer.
@@ -187,7 +187,7 @@ class Cluster:
         return found
 
     def stop(self, indices: Iterable[int]) -> None:
-        """Stop these replicas when they have answered what they have begun."""
+        """Stop these replicas when they have finished the requests that they have begun."""
         for index in indices:
             with suppress(RayError, RayServeException):
                 serve.delete(f"{self._name}.{index}", _blocking=False)
@@ -199,7 +199,7 @@ def replica_deployment(
     """A replica for Ray Serve.
 
     Args:
-        needs: what Ray counts for it; "num_cpus" are cores of its own.
+        needs: the resources that Ray counts for it; "num_cpus" are its own cores.
         num_remote: ranks of its target on other machines, each with as many cores and one GPU if it has any.
     """
     share, gpus_each = int(needs["num_cpus"]), min(1.0, needs.get("num_gpus", 0))
@@ -228,7 +228,7 @@ def open_ray(address: str | None, *, folder: str) -> None:
     """Start Ray on this machine, or join a cluster.
 
     Args:
-        address: of a running cluster, which this machine belongs to; None: of this machine alone.
+        address: of a running cluster, which this machine belongs to; None: only this machine.
         folder: for the sockets and logs of Ray on this machine.
 
     Raises:
@@ -247,7 +247,7 @@ def open_ray(address: str | None, *, folder: str) -> None:
         return
     try:
         host, _, port = address.rpartition(":")
-        if host:  # Ray itself waits for minutes where nothing listens
+        if host:  # Ray itself would wait for minutes if nothing listens there
             socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=address, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, RayError) as error:
@@ -258,5 +258,5 @@ def open_ray(address: str | None, *, folder: str) -> None:
 
 
 def close_ray() -> None:
-    """Leave the cluster; Ray of this machine alone ends with all its processes. Does nothing if it is not running."""
+    """Leave the cluster; if Ray runs only on this machine, end it and all its processes. Does nothing without Ray."""
     ray.shutdown()

@@ -1,4 +1,4 @@
-"""The replicas as a front sees them: starting, finding, monitoring and choosing one per request."""
+"""A front's view of the replicas: it starts, finds and monitors them, and chooses one per request."""
 
 import asyncio
 import logging
@@ -106,7 +106,7 @@ class Fleet:
 
     @property
     def num_replicas(self) -> int:
-        """The replicas that there are or should be."""
+        """How many replicas run or should run."""
         return len(self._links) if self.config.is_front else max(len(self._links), self.config.num_replicas)
 
     @contextmanager
@@ -180,7 +180,7 @@ class Fleet:
         close_ray()
 
     async def _look(self, cluster: "Cluster") -> None:
-        """Follow which replicas there are, and whether more or fewer are needed."""
+        """Keep the list of replicas up to date, and start or end some as needed."""
         scaling = Scaling(self.config.num_replicas, self.config.max_replicas)
         while True:
             with suppress(ReplicaLostError):  # Ray Serve's own process is restarted
@@ -196,15 +196,15 @@ class Fleet:
         wanted = scaling.wanted(num_open, num_all=len(staying))
         if wanted > len(staying):
             index = next(index for index in range(wanted) if index not in staying)
-            logger.info("requests wait: replica %d is started", index)
+            logger.info("requests are waiting: starting replica %d", index)
             await asyncio.to_thread(cluster.add, index)
         if wanted < len(staying):
-            logger.info("replica %d is not needed and ends", last := max(staying))
-            staying[last].end()  # Ray would keep what is sent to it from now on for ever
+            logger.info("ending replica %d, which is not needed", last := max(staying))
+            staying[last].end()  # Ray would never deliver requests that are sent to it from now on
             await asyncio.to_thread(cluster.stop, [last])
 
     def _know(self, found: Mapping[int, "FoundReplica"]) -> None:
-        """Process which replicas there are."""
+        """Update the list of replicas."""
         for index in [index for index in self._links if index not in found]:
             link = self._links.pop(index)
             link.end()
@@ -249,12 +249,12 @@ class Fleet:
                 self._on_ready()
 
     def _other_model(self, report: ReplicaReport) -> ConfigError | None:
-        """Fronts find replicas by the model's short name, which another model may have too."""
+        """The error if a replica has another model, since fronts find replicas by a short name that two may share."""
         own = self._engine_config.target
         if report.target == own:
             return None
         return ConfigError(
-            f"a replica on {report.machine} writes with {report.target}, and this front was started for {own}: give "
+            f"a replica on {report.machine} runs {report.target}, but this front was started for {own}: give "
             "both the same model, or one of them another --model-name"
         )
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 KEPT: Final = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
 MAX_CRASHES: Final = 2  # a request that crashes a replica must not be sent to all of them
 MAX_TRIES: Final = 10
-REFUSED_S: Final = 1.0  # until a replica that refused to go on with an answer is asked again
+REFUSED_S: Final = 1.0  # before a replica that refused to continue an answer is asked again
 RETRY_HEADER: Final = b"x-forerun-retry"
 SAFE: Final = b"safe"
 
@@ -91,14 +91,14 @@ class Forwarder:
                 if num_crashes >= MAX_CRASHES:
                     break
                 if relay.is_begun:
-                    logger.warning("request %s goes on at another replica", scope["state"]["request_id"])
+                    logger.warning("another replica continues request %s", scope["state"]["request_id"])
             except ApiError as error:
                 raise (lost() if relay.is_begun else error) from None
         raise lost()
 
 
 def new_continuing() -> Continuing:
-    """What an answer needs to be continued by another replica."""
+    """The data with which another replica can continue an answer."""
     return Continuing(key=uuid4().hex, created_s=int(time()), seed=randbits(63))
 
 

@@ -1,4 +1,4 @@
-"""The process with the server's socket. It has the gate, the page and the health routes, and forwards all else."""
+"""The process with the server's socket. It has the gate, the page and the health routes, and forwards the rest."""
 
 import asyncio
 import signal

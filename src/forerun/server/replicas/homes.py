@@ -12,13 +12,13 @@ MAX_BEHIND: Final = 2  # a conversation moves once its replica has this many mor
 class Homes:
     """The replica of every conversation.
 
-    A conversation that a lone front does not know is in no replica's cache, so it goes to the least busy one. Choosing
-    by a hash of its name alone would often put two conversations on one replica while another is idle. The hash decides
-    only between equally busy replicas, and so a conversation that was dropped from this table usually gets the same
-    replica again (rendezvous hashing, Thaler and Ravishankar, 1996).
+    If there is one front, a conversation that it does not know is in no replica's cache, so it goes to the least busy
+    one. Choosing only by a hash of its name would often put two conversations on one replica while another is idle. The
+    hash decides only between equally busy replicas, and so a conversation that was dropped from this table usually gets
+    the same replica again (rendezvous hashing, Thaler and Ravishankar, 1996).
 
-    Beside other fronts, an unknown conversation may be known to them, so the hash alone chooses its replica, and only
-    those that moved are remembered.
+    With several fronts, another front may know the conversation, so only the hash chooses its replica, and only moved
+    conversations are remembered.
 
     Args:
         are_shared: other fronts may use the replicas.

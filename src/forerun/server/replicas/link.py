@@ -1,4 +1,4 @@
-"""One replica as a front sees it."""
+"""A front's view of one replica."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes millisecon
 
 
 class Link:
-    """One replica as seen from a front."""
+    """A front's view of one replica."""
 
     def __init__(self, replica: "RayReplica") -> None:
         self.replica = replica
@@ -29,7 +29,7 @@ class Link:
 
     @property
     def num_open(self) -> int:
-        """Its requests of all fronts."""
+        """Its open requests of all fronts."""
         return len(self.lost) + self.num_others
 
     def lose(self) -> None:

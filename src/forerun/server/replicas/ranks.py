@@ -20,11 +20,11 @@ from forerun.server.replicas.shares import claimed_cores
 
 @dataclass(frozen=True, slots=True)
 class RankMeeting:
-    """Where ranks of other machines come to.
+    """The address to which ranks of other machines connect.
 
     Args:
         folder: of the key file, kept as long as it is needed.
-        actors: that run these ranks.
+        actors: the Ray actors that run these ranks.
     """
 
     address: str
@@ -34,10 +34,10 @@ class RankMeeting:
 
 
 class RemoteRank:
-    """Runs a rank in a process of its own, which ends with its leader.
+    """Runs a rank in a separate process, which ends with its leader.
 
     Args:
-        share: cores for it alone; 0: any.
+        share: number of its own cores; 0: any cores.
     """
 
     def __init__(self, model: str, address: str, key: str, *, share: int) -> None:
@@ -62,7 +62,7 @@ def start_remote_ranks(model: str, num_ranks: int, *, share: int, num_gpus: floa
     here, key, folder = ray.util.get_node_ip_address(), token_hex(32), TemporaryDirectory(prefix="forerun-")
     address = f"{here}:{free_port(here)}"
     group = get_current_placement_group()
-    assert group is not None, "the deployment was started with one"
+    assert group is not None, "the deployment was started with a placement group"
     make = ray.remote(RemoteRank)
     actors = [
         make.options(
@@ -76,7 +76,7 @@ def start_remote_ranks(model: str, num_ranks: int, *, share: int, num_gpus: floa
 
 
 def free_port(address: str) -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

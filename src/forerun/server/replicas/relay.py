@@ -25,11 +25,11 @@ class ReplicaLostError(ForerunError):
 
 
 class ReplicaSilentError(ReplicaLostError):
-    """A replica no longer answers, perhaps since its machine is lost; no request can be the cause."""
+    """A replica no longer answers, perhaps because its machine is lost; a request cannot be the cause."""
 
 
 class ReplicaRefusesError(ReplicaLostError):
-    """A replica that was to go on with an answer does not take it now."""
+    """A replica that should continue an answer does not accept it now."""
 
 
 class NoReplicaError(ForerunError):
@@ -37,7 +37,7 @@ class NoReplicaError(ForerunError):
 
 
 class AnswerEnd(Enum):
-    """Why an answer ends: it is complete, the replica is lost or does not answer, the client is gone, or the server
+    """Why an answer ends: it is complete, the replica is lost or does not answer, the client has left, or the server
     shuts down."""
 
     OVER = "over"
@@ -53,15 +53,15 @@ Item: TypeAlias = Message | AnswerEnd
 class Relay:
     """Passes one answer from a replica to the client.
 
-    If the replica is lost within a stream that may be continued, another replica's answer to the same request goes on
-    with it: see `forerun.server.work.continuing`.
+    If the replica is lost within a stream that may be continued, another replica's answer to the same request continues
+    it: see `forerun.server.work.continuing`.
 
     Args:
         path: of the request; its protocol has its own format for errors.
-        ping_s: seconds between comments that keep a client waiting while nothing new can be sent.
+        ping_s: seconds between comments that keep the connection open while there is nothing new to send.
         max_unread: how many messages the client may fall behind before its connection is closed.
         abort: closes the client's connection.
-        continuing: of an answer that may be continued.
+        continuing: the data for continuing the answer, if it may be continued.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class Relay:
         self._send, self._ping_s, self._max_unread, self._abort = send, ping_s, max_unread, abort
         self._protocol = protocol_at(path)
         self._items: asyncio.Queue[Item] = asyncio.Queue()
-        self._goes_on = False  # with an answer, and nothing new was sent yet
+        self._goes_on = False  # it continues an answer, and nothing new was sent yet
         self.is_begun = self._is_stream = False
         self._continuing, self._sent = continuing, list[Sent]()
-        self._end: asyncio.Future[AnswerEnd] = asyncio.get_running_loop().create_future()  # whatever a replica does
+        self._end: asyncio.Future[AnswerEnd] = asyncio.get_running_loop().create_future()  # independent of the replica
 
     @property
     def continuing(self) -> Continuing | None:
-        """What another replica needs to go on; None if none may."""
+        """The data with which another replica can continue; None if the answer may not be continued."""
         return None if self._continuing is None else replace(self._continuing, sent=tuple(self._sent))
 
     @property
     def num_sent(self) -> int:
-        """How much was noted of what was sent."""
+        """How many sent events were recorded."""
         return len(self._sent)
 
     def put(self, item: Item) -> None:
@@ -141,7 +141,7 @@ class Relay:
         return self._end.done()
 
     async def _next(self) -> Item:
-        """The next message, or the end. What was sent is written again in silence, so this keeps the client waiting."""
+        """The next message, or the end. While the sent part is written again, pings keep the connection open."""
         while self._goes_on:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._ping_s):
@@ -157,7 +157,7 @@ class Relay:
         if message["type"] == "http.response.start":
             if self.is_begun:
                 if message["status"] != OK:
-                    raise ReplicaRefusesError("the replica that was to go on with an answer refuses it")
+                    raise ReplicaRefusesError("the replica that should continue an answer refuses it")
                 return
             kinds = [value for name, value in message["headers"] if name == b"content-type"]
             self.is_begun, self._is_stream = True, any(kind.startswith(EVENTS) for kind in kinds)
@@ -167,7 +167,7 @@ class Relay:
         self._sent += sent
 
     async def _finish(self, turn: AnswerEnd, request_id: str) -> None:
-        """Report why the answer ends early. An answer that is no stream is cut off, so nobody takes it for complete."""
+        """Report why the answer ends early. An answer that is not a stream is cut off, so that it is not complete."""
         if turn in (AnswerEnd.OVER, AnswerEnd.GONE):
             return
         if self._sent[-1:] == [Mark.OVER]:

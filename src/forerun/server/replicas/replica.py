@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread
 logger = logging.getLogger(__name__)
 
 GONE: Final[Message] = {"type": "http.disconnect"}
-LOST_AFTER_S: Final = 15.0  # without a question of a front, which asks every second
+LOST_AFTER_S: Final = 15.0  # without a request for a report from a front, which asks every second
 
 
 class OpenEngine(Protocol):
-    """Opens an engine with so many threads, unless its own settings name a number.
+    """Opens an engine with this number of threads, unless its own settings name one.
 
     Args:
         ranks_at: address and key file for ranks of other machines.
@@ -50,7 +50,7 @@ class ReplicaReport:
     Args:
         is_ready: its model is loaded and its last pass succeeded.
         failure: why it could not open its engine, or does not answer this front.
-        target: its model, as its engine was told.
+        target: its model, as in its engine's config.
         machine: the name of its machine.
         num_others: requests of other fronts, running or waiting.
     """
@@ -69,9 +69,9 @@ class Replica:
         open_engine: must be picklable.
         version: of the front that starts it.
         name: for users.
-        share: cores that it may have for itself; 0: it shares all cores with others.
+        share: number of its own cores; 0: it shares all cores with others.
         num_remote: ranks of its target on other machines.
-        gpus_each: of each of these.
+        gpus_each: GPUs of each of these ranks.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Replica:
         self._routes = make_routes(ServedModels([self._service]))
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_reported = False
-        self._fronts: dict[str, float] = {}  # when each has asked last
+        self._fronts: dict[str, float] = {}  # the time of each front's last question
         self._open: defaultdict[str, set[asyncio.Event]] = defaultdict(set)  # the requests of each front
         if version == forerun.__version__:
             begin = partial(self._service.begin, on_ready=self._settle, on_end=self._settle)
@@ -125,7 +125,7 @@ class Replica:
         """The replica's state. Waits until the engine is open or has failed to open.
 
         Args:
-            front: a name of its own for the front that asks.
+            front: a unique name for the front that asks.
             version: of the front.
         """
         self._note(front)
@@ -145,7 +145,7 @@ class Replica:
         )
 
     def _note(self, front: str) -> None:
-        """A front has asked. The requests of a front that asks no more have no reader."""
+        """Record that a front has asked. End the requests of fronts that no longer ask, because nobody reads them."""
         now_s = monotonic()
         self._fronts[front] = now_s
         for lost in [name for name, asked_s in self._fronts.items() if now_s - asked_s > LOST_AFTER_S]:
@@ -174,7 +174,7 @@ class Replica:
 
     @property
     def _is_dead(self) -> bool:
-        """The engine has ended by itself, such as after the loss of a rank."""
+        """Whether the engine has ended on its own, for example after the loss of a rank."""
         return self._service.thread.state is EngineState.ENDED and not self._service.is_draining
 
     async def end(self) -> None:
@@ -185,8 +185,8 @@ class Replica:
         """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone.
 
         Raises:
-            RuntimeError: the engine has ended, or the front was silent for too long; so nobody takes the answer for
-                complete, and it may be continued elsewhere.
+            RuntimeError: the engine has ended, or the front was silent for too long; so the answer does not look
+                complete, and another replica may continue it.
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         is_gone, others = asyncio.Event(), self._open[scope["state"]["front"]]
@@ -199,7 +199,7 @@ class Replica:
             while (message := await sent.get()) is not None and not self._is_dead:
                 yield message
             if self._is_dead or is_gone.is_set():
-                raise RuntimeError("the engine has ended" if self._is_dead else "its front was taken for lost")
+                raise RuntimeError("the engine has ended" if self._is_dead else "its front counts as lost")
         finally:
             is_gone.set()
             others.discard(is_gone)
@@ -227,7 +227,7 @@ class Replica:
 
 
 def machine_name() -> str:
-    """The name of the machine of this process: the one that Ray was given, else its host name."""
+    """The name of the machine of this process: the name in Ray's settings, else its host name."""
     import ray  # takes seconds, and fronts import this module before they listen
 
     own = ray.get_runtime_context().get_node_id()

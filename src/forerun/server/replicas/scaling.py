@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final
 
-MORE_AFTER_S: Final = 3.0  # of requests that wait on every replica
+MORE_AFTER_S: Final = 3.0  # in which requests waited on every replica
 FEWER_AFTER_S: Final = 120.0  # in which one replica had nothing to do; loading a model again costs more than keeping it
 
 
@@ -12,9 +12,9 @@ class Scaling:
     """The wanted number of replicas: one more while requests wait everywhere, one fewer if one is never needed.
 
     Args:
-        least: replicas that always run.
-        most: None: no others.
-        clock: in seconds.
+        least: number of replicas that always run.
+        most: limit on replicas; None: `least`.
+        clock: returns seconds.
     """
 
     def __init__(self, least: int, most: int | None, *, clock: Callable[[], float] = monotonic) -> None:

@@ -31,13 +31,13 @@ def cores_of(cores: Sequence[int], num_replicas: int) -> list[list[int]]:
 
 
 def claimed_cores(share: int, folder: Path | None = None) -> list[int]:
-    """Cores of this machine that no other replica has, at least so many; this process keeps them until it ends.
+    """At least `share` cores of this machine that no other replica has; this process keeps them until it ends.
 
-    Empty if the share is 0, all cores are taken, the locks cannot be used, or under a CPU quota, which counts time and
-    no cores.
+    Empty if the share is 0, all cores are taken, the locks cannot be used, or under a CPU quota, which limits time and
+    not cores.
 
     Args:
-        folder: of the locks, by which the replicas of a machine know of each other.
+        folder: of the locks, with which the replicas of a machine claim cores.
     """
     cores = own_cores()
     if not 1 <= share <= len(cores) or usable_cores() < len(cores):
@@ -65,7 +65,7 @@ def _claims(folder: Path, cores: Sequence[int]) -> bool:
 
 
 def threads_of(share: int) -> int | None:
-    """Threads of a replica with so many cores if a container's CPU limit is below the number of visible cores, else
+    """Threads of a replica with `share` cores if a container's CPU limit is below the number of visible cores, else
     None."""
     return None if usable_cores() >= len(own_cores()) else max(1, share)
 

@@ -36,8 +36,8 @@ class Answering:
     def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
         self._request, self._asked, self._service = request, asked, service_of(request)
         self._continuing: Continuing | None = request.scope["state"].get(CONTINUING)
-        self._num_again = len(self._continuing.sent) if self._continuing else 0  # events that are sent already
-        self._sent: list[Sent] = []  # with the next message
+        self._num_again = len(self._continuing.sent) if self._continuing else 0  # events that were sent already
+        self._sent: list[Sent] = []  # the records for the next message
         self._has_failed = False
         self._orders = orders_for(request, asked, read, self._continuing)
         self._headers = ignored_header([*asked.ignored, *read.ignored])
@@ -47,7 +47,7 @@ class Answering:
         self._answer = Answer(
             key=key,
             created_s=int(time()) if self._continuing is None else self._continuing.created_s,
-            asked=replace(asked, prediction="") if goes_on(request) else asked,  # what was sent was predicted
+            asked=replace(asked, prediction="") if goes_on(request) else asked,  # the sent part is predicted instead
             request_id=request.scope["state"]["request_id"],
             model=asked.model or self._service.model_name,
             choices=[
@@ -131,7 +131,7 @@ class Answering:
             yield pieces
 
     def _unsent(self, event: Event, written: bytes) -> bytes:
-        """What is written for an event, unless it was sent before this replica went on with the answer."""
+        """The bytes of an event, unless another replica sent it before this one continued the answer."""
         if self._num_again and not isinstance(event[1], ApiError):
             self._num_again -= 1
             return b""
@@ -139,7 +139,7 @@ class Answering:
         return written
 
     def _note(self) -> Note:
-        """What the next message shows, for whoever may let another replica go on with the answer."""
+        """The record of the next message, with which a front can let another replica continue the answer."""
         sent, self._sent = self._sent, []
         return {} if self._continuing is None else {SENT: sent}
 

@@ -36,7 +36,7 @@ async def show_drafter(request: Request, model: str | None = None) -> dict[str, 
 
 @demo_router.post("/v1/forerun/kill-drafter")
 async def kill_drafter(request: Request, model: str | None = None) -> dict[str, bool]:
-    """Kill the drafter's process. The engine restarts it and continues the text meanwhile."""
+    """Kill the drafter's process. The engine restarts it; the text continues without a pause."""
     pid = (await service_for(request, model)).engine.drafter_pid
     if pid is not None:
         with suppress(ProcessLookupError):

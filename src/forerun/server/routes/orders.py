@@ -22,7 +22,7 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
     """Orders for all texts of a request; those of one prompt are adjacent.
 
     Args:
-        continuing: what was sent of the answer is its prediction, so it is soon written again.
+        continuing: the part of the answer that was sent is its prediction, so that it is soon written again.
 
     Raises:
         ApiError: a prompt or a token id in another field is invalid, or there are too many texts.
@@ -43,7 +43,7 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
         limit = room if asked.limit is None else max(1, min(asked.limit, room))
         params = settings_of(asked, read, engine.default_sampling, max_new_tokens=limit)
         seed, first = params.seed, 0
-        if seed is None and continuing is not None:  # drawn, so equal prompts have texts of their own
+        if seed is None and continuing is not None:  # as for a random seed, equal prompts have different texts
             seed, first = continuing.seed, len(orders)
         orders += [
             Order(
@@ -67,7 +67,7 @@ def settings_of(asked: Asked, read: ReadPrompts, default: SamplingParams, *, max
     """The sampling parameters of a request. Fields that are left out have the model's defaults.
 
     Raises:
-        ApiError: the answer cannot go on behind the end that its grammar demands.
+        ApiError: the answer cannot continue after the end that its grammar demands.
     """
     given = dict(asked.sampling)
     if read.end_ids:

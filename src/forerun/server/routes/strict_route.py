@@ -69,7 +69,7 @@ class StrictRoute(APIRoute):
 def models_of(request: Request) -> ServedModels:
     """The models that this app serves."""
     models = request.app.state.models
-    assert isinstance(models, ServedModels), "the app was made with them"
+    assert isinstance(models, ServedModels), "the app was made with models"
     return models
 
 
@@ -89,7 +89,7 @@ async def service_for(request: Request, name: str | None) -> Service:
 def service_of(request: Request) -> Service:
     """The request's model, which `service_for` has set."""
     service = request.scope["state"]["service"]
-    assert isinstance(service, Service), "the route asked for it first"
+    assert isinstance(service, Service), "the route has called `service_for`"
     return service
 
 

@@ -41,7 +41,7 @@ def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
 
 
 def add_counting(router: APIRouter, protocol: ApiProtocol) -> None:
-    """Add a protocol's route that counts tokens, if it has one. It waits for no other request."""
+    """Add a protocol's route that counts tokens, if it has one. It does not wait for other requests."""
 
     async def count_tokens(request: Request, body: Any) -> dict[str, Any]:
         asked = protocol.read(body)

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as vLLM and llama-server have them, and llama-server's /apply-template."""
+"""POST /tokenize and /detokenize, as in vLLM and llama-server, and llama-server's /apply-template."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Conversations to token ids, by the model's chat template, and what their answers may look like."""
+"""Turns conversations into token ids with the model's chat template, and finds the form of their answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,8 +34,8 @@ class ReadPrompts:
         ids: of each prompt.
         text: of a conversation, as formatted by the chat template.
         echoes: the texts of the prompts, if the answers begin with them; else empty.
-        make_parser: makes a parser of an answer's text, given what makes ids.
-        grammar: what the answers must look like.
+        make_parser: makes a parser of an answer's text, given a function that makes ids.
+        grammar: the form that the answers must have.
         shown_tokens: special tokens that the parser needs in the text.
         end_ids: tokens that end an answer, besides the model's own.
         prediction: ids of a text that the answers may resemble.
@@ -66,7 +66,7 @@ class ChatReader:
         self._traits = TemplateTraits()  # known after `begin`
 
     def begin(self) -> None:
-        """Find out what the chat template takes and how its model answers, which takes a moment.
+        """Find the form of conversations that the chat template accepts and of its model's answers; takes a moment.
 
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
@@ -77,10 +77,10 @@ class ChatReader:
         self._template.close()
 
     def read(self, chat: Chat, shape: Grammar | None) -> ReadPrompts:
-        """A conversation's ids, and what is needed to read its answer.
+        """A conversation's ids, and the means to read its answer.
 
         Args:
-            shape: what the answer must look like, without its thoughts.
+            shape: the form that the answer must have, without its thoughts.
 
         Raises:
             ApiError: the template refuses the conversation.
@@ -117,7 +117,7 @@ class ChatReader:
         return known, ignored
 
     def _rendered(self, chat: Chat, variables: Mapping[str, object]) -> str:
-        """The text of a conversation, with seams where something looks like a control token.
+        """The text of a conversation, with seams in texts that look like control tokens.
 
         Raises:
             ApiError: a message cannot be read, or the template refuses the conversation.
@@ -132,7 +132,7 @@ class ChatReader:
 
 
 def thinking_variables(chat: Chat) -> list[tuple[str, Sequence[str], Any]]:
-    """What a conversation says of thinking: the field's name, names of template variables, and their value."""
+    """A conversation's settings of thinking: the field's name, names of template variables, and their value."""
     found: list[tuple[str, Sequence[str], Any]] = []
     if chat.effort == "none":
         found.append((EFFORT, THINKS, False))

@@ -1,8 +1,8 @@
-"""Continues a stream that was lost on its way: the text is written again, and only what was not sent is sent.
+"""Continues a stream whose replica was lost: the text is written again, and only the part that was not sent is sent.
 
-A text is a function of its prompt and seed, so another replica writes the same one. Its rounds differ, so what was sent
-is cut into the same pieces again: then everything that depends on pieces, such as numbers of events, goes on where it
-was. Ids that are drawn at random are drawn from the same key.
+A text is a function of its prompt and seed, so another replica writes the same one. Its rounds differ, so the part that
+was sent is cut into the same pieces again: then everything that depends on pieces, such as numbers of events, continues
+correctly. Random ids are computed from the same key.
 """
 
 from collections import deque
@@ -15,8 +15,8 @@ from forerun.server.protocols.errors import ApiError
 from forerun.server.work.job import Event, Mark
 
 CONTINUING: Final = "continuing"  # key of a request's state
-MAX_S: Final = "max_s"  # another: seconds that are left to the request
-SENT: Final = "forerun.sent"  # key of an ASGI message: what its body shows
+MAX_S: Final = "max_s"  # another key: seconds that the request has left
+SENT: Final = "forerun.sent"  # key of an ASGI message: the records of the events in its body
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ Sent: TypeAlias = SentStep | SentEnd | Mark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuing:
-    """What makes an answer the same on every replica, and what of it was sent.
+    """The values that make an answer the same on every replica, and the record of its sent part.
 
     Args:
         key: for the answer's ids.
         created_s: the answer's time, in seconds since 1970.
-        seed: for a request that names none.
-        sent: in order; `Mark.OVER` at the end of the answer.
+        seed: for a request without a seed.
+        sent: the sent events in order; `Mark.OVER` at the end of the answer.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Continuing:
 
 
 def sent_of(event: Event) -> Sent:
-    """What is noted of an event that was sent."""
+    """The record of an event that was sent."""
     match event:
         case (index, DecodeStep() as step):
             return SentStep(index, step.token_ids, len(step.text))
@@ -76,7 +76,7 @@ def sent_of(event: Event) -> Sent:
 
 
 class OtherTextError(ApiError):
-    """The text is not the one that was begun, as machines of different kinds may write near-ties."""
+    """The text differs from the one that was begun, as it may at near-ties on machines of different kinds."""
 
     def __init__(self) -> None:
         message = "The replica of this answer was lost, and another one writes a different text: try again."
@@ -84,15 +84,15 @@ class OtherTextError(ApiError):
 
 
 class SameText:
-    """The events of a text that is written again, first those that were sent, in the same pieces.
+    """The events of a text that is written again, beginning with those that were sent, in the same pieces.
 
     Args:
-        sent: what was sent.
+        sent: the records of the events that were sent.
     """
 
     def __init__(self, sent: Sequence[Sent]) -> None:
         self._sent = deque(sent)
-        self._rest: DecodeStep | None = None  # what is written, and not given yet
+        self._rest: DecodeStep | None = None  # the part that is written but was not returned yet
         self._end: Event | None = None
 
     async def events(self, written: AsyncIterator[Event]) -> AsyncIterator[Event]:
@@ -128,7 +128,7 @@ class SameText:
             self._end = None
 
     def _next(self, index: int) -> Event | None:
-        """What was sent next, once it is written again; None before."""
+        """The next event that was sent, once its text is written again; None before."""
         match self._sent[0]:
             case Mark():
                 return index, Mark.PING
@@ -157,7 +157,7 @@ def joined(first: DecodeStep, second: DecodeStep) -> DecodeStep:
 
 
 def divided(step: DecodeStep, num_tokens: int, num_characters: int) -> tuple[DecodeStep, DecodeStep | None]:
-    """A round as two, of which the first has so many tokens and characters; None if nothing is left."""
+    """Divide a round into two; the first has this many tokens and characters. None if nothing is left."""
     ids, text, logprobs = step.token_ids, step.text, step.logprobs
     if (num_tokens, num_characters) == (len(ids), len(text)):
         return step, None

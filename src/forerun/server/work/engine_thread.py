@@ -28,7 +28,7 @@ MakeEngine = Callable[[], AbstractContextManager["Engine"]]
 
 
 class EngineState(StrEnum):
-    """State of the engine. Ready and failing say whether the last pass of the target succeeded."""
+    """State of the engine. It is ready or failing by the result of the target's last pass."""
 
     LOADING = "loading"
     READY = "ready"
@@ -94,7 +94,7 @@ class EngineThread:
                 self.engine, self.state = engine, EngineState.READY
                 self._on_ready(engine)
                 self._serve(engine)
-        except BaseException as caught:  # noqa: BLE001 - whoever started the thread raises it again
+        except BaseException as caught:  # noqa: BLE001 - the code that started the thread raises it again
             error = caught
         finally:
             self.state, self.engine = EngineState.ENDED, None
@@ -109,7 +109,7 @@ class EngineThread:
                 self._probe(engine)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
-        """Generate a job's texts. A failure ends this job only, unless a rank is lost, which no request brings back."""
+        """Generate a job's texts. A failure ends only this job, unless a rank is lost, since it cannot be replaced."""
         self.running, job.begun_s = job, monotonic()
         try:
             for index, order in enumerate(job.orders):
@@ -186,7 +186,7 @@ class EngineThread:
             self.state = EngineState.READY
         except RankLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - the server goes on, and says that it is not ready
+        except Exception as error:  # noqa: BLE001 - the server continues, and reports that it is not ready
             logger.warning("the target does not work: %s", error)
         finally:
             self._pass_began_s = None

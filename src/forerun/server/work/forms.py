@@ -1,4 +1,4 @@
-"""What an answer must look like as a whole: thoughts, then calls of tools or the form that the client wants."""
+"""The grammar of a whole answer: thoughts, then tool calls or the form that the client wants."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, Lark, call_
 from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
 from forerun.text.output.traits import TemplateTraits
 
-HARMONY_ANSWER: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, behind its thoughts
+HARMONY_ANSWER: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, after its thoughts
 OPEN: Final = frozenset(("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"))
 START: Final = "start: "
 
@@ -24,13 +24,13 @@ def answer_grammar(
 
     Args:
         use: with choice auto, the answer has calls or the shape.
-        shape: what the answer must look like without thoughts.
+        shape: the form that the answer must have, without thoughts.
         prompt: as formatted by the chat template, whose end may open a thought, or close one.
         added: see `call_grammar`.
     """
     is_auto = use.choice == "auto"
     if is_auto and shape is None and not has_llguidance():
-        return None  # it only makes calls more certain
+        return None  # here a grammar is optional: it only makes calls more reliable
     end, thought = prompt.rstrip(), traits.thought
     if thought is not None and end.endswith(thought[1].strip()):
         traits, thought = replace(traits, thought=None), None
@@ -46,7 +46,7 @@ def answer_grammar(
 
 
 def closed_tools(use: ToolUse) -> list[Tool]:
-    """The tools that may be called. A schema that names all arguments and does not speak of others allows no others."""
+    """The tools that may be called. A schema that lists all arguments, without a key of `OPEN`, allows no others."""
     found = list[Tool]()
     for tool in use.callable:
         function = tool["function"]
@@ -64,7 +64,7 @@ def names_all(schema: Mapping[str, Any]) -> bool:
 
 
 def schemas_of(asked: Asked) -> dict[str, Any]:
-    """The JSON schemas that a request's grammar is made of, by their paths, as the grammar has them."""
+    """The JSON schemas of a request's grammar, by their paths in the request, in the form that the grammar uses."""
     found: dict[str, Any] = {}
     if asked.grammar is not None and asked.grammar.kind == "json_schema":
         found[asked.grammar_at] = json.loads(asked.grammar.text)

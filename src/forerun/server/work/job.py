@@ -65,7 +65,7 @@ class Job:
     event loop's thread only.
 
     Args:
-        is_admitted: the queue takes it even if it is full, as it goes on with an answer that another replica began.
+        is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
         on_early_end: called once in the loop's thread if the job is ended early.
     """

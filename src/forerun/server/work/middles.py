@@ -1,4 +1,4 @@
-"""Prompts to fill in the middle of a text: the marks that models know for it, and where they stand."""
+"""Prompts to fill in the middle of a text: the models' marks for it, and their positions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ class MiddleMarks:
     """The marks of a family of models.
 
     Args:
-        prefix, suffix: stand before the text before the gap, and after it.
-        middle: stands where the answer begins; "" if the prefix's text is the last part.
-        repository, file: stand before the name of a repository, and of a file.
+        prefix, suffix: before the text that precedes the gap, and before the text that follows it.
+        middle: where the answer begins; "" if the prefix's text is the last part.
+        repository, file: before the name of a repository, and of a file.
         ends: tokens that end the answer, besides the model's own.
     """
 
@@ -48,7 +48,7 @@ KNOWN: Final = (
     MiddleMarks(prefix="<[fim-prefix]>", suffix="<[fim-suffix]>", middle="<[fim-middle]>"),  # Zeta
     MiddleMarks(prefix="[PREFIX]", suffix="[SUFFIX]", middle=""),  # Codestral and Mistral
 )  # fmt: skip
-PROJECT: Final = "myproject"  # where the client gives no names, as in llama-server
+PROJECT: Final = "myproject"  # if the client gives no names, as in llama-server
 FILE: Final = "filename"
 TEXTS: Final = [text for marks in KNOWN for text in (marks.prefix, marks.suffix, marks.middle, *marks.ends)]
 ALL_MARKS: Final = re.compile(f"(?s)(?={any_of([text for text in TEXTS if text]).pattern}).")
@@ -62,7 +62,7 @@ class MiddleReader:
         self.end_ids = tuple(ids[mark] for mark in marks.ends if mark in ids)
 
     def ids(self, gap: Middle) -> list[int]:
-        """The ids of a prompt. What looks like a mark in its texts stays text."""
+        """The ids of a prompt. Marks that are written in its texts stay text."""
         marks, files = self._marks, self._files(gap)
         begin, end = self._ids[marks.prefix], self._ids[marks.suffix]
         prefix, suffix = self._plain(gap.prefix), self._plain(gap.suffix)
@@ -85,7 +85,7 @@ class MiddleReader:
         return [*found, self._ids[marks.file], *self._plain(f"{FILE}\n")] if has_marks else found
 
     def _plain(self, text: str) -> list[int]:
-        """The ids of text in which nothing is a mark; the seams divide what looks like one."""
+        """The ids of plain text; seams divide texts that look like marks."""
         (message,) = self._tokenizer.parted([{"content": text}])
         return self._tokenizer.encode_rendered(SEAM + ALL_MARKS.sub(rf"\g<0>{SEAM}", message["content"]))
 

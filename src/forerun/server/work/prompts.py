@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
 Found = TypeVar("Found")
 MOST_SAID: Final = 300  # characters of a fault
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
-NUM_READERS: Final = 4  # owners whose prompts are read at a time, so that an owner with long prompts delays no other
+NUM_READERS: Final = (
+    4  # owners whose prompts are read at a time, so that an owner with long prompts does not delay others
+)
 
 
 class PromptReader:
@@ -49,7 +51,7 @@ class PromptReader:
         self._engine, self._grammars = engine, GrammarCheck()
 
     async def begin(self) -> None:
-        """Find what the chat template knows, which takes a moment.
+        """Find the traits of the chat template, which takes a moment.
 
         Raises:
             ConfigError: the chat template is invalid, or takes too long.
@@ -84,10 +86,10 @@ class PromptReader:
             lock.release()
 
     async def read(self, asked: Asked) -> ReadPrompts:
-        """The token ids of a request's prompts, and what is needed to read its answers.
+        """The token ids of a request's prompts, and the means to read its answers.
 
         Raises:
-            ApiError: a prompt or the grammar cannot be read, or the model cannot do what is asked.
+            ApiError: a prompt or the grammar cannot be read, or the model does not support the request.
         """
         match asked.prompt:
             case Chat() as chat:
@@ -150,7 +152,7 @@ class PromptReader:
         except GrammarFaultError as error:
             place = error.place or at
             raise invalid(
-                f"What {place} demands cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
+                f"{place} cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
                 param=place.partition(".")[0], code=INVALID_GRAMMAR,
             ) from None  # fmt: skip
         except ConfigError as error:

@@ -52,7 +52,7 @@ class ServedModels:
 
     A single model is loaded at startup, and requests before that get an error that asks them to retry. With several
     models, the first is loaded at startup and the others on their first request, which waits. If a model does not fit
-    beside the loaded ones, the least recently used of these is unloaded as soon as its requests are answered. New
+    in addition to the loaded ones, the least recently used of these is unloaded once its requests are answered. New
     requests for that model wait until the other one is loaded, so every model gets its turn.
     """
 
@@ -123,8 +123,8 @@ class ServedModels:
     def find(self, name: str | None, *, is_exact: bool = False) -> Service:
         """The model with this name; for None, the first model.
 
-        Clients for one provider send that provider's names, also in requests of which the user cannot set the model.
-        So a single model has every name, and the first of several has those of Anthropic's models, unless
+        Clients for one provider send that provider's names, also in requests in which the user cannot set the model.
+        So a single model accepts every name, and the first of several accepts those of Anthropic's models, unless
         `requires_model_name` is set.
 
         Args:
@@ -175,7 +175,7 @@ class ServedModels:
         self._changed.set()
 
     def _load_of(self, service: Service) -> "asyncio.Task[None]":
-        """The task that loads a model, started if necessary. It continues even if nobody waits for it any more."""
+        """The task that loads a model, started if necessary. It continues even if no request waits for it any more."""
         if service not in self._loads:
             self._loads[service] = task = asyncio.create_task(self._load(service))
             task.add_done_callback(lambda task: task.cancelled() or task.exception())  # mark as retrieved

@@ -80,7 +80,7 @@ class Service:
 
     async def opened(self) -> None:
         """Wait until the model is loaded; raises the error if that fails."""
-        assert self._opening is not None, "it was begun"
+        assert self._opening is not None, "`begin` was called"
         await asyncio.shield(self._opening)
 
     async def unload(self) -> None:
@@ -178,7 +178,7 @@ class Service:
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise stopping()
             self.queue.put(job)
-        assert self._loop is not None, "requests come after the beginning"
+        assert self._loop is not None, "requests come after `begin`"
         seconds = self.config.max_request_s if max_s is None else max_s
         deadline = self._loop.call_later(seconds, job.end, EarlyEnd.DEADLINE)
         self._jobs.add(job)
@@ -263,6 +263,6 @@ class Service:
 
 
 def short_name_of(target: str) -> str:
-    """The model's name for clients. Of a path it has only the last part, so that clients do not see the folder."""
+    """The model's name for clients: only the last part of a path, so that clients do not see the folder."""
     path = Path(target)
     return path.resolve().name if path.exists() else target

@@ -57,7 +57,7 @@ class ProposalMeans:
     def time(self, seconds: float, reading_s: float) -> tuple[float, float]:
         """Record a proposal's time, of which `reading_s` were spent on new text.
 
-        The first one may take several times as long as all later ones, so it is no part of the mean.
+        The first one may take several times as long as all later ones, so it is not part of the mean.
 
         Returns:
             its seconds, capped against other load; and the usual ones without the reading of text.
@@ -98,7 +98,7 @@ class DraftRecord:
 
     @property
     def hoped_speed(self) -> float:
-        """The speed and, while the rounds are few, what bad luck may have taken from it: a standard deviation."""
+        """The speed plus, while there are few rounds, one standard deviation, since it may be low by bad luck."""
         return self.speed + (LUCK / self._rounds**0.5 if self._rounds < MANY_WEIGHT else 0.0)
 
     def may_reach(self, speed: float) -> bool:

@@ -25,7 +25,7 @@ FIRST_WATCHED: Final = 0.03  # the same during the trials, which may lose more
 LOSS: Final = 0.015  # share of its time that an answer may lose against plain decoding; the documented limit is 0.02
 FIRST_LOSS: Final = 0.04  # the same for an answer of the trials; the documented limit is 0.05
 TRIALS: Final = 4  # the first answers in a class of temperatures; they end when every drafter has been measured
-TRIAL: Final = 16  # plain rounds of the shortest answer that counts as one of trials
+TRIAL: Final = 16  # length of the shortest answer that counts as a trial, in the time of plain rounds
 SHORT: Final = 60  # tokens of the shortest answer for which the limit holds
 MARGIN: Final = 1.02  # factor by which a drafter must be faster than another, or than plain rounds, to replace it
 SAVED: Final = 64.0  # limit, in plain rounds, on the time saved up for watching: reading a prompt takes many at once
@@ -34,7 +34,7 @@ MOST_RISK: Final = 0.6  # the same for a round whose nodes are all rejected, so 
 FREE: Final = 2e-3  # in plain rounds: shorter proposals count as free
 PLAIN_EVERY: Final = 64  # rounds after which a plain one is due, to keep its measured time up to date
 LEARNING: Final = 8  # drafters learn from one plain round in this many: 80 us each are 2 % of a small model's round
-TOGETHER: Final = 8  # plain rounds are told to the drafters in one call, since a call per round would slow small models
+TOGETHER: Final = 8  # plain rounds are reported to the drafters in one call: a call per round would slow small models
 NOTHING_SAVED: Final[Mapping[str, float]] = {}
 Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
@@ -60,8 +60,8 @@ class Chooser:
     A drafter can be measured without verifying its guesses: it is watched, so it guesses in another's round, and the
     guess is compared with the text that follows, in `WATCHED` of all time. One that was never tried drafts at once.
 
-    A drafter that pays on average may lose in one answer, so what each answer may lose against plain decoding is
-    limited: the time of a round's rows, times the chance that all are rejected, stays within a share of what is left.
+    A drafter that pays on average may lose in one answer, so the loss of each answer against plain decoding is limited:
+    the time of a round's rows, times the chance that all are rejected, stays within a share of the remaining limit.
 
     Args:
         names: the drafters, the one most likely to win first.
@@ -109,7 +109,7 @@ class Chooser:
         self.turn = self._next_turn()
 
     def read_prompt(self, seconds: float) -> None:
-        """Count the time of reading the prompt as the answer's, of which a share may be lost."""
+        """Add the time of reading the prompt to the answer's time, of which a share may be lost."""
         self._prompt_s = seconds
 
     def speeds(self) -> Speeds:
@@ -130,7 +130,7 @@ class Chooser:
         return {name: share.saved_s for name, share in self._shares.items() if share.saved_s > 0.0}
 
     def may_read(self, name: str) -> bool:
-        """Whether a drafter should read the prompt beside the target: if it drafts next, or has time left to be
+        """Whether a drafter should read the prompt while the target does: if it drafts next, or has time left to be
         watched."""
         if name == self.turn.drafter:
             self._readings_s[name] = 0.0  # it will have read when it proposes
@@ -144,7 +144,7 @@ class Chooser:
     def watch(self, guess: TokenTree, proposal_s: float) -> None:
         """Record the guess of this turn's watched drafter, and the seconds that it took."""
         name = self.turn.watched
-        assert name is not None, "a guess of nobody"
+        assert name is not None, "a guess although no drafter is watched"
         spent_s, usual_s = self._proposals[name].time(proposal_s, self._readings_s.get(name, 0.0))
         self._shares[name].spend(spent_s)
         self._lost_s += spent_s

@@ -12,7 +12,7 @@ TRUSTED: Final = 16.0  # weight, in rounds, of the measurement before the first 
 MEMORY: Final = 96.0  # number of rounds, of all widths, over which old ones fade
 FEWEST: Final = 8.0  # rounds of one width before they are used to estimate other widths
 MOST_WEIGHT: Final = 1e9  # limit on the newest round's weight, at which all weights are divided by it
-LEAST_RATIO: Final = 4.0  # a target's parameters over its draft's; below it drafting costs as much as it gains
+LEAST_RATIO: Final = 4.0  # of a target's parameters to its draft's; below it drafting costs as much as it gains
 STALL: Final = 1.5  # cap on a round's time, in expected times: anything longer is due to other load
 
 

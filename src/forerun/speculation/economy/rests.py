@@ -1,4 +1,4 @@
-"""Decides when a drafter that is the only one rests: plain rounds, which it plays itself, while drafting does not pay.
+"""Decides when a single drafter rests, that is, plays plain rounds itself because drafting does not pay.
 
 Callers pass in times; no clock is read.
 """

@@ -13,7 +13,7 @@ class TimeShare:
 
     def __init__(self, share: float, most_saved_s: float) -> None:
         self._share, self._most_saved_s = share, most_saved_s
-        self.saved_s = 0.0  # what is left of the budget
+        self.saved_s = 0.0  # the rest of the budget
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:
         """Add the share of elapsed time, times `wanted`."""
@@ -21,7 +21,7 @@ class TimeShare:
             self.saved_s = min(self.saved_s + self._share * wanted * seconds, self._most_saved_s)
 
     def hurry(self, seconds: float) -> None:
-        """Permit this much at once, beyond the share; 0 withdraws what is left of it."""
+        """Permit this much at once, beyond the share; 0 withdraws the rest of an earlier permission."""
         self.saved_s = min(self.saved_s, self._most_saved_s) + seconds
 
     def spend(self, seconds: float) -> None:

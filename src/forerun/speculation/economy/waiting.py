@@ -18,7 +18,7 @@ FIRST_GAIN: Final = 1.0  # initial estimate of accepted tokens per awaited answe
 RECOVERY: Final = 0.02  # each round without a wait moves the gain this share of the way back to FIRST_GAIN
 TREES_PER_CUT: Final = 16  # nodes that a drafter keeps and sends, as a multiple of `verify_width`
 COVERAGE: Final = 0.6  # the share of an expanded node's probability that its kept children have
-SEND_WITHIN: Final = 1.25  # a tree is sent ahead if the verdict is due within so many expansions: one, and a reserve
+SEND_WITHIN: Final = 1.25  # a tree is sent ahead if the verdict is due within this many expansions: one, and a reserve
 
 
 class WaitPolicy:

@@ -20,7 +20,7 @@ FIRST_CHILDREN: Final = (0.6, 0.15, 0.05)  # prior probabilities of a node's chi
 class WidthRule:
     """Chooses the widths of a round that give the most expected tokens per second.
 
-    A token that this round does not give is left to the next round, which is probably similar. So a row or an expansion
+    The next round, which is probably similar, can give the tokens that this round does not. So a row or an expansion
     pays if it raises this round's tokens per second. Comparing with the long-run speed would be wrong in a text of easy
     and hard parts, because a hard part cannot be skipped.
 
@@ -54,7 +54,7 @@ class WidthRule:
             self.costs.measure(self._num_rows, seconds - self._spent_s)
 
     def spend(self, seconds: float) -> None:
-        """Record other time of this round, such as a draft pass that is no expansion."""
+        """Record other time of this round, such as a draft pass that is not an expansion."""
         self._spent_s += seconds
 
     def measure_expansion(self, num_nodes: int, seconds: float) -> None:
@@ -112,7 +112,7 @@ class WidthRule:
         return num_nodes if faster > speed else 0
 
     def _believed(self, chances: Sequence[float]) -> list[float]:
-        """The chances of nodes, likeliest first, corrected by how often such chances came true; the root's stays 1."""
+        """The chances of nodes, likeliest first, corrected by how often such guesses were right; the root's stays 1."""
         factor = self._trust.factor
         return [1.0, *[factor * chance for chance in chances[1:]]]
 

@@ -1,1 +1,1 @@
-"""What a model writes, read while it is written: thoughts, content and calls of tools."""
+"""Parses a model's answer while it is written: thoughts, content and tool calls."""

@@ -1,6 +1,6 @@
-"""Finds the marks of calls by comparing what a chat template writes for one call and for two.
+"""Finds the marks of calls by comparing a chat template's texts for one call and for two.
 
-Source: llama.cpp's docs/autoparser.md has the idea; here only what three kinds of formats need.
+Source: the idea of llama.cpp's docs/autoparser.md; this file supports only three kinds of formats.
 """
 
 import json
@@ -20,7 +20,7 @@ MARK_STARTS, MARK_ENDS = re.compile(r"[<\[\n]"), re.compile(r".*[>\]\n]", re.DOT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What stands around calls, and between two."""
+    """The texts around calls, and between two calls."""
 
     section_begin: str
     call_begin: str
@@ -30,10 +30,10 @@ class Marks:
 
 
 def format_of(one: str, two: str | None) -> CallFormat | None:
-    """How calls are written; None if that is not seen.
+    """The format of calls; None if it is not found.
 
     Args:
-        one, two: what the template writes for one call and for two; None if it takes only one.
+        one, two: the template's texts for one call and for two; None if it accepts only one.
     """
     if NAMES[0] not in one:
         return None
@@ -106,7 +106,7 @@ def _tagged_format(one: str, two: str | None) -> CallFormat | None:
 
 
 def _marks(before: str, after: str, between: str | None) -> Marks:
-    """Divide what stands around a call into marks around each and marks around all, which `between` lacks."""
+    """Divide the text around a call into marks around each call and marks around all, which `between` lacks."""
     if between is None:
         return Marks(section_begin="", call_begin=before, call_end=after, section_end="", separator="")
     call_begin = same_end(before, between)
@@ -122,7 +122,7 @@ def _marks(before: str, after: str, between: str | None) -> Marks:
 
 
 def closed(begin: str, end: str) -> str:
-    """The end mark up to the tag that closes the begin mark, where it has one: what follows ends the message."""
+    """The end mark up to the tag that closes the begin mark, if it has one: the text after it ends the message."""
     tag = begin.strip().replace("<", "</", 1)
     return end[: end.index(tag) + len(tag)] if tag.startswith("</") and tag in end else end
 
@@ -146,7 +146,7 @@ def same_end(one: str, other: str) -> str:
 
 
 def _object_with(text: str, word: str) -> tuple[int, int, Mapping[str, Any]] | None:
-    """Start, end and value of the JSON object around the first place of a word."""
+    """Start, end and value of the JSON object around the first occurrence of a word."""
     place = text.find(word)
     for start in (found.start() for found in re.finditer(r"\{", text[: max(place, 0)])):
         try:

@@ -1,4 +1,4 @@
-"""Grammars of calls, in llguidance's Lark: what a model may write where it calls a tool."""
+"""Grammars of tool calls, in llguidance's Lark."""
 
 import json
 import re
@@ -25,15 +25,15 @@ def call_grammar(
     added: Mapping[str, int],
     is_thinking: bool = False,
 ) -> Grammar | None:
-    """What calls of these tools may look like; None where calls are free: without tools, or without a mark to wait for.
+    """The grammar of calls of these tools; None if calls are free: without tools, or without a mark that begins a call.
 
     Args:
         tools: as in OpenAI's API.
-        choice: "auto": behind the mark of a call, one must follow. "required": there must be a call. Otherwise the name
-            of the tool that must be called.
-        is_parallel: whether several calls may follow each other, where the template takes them in one message.
+        choice: "auto": after the mark of a call, a call must follow. "required": there must be a call. Otherwise the
+            name of the tool that must be called.
+        is_parallel: whether several calls may follow each other, if the template accepts them in one message.
         added: ids of the vocabulary's added tokens by text. They can only be written as tokens.
-        is_thinking: whether the prompt leaves a thought open; then the grammar holds behind the thought.
+        is_thinking: whether the prompt leaves a thought open; then the grammar applies after the thought.
     """
     functions = [tool["function"] for tool in tools if choice in ("auto", "required", tool["function"]["name"])]
     format = traits.call_format
@@ -85,7 +85,7 @@ class Lark:
         return name
 
     def calls(self, *, is_parallel: bool, is_auto: bool) -> str:
-        """All calls with their marks; behind a trigger without the mark that triggered."""
+        """All calls with their marks; after a trigger without the mark that triggered."""
         format = self._format
         if format.kind == "harmony":
             return "call"
@@ -98,7 +98,7 @@ class Lark:
             first = first[first.index(format.begin) + len(format.begin) :]
         more = f" ({self.text(format.separator + begin)} call {self.text(format.call_end)})*"
         has_more = is_parallel and (not is_auto or before != "")
-        # Many models write a line's end between their last call and the end: it must not oblige to another call.
+        # Many models write a line break between their last call and the end: it must not demand another call.
         end = f" {SPACE}" if has_more and not is_auto else ""
         return f"{self.text(first)} call {self.text(format.call_end)}{more if has_more else ''} {self.text(after)}{end}"
 
@@ -125,7 +125,7 @@ class Lark:
         return f"call_{number}"
 
     def _tagged(self, schema: Schema) -> str:
-        """The arguments in the schema's order, those that are not required at will."""
+        """The arguments in the schema's order; those that are not required are optional."""
         format, required = self._format, required_of(schema)
         parts = []
         for key, said in properties_of(schema).items():

@@ -9,39 +9,39 @@ from forerun.text.output.json_text import as_object_text, collect, read_string, 
 from forerun.text.output.text_source import NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
 
-MAX_NAME: Final = 256  # letters, with what some models put around a name
+MAX_NAME: Final = 256  # characters, including those that some models put around a name
 AROUND_NAME: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?(?:\[CALL_ID\].*)?")
-OTHER_KEYS: Final = ("id", "type", "tool_call_id")  # beside name and arguments
+OTHER_KEYS: Final = ("id", "type", "tool_call_id")  # allowed besides name and arguments
 
 
 class CallSink(Protocol):
-    """Takes what a call says."""
+    """Receives the parts of a call."""
 
     schemas: Mapping[str, Mapping[str, Any]]  # of the arguments of each tool, by its name
-    is_open: bool  # whether a call was begun and not ended
+    is_open: bool  # whether a call has begun and not ended
 
     def start(self, name: str) -> None:
-        """A call begins; from here on it is one, whatever follows."""
+        """A call begins; from here on it counts as a call, whatever follows."""
 
     def arguments(self, text: str) -> None:
         """A piece of its arguments."""
 
     def end(self) -> None:
-        """It is complete."""
+        """The call is complete."""
 
 
 def whole_call(sink: CallSink, name: str, arguments: str) -> None:
-    """Say a call at once."""
+    """Report a whole call to the sink."""
     sink.start(name)
     sink.arguments(arguments)
     sink.end()
 
 
 def known_name(sink: CallSink, text: str) -> str:
-    """The tool that is meant.
+    """The name of the tool that this text names.
 
     Raises:
-        NotACallError: there is none.
+        NotACallError: no tool has this name.
     """
     name = text.strip()
     if name not in sink.schemas:
@@ -117,7 +117,7 @@ def read_named_call(source: TextSource, sink: CallSink, format: CallFormat) -> S
 
 
 def _expect_name(source: TextSource, sink: CallSink) -> Step[None]:
-    """Find out early whether a tool's name comes, which has no mark before it."""
+    """Check early that a tool's name comes next, because no mark stands before it."""
     yield from source.space()
     names = tuple(sink.schemas)
     while not source.rest.startswith(names):
@@ -137,7 +137,7 @@ def read_section(
     """Read calls with marks around each, and perhaps around all; the first mark was read already.
 
     Args:
-        ends: what may stand behind a call; nothing may, too.
+        ends: texts that may follow a call; they may also be missing.
         expects_begin: whether the first call's own mark was not read yet.
     """
     call_begin, section_end = format.call_begin.strip(), format.section_end.strip()
@@ -152,11 +152,11 @@ def read_section(
         if not call_begin or source.text[source.at - len(call_begin) : source.at] != call_begin:
             break
     if source.is_over and any(mark.startswith(source.rest) for mark in (*ends, section_end)):
-        source.take(len(source.rest))  # a mark that was cut
+        source.take(len(source.rest))  # an incomplete mark
 
 
 def read_text(source: TextSource) -> Step[str]:
-    """Read a JSON string and give the text that it holds."""
+    """Read a JSON string and return its text."""
     if (yield from source.peek()) != '"':
         raise NotACallError
     pieces: list[str] = []

@@ -1,4 +1,4 @@
-"""JSON schemas of tools' arguments, as far as calls need them."""
+"""Helps with JSON schemas of tools' arguments."""
 
 import re
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ def parameters_of(function: Mapping[str, Any]) -> Schema:
 
 
 def tamed(said: Any) -> Any:
-    """The schema without what no grammar is made of: patterns with look-around or references, and other documents.
+    """The schema without parts that have no grammar: patterns with look-around or references, and other documents.
 
-    Go's clients write null for no properties and for none that is required.
+    Clients in Go write null for an empty list of properties or of required ones.
     """
     if isinstance(said, list):
         return [tamed(value) for value in said]
@@ -38,7 +38,7 @@ def tamed(said: Any) -> Any:
 
 
 def is_text(schema: Schema) -> bool:
-    """Whether only texts fit this schema, as far as that is said plainly."""
+    """Whether only texts fit this schema, by its type and listed values alone."""
     values = values_of(schema)
     are_texts = all(isinstance(value, str) for value in values)
     if "type" in schema:
@@ -53,7 +53,7 @@ def values_of(schema: Schema) -> list[Any]:
 
 
 def properties_of(schema: Any) -> dict[str, Any]:
-    """The schemas of an object's properties, those of its alternatives too."""
+    """The schemas of an object's properties, including those of its alternatives."""
     if not isinstance(schema, Mapping):
         return {}
     found = schema.get("properties")

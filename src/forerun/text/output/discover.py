@@ -38,7 +38,7 @@ TOOLS_VARIABLES: Final = ("tools", "xml_tools")
 
 
 class Probe:
-    """Renders conversations; None where the template refuses."""
+    """Renders conversations; gives None if the template refuses one."""
 
     def __init__(self, render: Render, given: Said, tools_variable: str = "") -> None:
         self._render, self._given = render, dict(given)
@@ -51,21 +51,21 @@ class Probe:
             return self._render(given)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - whatever an untrusted program raises, it refuses
+        except Exception:  # noqa: BLE001 - every error of an untrusted program counts as a refusal
             return None
 
     def shows(self, word: str, messages: Sequence[Said], **variables: object) -> bool:
-        """Whether it renders these messages with this word in it."""
+        """Whether the text of these messages contains this word."""
         return word in (self.text(messages, **variables) or "")
 
 
 def discover(source: str, variables: Iterable[str], render: Render, given: Said) -> TemplateTraits:
-    """What this template wants and its model writes.
+    """The form of conversations that this template accepts, and the form of its model's answers.
 
     Args:
-        variables: those that the template uses.
-        render: gives the text for its variables, or raises.
-        given: what every conversation gets, such as bos_token.
+        variables: the variables that the template uses.
+        render: returns the text for values of its variables, or raises.
+        given: variables of every conversation, such as bos_token.
     """
     names = frozenset(variables)
     bare = Probe(render, given)
@@ -99,7 +99,7 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         wants_single_calls=not drops
         and probe.text([USER, call]) is not None
         and probe.text([USER, _call_message(NAMES, is_mapping=is_mapping, empty=empty)]) is None,
-        wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names in ids alone
+        wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names only in ids
         drops_calls=drops and (calls is None or not calls.is_numbered),
         wants_tool_responses="tool_responses" in source
         and not has_results
@@ -108,7 +108,7 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
 
 
 def _calls(source: str, probe: Probe) -> tuple[CallFormat | None, bool, EmptyContent]:
-    """The format of calls, whether arguments are given as a mapping, and what the content beside calls is."""
+    """The format of calls, whether arguments are given as a mapping, and the content of a message with calls."""
     known = known_format(source)
     ways = list(product((True, False), EMPTY))
     for is_mapping, empty in ways:
@@ -128,7 +128,7 @@ def _empty(probe: Probe) -> EmptyContent:
 
 
 def _calls_text(probe: Probe, names: Sequence[str], is_mapping: bool, empty: EmptyContent) -> str | None:
-    """What the template writes for these calls alone, without the marks of the message around."""
+    """The template's text for these calls alone, without the marks of the message around them."""
     plain = probe.text([USER, {"role": "assistant", "content": CONTENT}])
     text = probe.text([USER, _call_message(names, is_mapping=is_mapping, empty=empty)])
     if plain is None or text is None:
@@ -141,7 +141,7 @@ def _calls_text(probe: Probe, names: Sequence[str], is_mapping: bool, empty: Emp
 
 
 def _shows_calls(probe: Probe, is_mapping: bool, empty: EmptyContent, word: str) -> bool:
-    """Whether earlier calls are rendered, with this word, and not as Python writes a mapping or JSON a text."""
+    """Whether earlier calls are rendered with this word, and neither as a Python mapping nor as a JSON string."""
     text = probe.text([USER, _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty)]) or ""
     return word in text and f"{{'{KEYS[0]}'" not in text and f'{{\\"{KEYS[0]}' not in text
 
@@ -167,7 +167,7 @@ def _takes_later_system(probe: Probe) -> bool:
 
 
 def _thought(probe: Probe) -> tuple[str, str] | None:
-    """The marks around a thought, seen where the template writes the thoughts of an answer."""
+    """The marks around a thought, found in the template's text for an answer with thoughts."""
     answer = {"role": "assistant", "content": CONTENT}
     plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
     if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):

@@ -20,7 +20,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call of a tool begins. Calls are numbered from 0 within an answer."""
+    """A tool call begins. Calls are numbered from 0 within an answer."""
 
     index: int
     id: str

@@ -1,4 +1,4 @@
-"""Reads gpt-oss's answers: messages with a channel each, and a recipient where they are calls.
+"""Reads gpt-oss's answers: messages that each have a channel, and calls also a recipient.
 
 Source: docs/format.md of OpenAI's harmony.
 """
@@ -13,16 +13,16 @@ from forerun.text.output.text_source import NotACallError, Step, TextSource, num
 BEGINS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", "to=", "assistant")
 ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 MESSAGE: Final = "<|message|>"
-MAX_HEADER: Final = 512  # letters
+MAX_HEADER: Final = 512  # characters
 CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 
 
 class HarmonySink(CallSink, Protocol):
-    """Takes thoughts and content, too."""
+    """Receives thoughts and content, too."""
 
     def abandon(self) -> None:
-        """The call breaks off."""
+        """The call ends incomplete."""
 
     def think(self, text: str) -> None:
         """A piece of a thought."""
@@ -43,7 +43,7 @@ def read_harmony(source: TextSource, sink: HarmonySink) -> Step[None]:
             header = yield from source.before([MESSAGE], MAX_HEADER)
             source.take(len(MESSAGE))
         except NotACallError:  # text without a header
-            assert source.anchor is not None, "nothing was read for good"
+            assert source.anchor is not None, "the text can still be read again"
             source.at = source.anchor
             sink.say(source.take(len((yield from source.which(BEGINS)))))
         channel, recipient = CHANNEL.search(header), RECIPIENT.search(header)
@@ -59,7 +59,7 @@ def read_harmony(source: TextSource, sink: HarmonySink) -> Step[None]:
 
 
 def _read_call(source: TextSource, sink: HarmonySink, recipient: str) -> Step[None]:
-    """Read a call's arguments; where it is none, the message is read as others are."""
+    """Read a call's arguments; if it is not a call, the message is read like others."""
     try:
         name = known_name(sink, recipient)
         yield from source.space()
@@ -78,7 +78,7 @@ def _read_call(source: TextSource, sink: HarmonySink, recipient: str) -> Step[No
 
 
 def _read_body(source: TextSource) -> Step[str | None]:
-    """The next piece of a message's text; None behind its end mark, or at the end of the text."""
+    """The next piece of a message's text; None after its end mark, or at the end of the text."""
     while True:
         rest = source.rest
         places = [(place, mark) for mark in ENDS if (place := rest.find(mark)) >= 0]

@@ -1,6 +1,6 @@
-"""Reads JSON while it is written, and corrects what models often get wrong in it.
+"""Reads JSON while it is written, and corrects common mistakes of models.
 
-Corrected are control characters in texts, backslashes that escape nothing, and Python's words for true, false and null.
+These are control characters in texts, backslashes that escape nothing, and Python's words for true, false and null.
 """
 
 import json
@@ -14,15 +14,15 @@ PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
 WORD: Final = re.compile(r"[A-Za-z0-9+\-.]+")
 NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
-MAX_WORD: Final = 400  # letters; a number of float64 has at most 330 without an exponent
+MAX_WORD: Final = 400  # characters; a number of float64 has at most 330 without an exponent
 HEX: Final = re.compile(r"[0-9a-fA-F]*")
 
 
 def read_value(source: TextSource, say: Callable[[str], None]) -> Step[None]:
-    """Read one JSON value and say its text piece by piece.
+    """Read one JSON value and pass its text to `say` piece by piece.
 
     Raises:
-        NotACallError: it is no JSON, from the next letter on.
+        NotACallError: the next characters are not JSON.
     """
     closers: list[str] = []
     wants = "value"
@@ -57,7 +57,7 @@ def read_value(source: TextSource, say: Callable[[str], None]) -> Step[None]:
 
 
 def read_string(source: TextSource, say: Callable[[str], None]) -> Step[None]:
-    """Read a JSON string, which begins here, and say its text."""
+    """Read a JSON string, which begins here, and pass its text to `say`."""
     say(source.take(1))
     while True:
         letter = yield from source.peek()
@@ -101,14 +101,14 @@ def _read_word(source: TextSource, say: Callable[[str], None]) -> Step[None]:
 
 
 def collect(source: TextSource) -> Step[str]:
-    """Read one JSON value and give its text."""
+    """Read one JSON value and return its text."""
     pieces: list[str] = []
     yield from read_value(source, pieces.append)
     return "".join(pieces)
 
 
 def as_object_text(text: str) -> str:
-    """The text if it holds a JSON object; "{}" for what stands for no arguments.
+    """The text if it holds a JSON object; "{}" for texts that mean no arguments.
 
     Raises:
         NotACallError: it holds something else.

@@ -1,4 +1,4 @@
-"""Formats of calls that no comparison shows, recognised by marks in a chat template's source."""
+"""Formats of calls that a comparison does not find, recognised by marks in a chat template's source."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ THOUGHTS: Final = (
     ("</think>", ("<think>", "</think>")),
     ("[/THINK]", ("[THINK]", "[/THINK]")),
     ("<|channel>", ("<|channel>thought", "<channel|>")),
-)  # each after what its template's source holds
+)  # each after a text in its template's source
 FORMATS: Final = (
     (("<|channel|>", "<|message|>"), CallFormat(kind="harmony")),
     (("<|tool_call>",), CallFormat(
@@ -53,5 +53,5 @@ def known_format(source: str) -> CallFormat | None:
 def known_thought(source: str) -> tuple[str, str] | None:
     """The marks of thoughts that this template's source has."""
     if "<|channel|>" in source:
-        return None  # gpt-oss's thoughts are messages of their own
+        return None  # gpt-oss's thoughts are separate messages
     return next((marks for mark, marks in THOUGHTS if mark in source), None)

@@ -1,4 +1,4 @@
-"""Rules, in llguidance's Lark, for arguments that are written like Python's or as Gemma 4 does."""
+"""Rules, in llguidance's Lark, for arguments that are written as in Python or as Gemma 4 does."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ def json_value(schema: Schema, whole: Schema) -> str:
 
 
 def pythonic_arguments(schema: Schema, rules: Rules) -> str:
-    """(a=1, b="x"): values in JSON, which Python writes alike but for true, false and null."""
+    """(a=1, b="x"): values in JSON, which Python writes in the same way except for true, false and null."""
 
     def value(said: Schema) -> str:
         if said.get("type") == "boolean":
@@ -32,7 +32,7 @@ def pythonic_arguments(schema: Schema, rules: Rules) -> str:
 
 
 def gemma_arguments(schema: Schema, rules: Rules, mark: str) -> str:
-    """{a:1,b:<|"|>x<|"|>}: values with bare keys. `mark` stands around texts; how long they are is not held to."""
+    """{a:1,b:<|"|>x<|"|>}: values with bare keys. `mark` stands around texts; their lengths are not enforced."""
     any_text = "/(?s:.*)/" if mark.startswith("<[") else "/[^<]*/"
     rules |= {
         "gm_text": f"{mark} {any_text} {mark}",
@@ -69,15 +69,15 @@ def gemma_arguments(schema: Schema, rules: Rules, mark: str) -> str:
 
 
 def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], value: Callable[[Schema], str]) -> str:
-    """All properties in the schema's order, those that are not required at will.
+    """All properties in the schema's order; those that are not required are optional.
 
     Args:
-        marks: before the first, between a name and its value, between two, and behind the last.
+        marks: before the first, between a name and its value, between two, and after the last.
         value: the rule for a value of a schema.
     """
     begin, joint, comma, end = marks
     properties, required = properties_of(schema), required_of(schema)
-    first, later = '""', '""'  # what may follow before a property was written, and behind one
+    first, later = '""', '""'  # the rule before any property was written, and the rule after one
     for key, said in reversed(properties.items()):
         entry = f"{json.dumps(key + joint)} {value(_as_schema(said))}"
         number = len(rules)
@@ -95,7 +95,7 @@ def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], val
 
 
 def _number(said: Schema) -> str:
-    """A number's rule; "" for what is none, or has values of its own."""
+    """A number's rule; "" if the schema is not a number's, or lists its values."""
     kind = said.get("type")
     if kind not in ("integer", "number") or "enum" in said or "const" in said:
         return ""

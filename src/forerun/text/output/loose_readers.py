@@ -1,4 +1,4 @@
-"""Readers of calls that are written like Python's, f(a=1), or as Gemma 4 does, call:f{a:1}; nothing is evaluated."""
+"""Readers of calls that are written as in Python, f(a=1), or as in Gemma 4, call:f{a:1}; nothing is evaluated."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from forerun.text.output.json_text import NUMBER
 from forerun.text.output.text_source import NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
 
-MAX_DEPTH: Final = 64  # of lists and mappings in each other
-MAX_TEXT: Final = 2**20  # letters
+MAX_DEPTH: Final = 64  # of nested lists and mappings
+MAX_TEXT: Final = 2**20  # characters
 WORD: Final = re.compile(r"[\w.+-]+")
 WORDS: Final = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 LEADING_ZEROS: Final = re.compile(r"^0+(?=\d)|(?<=^-)0+(?=\d)")
@@ -59,7 +59,7 @@ def to_json(value: object) -> str:
 
 
 def _entries(source: TextSource, *, joint: str, closer: str, quote: str, depth: int) -> Step[dict[str, Any]]:
-    """Read names and values up to the closing letter."""
+    """Read names and values up to the closing character."""
     entries: dict[str, Any] = {}
     while not (yield from source.optional(closer)):
         if entries:

@@ -1,4 +1,4 @@
-"""Turns conversations and tools, as OpenAI's API takes them, into what a chat template takes."""
+"""Turns conversations and tools in the form of OpenAI's API into the form that a chat template accepts."""
 
 import json
 import re
@@ -32,10 +32,10 @@ def prepared(
     """The messages for the template, and its variables.
 
     Args:
-        tools: as OpenAI's API takes them; for a template that knows none they are described in the system message.
+        tools: as in OpenAI's API; for a template without tools they are described in the system message.
 
     Raises:
-        ConfigError: a message is no message, or its content is no text.
+        ConfigError: a message is not a mapping, or its content is not text.
     """
     known = [_with_known_role(traits, plain_message(message)) for message in messages]
     if traits.wants_single_calls:
@@ -56,7 +56,7 @@ def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
 
 
 def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with each call in an answer of its own, its result behind it."""
+    """The conversation with each call in a separate answer, followed by its result."""
     results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
     single: list[Message] = []
     for message in messages:
@@ -73,7 +73,7 @@ def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_rules(traits: TemplateTraits, rules: Sequence[str], turns: list[Message]) -> list[Message]:
-    """The conversation behind its system message, which stands in the first user's turn if there may be none."""
+    """The conversation with its system message first, or in the first user's turn if the template accepts none."""
     text = "\n\n".join(rules)
     if not text:
         return turns
@@ -88,7 +88,7 @@ def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]
     called: dict[object, tuple[str, object]] = {}  # name and known id of the latest call with this id
     num_calls = 0
     turns: list[Message] = []
-    was_turned = False  # whether the last turn is a user's only because the template takes nothing else
+    was_turned = False  # whether the last message became a user's because the template accepts no other role
     for message in messages:
         turned = None
         match message.get("role"):
@@ -153,7 +153,7 @@ def _arguments(traits: TemplateTraits, function: Mapping[str, Any]) -> object:
 
 
 def as_object(given: object) -> Mapping[str, Any] | None:
-    """The mapping that is given, perhaps as JSON text; None if it is none."""
+    """The given mapping, which may be JSON text; None if it is not a mapping."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -170,7 +170,7 @@ def _result(traits: TemplateTraits, message: Message, called: Called) -> Message
 
 
 def _known_id(traits: TemplateTraits, id_: Any, name: str = "", number: int = 0) -> Any:
-    """The id that the template takes for this one: nine letters and digits, or the tool's name and a number."""
+    """The id in the template's form: nine letters and digits, or the tool's name and a number."""
     if traits.wants_named_ids and name:
         return f"functions.{name}:{number}"
     is_long = traits.wants_short_ids and isinstance(id_, str) and not SHORT_ID.fullmatch(id_)

@@ -1,4 +1,4 @@
-"""Reads what a model writes while it writes it: thoughts, content, and calls of tools."""
+"""Parses an answer while the model writes it, into thoughts, content, and tool calls."""
 
 import re
 import secrets
@@ -16,7 +16,7 @@ from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSour
 from forerun.text.output.traits import PYTHON_TAG, CallFormat, TemplateTraits
 
 ALPHANUMERICS: Final = string.ascii_letters + string.digits
-HERMES_BEGINS: Final = ("<tools>", "```json")  # what Hermes' models write for <tool_call> by mistake
+HERMES_BEGINS: Final = ("<tools>", "```json")  # Hermes' models write these for <tool_call> by mistake
 HERMES_ENDS: Final = ("</tools>", "```")
 READERS: Final[Mapping[str, Callable[[TextSource, CallSink, CallFormat], Step[None]]]] = {
     "json": read_json_calls,
@@ -28,23 +28,23 @@ READERS: Final[Mapping[str, Callable[[TextSource, CallSink, CallFormat], Step[No
 
 
 def random_id(num: int) -> str:
-    """So many letters and digits."""
+    """A random text of `num` letters and digits."""
     return "".join(secrets.choice(ALPHANUMERICS) for _ in range(num))
 
 
 class OutputParser:
-    """Turns one answer's text, in pieces, into events. Any cut into pieces gives the same events, adjacent texts
-    joined.
+    """Turns one answer's text, in pieces, into events. The events, with adjacent texts joined, do not depend on how the
+    text is cut into pieces.
 
     White space around the marks of thoughts and calls is dropped. The opening mark of a thought counts only at the
-    start of the answer, or at the end of the prompt; calls within a thought are thoughts. What looks like a call and is
-    none, or names no given tool, is content. A call that breaks off has no `CallEnded`.
+    start of the answer, or at the end of the prompt; calls within a thought are thoughts. Text that looks like a call
+    but is not one, or names no given tool, is content. An incomplete call has no `CallEnded`.
 
     Args:
         tools: as in OpenAI's API.
         rendered_prompt: the text that the chat template made, whose end may open a thought.
-        finds_calls: False: only thoughts are told apart, and what may look like calls is content.
-        make_id: gives a text of so many letters and digits.
+        finds_calls: False: only thoughts are separated; text that looks like calls is content.
+        make_id: returns a text of the given number of letters and digits.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class OutputParser:
         next(self._reading, None)
 
     def feed(self, text: str) -> list[OutputEvent]:
-        """Add text; returns what is certain now."""
+        """Add text; return the events that are certain now."""
         self._source.add(text)
         next(self._reading, None)
         return self._taken()
 
     def finish(self) -> list[OutputEvent]:
-        """The rest, at the end of the answer."""
+        """The remaining events, at the end of the answer."""
         self._source.is_over = True
         next(self._reading, None)
         self._reading.close()
@@ -85,7 +85,7 @@ class OutputParser:
         found, self._events = self._events, []
         return found
 
-    # What readers say.
+    # Methods that the readers call.
 
     def start(self, name: str) -> None:
         self.is_open, self._space, self._source.anchor = True, "", None
@@ -103,7 +103,7 @@ class OutputParser:
         self._source.settle()
 
     def abandon(self) -> None:
-        """The call breaks off: what was said of it stays said, and what follows is content."""
+        """The call stays incomplete: its events so far remain, and the following text is content."""
         if self._source.is_over:
             self.arguments(self._source.take(len(self._source.rest)))
         self._num_calls += 1
@@ -133,7 +133,7 @@ class OutputParser:
         if self._format.kind == "harmony":
             yield from read_harmony(self._source, self)
         elif self._finds_calls and (self._format.kind in ("json", "gemma") or not self._format.begin):
-            yield from self._try("")  # perhaps without the mark that should be there
+            yield from self._try("")  # a call may come without its mark
         yield from self._read_content()
         if self._space:
             self._events.append(Content(self._space))
@@ -182,7 +182,7 @@ class OutputParser:
             yield
 
     def _try(self, begin: str) -> Step[None]:
-        """Read calls behind this mark; if there are none, the mark is content."""
+        """Read calls after this mark; if there are none, the mark is content."""
         source, num_before = self._source, self._num_calls
         source.settle()
         if begin != self._format.name_begin.strip():

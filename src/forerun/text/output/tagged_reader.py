@@ -90,7 +90,7 @@ def _read_raw(source: TextSource, format: CallFormat, say: Callable[[str], None]
 
 
 def _num_of_end(text: str, spaced: str, end: str, nexts: tuple[str, ...]) -> int | None:
-    """Letters up to behind the end mark with which the text begins; 0 if it does not, None if that is not certain."""
+    """Length of the end mark, if the text begins with it; 0 if it does not, None if that is not certain yet."""
     for mark in (spaced, end):
         if mark.startswith(text):
             return None
@@ -109,7 +109,7 @@ def typed(text: str, schema: Mapping[str, Any]) -> str:
         return json.dumps(WORDS[plain.lower()])
     try:
         json.loads(plain, parse_constant=_refuse)
-        return plain  # JSON that is left as it is, such as a number beyond float64's
+        return plain  # JSON that is left as it is, such as a number outside float64's range
     except (ValueError, RecursionError):
         pass
     try:
@@ -119,4 +119,4 @@ def typed(text: str, schema: Mapping[str, Any]) -> str:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")

@@ -1,4 +1,4 @@
-"""Text that arrives in pieces, for readers written as generators: they yield where they need more of it."""
+"""Text that arrives in pieces, for readers that are generators: they yield when they need more text."""
 
 from collections.abc import Generator, Sequence
 from typing import Final, TypeAlias, TypeVar
@@ -9,14 +9,14 @@ SPACE: Final = " \n\r\t"
 
 
 class NotACallError(Exception):
-    """What was read is no call after all, or the text ends within it."""
+    """The text that was read is not a call after all, or ends within one."""
 
 
 class TextSource:
     """The text so far, and how much of it was read.
 
-    A reader decides only by the text behind `at`, never by how much of it is here, so any cut of the text into pieces
-    gives the same result.
+    A reader decides only by the text after `at`, never by how much of it has arrived, so the result does not depend on
+    how the text is cut into pieces.
     """
 
     def __init__(self) -> None:
@@ -24,27 +24,27 @@ class TextSource:
         self.anchor: int | None = None  # where reading may begin again
 
     def add(self, text: str) -> None:
-        """Add text, and forget what cannot be read again."""
+        """Add text, and drop text that cannot be read again."""
         start = self.at if self.anchor is None else self.anchor
         self.text, self.at = self.text[start:] + text, self.at - start
         self.anchor = None if self.anchor is None else 0
 
     def settle(self) -> None:
-        """What was read up to here is not read again; what follows may be."""
+        """Text up to here is not read again; text after it may be."""
         self.anchor = self.at
 
     @property
     def rest(self) -> str:
-        """What was not read yet."""
+        """The text that was not read yet."""
         return self.text[self.at :]
 
     def take(self, num: int) -> str:
-        """Read so many letters, which are here."""
+        """Read `num` characters, which have arrived."""
         self.at += num
         return self.text[self.at - num : self.at]
 
     def peek(self) -> Step[str]:
-        """The next letter, without reading it."""
+        """The next character, without reading it."""
         while self.at == len(self.text):
             yield from self.more()
         return self.text[self.at]
@@ -53,14 +53,14 @@ class TextSource:
         """Wait for more text.
 
         Raises:
-            NotACallError: there is none.
+            NotACallError: the text has ended.
         """
         if self.is_over:
             raise NotACallError
         yield
 
     def space(self) -> Step[str]:
-        """Read white space, up to a letter that is none, or the end of the text."""
+        """Read white space, up to another character or the end of the text."""
         read = ""
         while True:
             rest = self.rest
@@ -80,14 +80,14 @@ class TextSource:
                 raise NotACallError
 
     def optional(self, *marks: str) -> Step[str]:
-        """Read white space and whichever of these texts comes next; "" if it is none of them."""
+        """Read white space and then one of these texts; "" if none of them comes next."""
         yield from self.space()
         mark = yield from self.which(marks)
         self.at += len(mark)
         return mark
 
     def which(self, marks: Sequence[str]) -> Step[str]:
-        """Which of these texts comes next, the longest that does; "" if it is none of them."""
+        """The longest of these texts that comes next; "" if none of them does."""
         while True:
             rest = self.rest
             longer = [mark for mark in marks if len(mark) > len(rest) and mark.startswith(rest)]
@@ -97,10 +97,10 @@ class TextSource:
             return max((mark for mark in marks if mark and rest.startswith(mark)), key=len, default="")
 
     def before(self, marks: Sequence[str], most: int) -> Step[str]:
-        """Read the text before the first of these marks, at most so many letters.
+        """Read the text before the first of these marks, at most `most` characters.
 
         Raises:
-            NotACallError: there is no mark so near.
+            NotACallError: no mark comes within `most` characters.
         """
         while True:
             rest = self.rest

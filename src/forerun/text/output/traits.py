@@ -1,4 +1,4 @@
-"""What a chat template wants, and how its model writes thoughts and calls of tools."""
+"""The form of conversations that a chat template accepts, and how its model writes thoughts and tool calls."""
 
 import re
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ TOKEN_LIKE: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
-    """How a model writes calls of tools. Marks are written with the white space around them; "" is no mark.
+    """How a model writes tool calls. Marks include the white space around them; "" is no mark.
 
     Args:
         kind: "json": an object with a name and arguments. "named": the name, then arguments as JSON. "tagged": the
-            name, then each argument between marks of its own. "pythonic": f(a=1). "gemma": call:f{a:1}. "harmony":
+            name, then each argument between its own marks. "pythonic": f(a=1). "gemma": call:f{a:1}. "harmony":
             gpt-oss's messages.
         section_begin, section_end: around all calls of an answer.
         call_begin, call_end: around one call. Without either begin, a call is the whole answer.
-        is_list: calls stand in a list, in brackets.
+        is_list: calls are in a list, in brackets.
         separator: between calls.
         name_key, arguments_key: keys of an object of kind "json".
         name_begin, name_end: around the name, in the kinds "named" and "tagged".
-        is_numbered: whether a colon and the call's number stand behind the name.
+        is_numbered: whether a colon and the call's number follow the name.
         parameter_begin, parameter_name_end, parameter_end: around an argument's name and its value.
-        arguments_end: behind the last argument, before `call_end`.
-        string_mark: what stands around texts in the kind "gemma".
+        arguments_end: after the last argument, before `call_end`.
+        string_mark: the mark around texts in the kind "gemma".
     """
 
     kind: CallKind
@@ -73,25 +73,25 @@ HERMES: Final = CallFormat(kind="json", call_begin="<tool_call>\n", call_end="\n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateTraits:
-    """What a chat template takes, found by rendering it, and what its model writes.
+    """The form of conversations that a chat template accepts, found by rendering it, and the form of answers.
 
     Args:
         variables: names of the template's own variables, such as enable_thinking.
         tools_variable: the variable that takes the tools; "" if the template knows none.
-        wants_tools_list: whether that variable must be a list where there are no tools.
-        calls: how the model writes calls; None for a template that knows no tools: then calls are asked for in Hermes'
-            words and written in Hermes' form.
+        wants_tools_list: whether that variable must be a list even without tools.
+        calls: how the model writes calls; None for a template without tools: then the prompt asks for calls in Hermes'
+            words, and the model writes them in Hermes' form.
         thought: the marks around a thought; None if the model writes none, or within other marks, as gpt-oss does.
         wants_mapping: whether arguments of calls are given as a mapping; otherwise as JSON text.
-        takes_broken_arguments: whether arguments that are no JSON object can be given as text.
-        empty_content: what the content of a message is that has only calls.
+        takes_broken_arguments: whether arguments that are not a JSON object can be given as text.
+        empty_content: the content of a message that has only calls.
         takes_system, takes_later_system, takes_developer, takes_tool_role: which messages it renders.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
         wants_named_ids: whether ids of calls must be functions.NAME:NUMBER, counted through the conversation, since
-            the template shows them alone.
+            the template shows only these ids.
         wants_single_calls: whether it refuses messages with several calls.
-        drops_calls: whether earlier calls are left out, so that their text must be put into the content.
-        wants_tool_responses: whether results of tools belong into `tool_responses` of the message with the calls.
+        drops_calls: whether the template leaves out earlier calls, so that their text must be put into the content.
+        wants_tool_responses: whether results of tools go into `tool_responses` of the message with the calls.
     """
 
     variables: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class TemplateTraits:
 
     @property
     def call_format(self) -> CallFormat:
-        """How calls are written: the model's form, or Hermes' where it has none."""
+        """How calls are written: the model's form, or Hermes' if it has none."""
         return self.calls or HERMES
 
     @property
@@ -134,7 +134,7 @@ class TemplateTraits:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> "TemplateTraits":
-        """What `to_dict` gave, perhaps through JSON."""
+        """The traits from the result of `to_dict`, also after a round trip through JSON."""
         calls, thought = said["calls"], said["thought"]
         known = {
             "calls": calls and CallFormat(**calls),
