@@ -14,7 +14,7 @@ from forerun.bench.records.answers import Contestant, Record, Turn
 from forerun.bench.records.record_files import read_records
 from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.records.run_plan import RunPlan
-from forerun.bench.run.drafters import NONE, DrafterContestant, DrafterPlan
+from forerun.bench.run.drafters import NONE, DrafterContestant
 from forerun.bench.run.interleaved import BenchRun
 from forerun.checkpoints.open import open_source
 
@@ -37,8 +37,8 @@ class PlainContestant(DrafterContestant):
     """Drafter `none`, which notes what it was asked and stays open from run to run."""
 
     def __init__(self, target: str = "builtin", **changes: Any) -> None:
-        config = EngineConfig(target=target, max_length=256, **changes)
-        super().__init__(NONE, DrafterPlan(config=config, num_threads=1), {})
+        config = EngineConfig(target=target, max_length=256, num_threads=1, **changes)
+        super().__init__(NONE, config, {})
         self.calls: list[Call] = []
         self.answers: dict[tuple[object, ...], Turn] = {}
 

@@ -21,9 +21,9 @@ def in_loop(work: Callable[[], None]) -> None:
     asyncio.run(call())
 
 
-def job(owner: str, num_tokens: int = 10, on_end: Callable[[Job], None] = lambda ended: None) -> Job:
+def job(owner: str, num_tokens: int = 10) -> Job:
     params = SamplingParams(max_new_tokens=num_tokens - 1)
-    return Job([Order(prompt_ids=[0], params=params)], owner=owner, max_unread=8, on_early_end=on_end)
+    return Job([Order(prompt_ids=[0], params=params)], owner=owner, max_unread=8)
 
 
 def order_of(queue: FairQueue) -> str:
@@ -89,7 +89,7 @@ def test_what_is_too_much_is_refused(limits: dict[str, int], owners: str, num_to
         assert caught.value.status == 429
         assert caught.value.retry_after_s is not None
         assert len(queue) == len(fine)
-        queue.put(Job(job(last).orders, owner=last, max_unread=8, on_early_end=lambda ended: None, is_admitted=True))
+        queue.put(Job(job(last).orders, owner=last, max_unread=8, is_admitted=True))
         assert len(queue) == len(owners)  # an answer that another replica began
 
     in_loop(check)
@@ -117,7 +117,8 @@ def test_one_request_alone_is_taken_however_long() -> None:
 def test_a_job_that_ended_leaves_and_makes_room() -> None:
     def check() -> None:
         queue = FairQueue(ServerConfig(max_queued=1))
-        waiting = job("a", on_end=queue.remove)
+        waiting = job("a")
+        waiting.on_over = lambda: queue.remove(waiting)
         queue.put(waiting)
         waiting.end(EarlyEnd.DISCONNECTED)
         waiting.end(EarlyEnd.DEADLINE)

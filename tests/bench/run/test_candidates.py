@@ -11,7 +11,7 @@ from forerun.bench.peers.catalogue import PEERS, PeerPlan
 from forerun.bench.records.run_folder import RunFolder, read_run
 from forerun.bench.run import candidates as module
 from forerun.bench.run.candidates import Candidates, grid_of
-from forerun.bench.run.drafters import GRIDS, DrafterContestant, DrafterPlan
+from forerun.bench.run.drafters import GRIDS, DrafterContestant
 from forerun.checkpoints.open import open_source
 from tests.bench.players import plan_of, question
 
@@ -39,7 +39,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return Candidates(
             plan=plan,
             folder=folders[0],
-            drafters=DrafterPlan(config=EngineConfig(max_length=128), num_threads=1),
+            config=EngineConfig(max_length=128, num_threads=1),
+            draft=None,
             peers=PeerPlan(target=str(open_source("builtin").folder), dtype="float32", num_threads=1, max_length=128),
             tuning_prompts=prompts,
         )

@@ -17,7 +17,7 @@ from forerun import (
     SamplingParams,
 )
 from forerun.bench.run import drafters
-from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, DrafterPlan, drafter_config, target_share
+from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
 from forerun.core.drafter_config import (
     DRAFTERS,
     DrafterConfig,
@@ -29,19 +29,19 @@ from forerun.core.drafter_config import (
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=1.0, seed=3)
-PLAN = DrafterPlan(config=EngineConfig(max_length=256), num_threads=1)
+CONFIG = EngineConfig(max_length=256, num_threads=1)
 
 
 @pytest.fixture(scope="module")
 def none() -> Iterator[DrafterContestant]:
-    contestant = DrafterContestant(NONE, PLAN, {})
+    contestant = DrafterContestant(NONE, CONFIG, {})
     yield contestant
     contestant.close()
 
 
 @pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
 def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
-    contestant = DrafterContestant(request.param, PLAN, {"verify_width": 6, "adaptive": False})
+    contestant = DrafterContestant(request.param, CONFIG, {"verify_width": 6, "adaptive": False})
     yield contestant
     contestant.close()
 
@@ -135,13 +135,12 @@ def test_what_is_unknown_is_refused(name: str, settings: dict[str, object], mess
 def test_a_drafter_beside_the_target_takes_its_threads_out_of_the_same_number(
     drafter: DrafterConfig, device: str, num_threads: int, expected: int
 ) -> None:
-    plan = DrafterPlan(config=EngineConfig(device=device), num_threads=num_threads)
-    assert target_share(drafter, plan) == expected
+    assert target_share(EngineConfig(device=device, num_threads=num_threads, drafter=drafter)) == expected
 
 
 def test_where_threads_compute_nobody_gets_more_of_them_than_others() -> None:
     with pytest.raises(ConfigError, match=r"leaves the target none of 1, .* give --threads 2 or more"):
-        DrafterContestant("parallel", PLAN, {})
+        DrafterContestant("parallel", CONFIG, {})
 
 
 def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,4 +149,4 @@ def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(drafters, "Engine", full)
     with pytest.raises(ConfigError, match=r"no memory for draft_model .*15 GiB.*: measure fewer at a time"):
-        DrafterContestant("draft_model", PLAN, {})
+        DrafterContestant("draft_model", CONFIG, {})

@@ -11,9 +11,9 @@ from forerun.bench.peers.messages import PeerPlan
 from forerun.bench.records.answers import Contestant
 from forerun.bench.records.run_folder import RunFolder
 from forerun.bench.records.run_plan import RunPlan
-from forerun.bench.run.drafters import GRIDS, DrafterContestant, DrafterPlan
+from forerun.bench.run.drafters import GRIDS, DrafterContestant
 from forerun.bench.run.interleaved import PAUSE_S, warm_up
-from forerun.core.config import SamplingParams
+from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError, ForerunError
 
 CLEARLY: Final = 1.01  # keep the default unless another setting is faster by this factor
@@ -26,12 +26,14 @@ class Candidates:
     """Opens contestants for a run.
 
     Args:
+        config, draft: of our drafters; see `DrafterContestant`.
         tuning_prompts: token ids of prompts that are not measured.
     """
 
     plan: RunPlan
     folder: RunFolder
-    drafters: DrafterPlan
+    config: EngineConfig
+    draft: str | None
     peers: PeerPlan
     tuning_prompts: Sequence[Sequence[int]]
 
@@ -46,7 +48,7 @@ class Candidates:
 
     def _open_with(self, name: str, settings: Settings) -> Contestant:
         if name in GRIDS:
-            return DrafterContestant(name, self.drafters, settings)
+            return DrafterContestant(name, self.config, settings, draft=self.draft)
         return open_peer(name, self.peers, settings)
 
     def _choose(self, name: str, temperature: float) -> Settings:

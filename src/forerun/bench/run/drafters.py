@@ -1,7 +1,7 @@
 """The drafters of this engine as contestants, and the settings among which each may be tuned."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -77,30 +77,19 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterPlan:
-    """The settings that all drafters of a run share.
+class DrafterContestant:
+    """An engine with one drafter.
 
     Args:
-        config: target, dtype, device; its drafter and threads are not used.
-        num_threads: CPU threads of target and drafter together.
+        config: target, dtype, device, and the threads of target and drafter together; its drafter is not used.
         draft: the draft model; None: the built-in one.
     """
 
-    config: EngineConfig
-    num_threads: int
-    draft: str | None = None
-
-
-class DrafterContestant:
-    """An engine with one drafter."""
-
-    def __init__(self, name: str, plan: DrafterPlan, settings: Settings) -> None:
+    def __init__(self, name: str, config: EngineConfig, settings: Settings, *, draft: str | None = None) -> None:
         self.name = name
-        drafter = drafter_config(name, plan.draft, settings)
-        num_threads = target_share(drafter, plan)
+        config = replace(config, drafter=drafter_config(name, draft, settings))
         try:
-            self.engine = Engine(replace(plan.config, drafter=drafter, num_threads=num_threads))
+            self.engine = Engine(replace(config, num_threads=target_share(config)))
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"there is no memory for {name}, since every contestant has its own target ({error}): "
@@ -135,20 +124,22 @@ class DrafterContestant:
         self.engine.close()
 
 
-def target_share(drafter: DrafterConfig, plan: DrafterPlan) -> int:
+def target_share(config: EngineConfig) -> int:
     """Threads of the target; a drafter in another process takes its threads from the same total.
 
     Raises:
         ConfigError: no thread is left for the target, on a device that computes with CPU threads.
     """
+    drafter, num_all = config.drafter, config.num_threads
+    assert num_all is not None, "a run has a number of threads"
     if not isinstance(drafter, Parallel) or drafter.address is not None:
-        return plan.num_threads
-    num_threads = CorePlacement.of(replace(plan.config, drafter=drafter)).draft_threads
-    placement, num_left = read_device(plan.config.device), plan.num_threads - num_threads
+        return num_all
+    num_threads = CorePlacement.of(config).draft_threads
+    placement, num_left = read_device(config.device), num_all - num_threads
     if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
         raise ConfigError(
-            f"a drafter of {num_threads} threads leaves the target none of {plan.num_threads}, and all contestants "
-            f"have the same number of threads: give --threads {num_threads + 1} or more"
+            f"a drafter of {num_threads} threads leaves the target none of {num_all}, and all contestants have the "
+            f"same number of threads: give --threads {num_threads + 1} or more"
         )
     return max(1, num_left)
 

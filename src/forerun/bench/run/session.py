@@ -1,7 +1,7 @@
 """Turn the flags of `forerun bench run` into a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from forerun.bench.records.run_folder import NAME, RunFolder
 from forerun.bench.records.run_plan import RunPlan
 from forerun.bench.run.candidates import Candidates, grid_of
 from forerun.bench.run.ceilings import bytes_per_step, measure_ceilings
-from forerun.bench.run.drafters import GRIDS, NONE, DrafterPlan
+from forerun.bench.run.drafters import GRIDS, NONE
 from forerun.bench.run.interleaved import BenchRun, Progress
 from forerun.bench.run.machine import describe_machine, foreign_load
 from forerun.checkpoints.open import open_source
@@ -120,7 +120,8 @@ def play(
     candidates = Candidates(
         plan=plan,
         folder=folder,
-        drafters=DrafterPlan(config=request.config, num_threads=num_threads, draft=request.draft),
+        config=replace(request.config, num_threads=num_threads),
+        draft=request.draft,
         peers=peers,
         tuning_prompts=[reader.prompt_after(question, ()) for question in others],
     )

@@ -35,7 +35,7 @@ ERRORS: Final = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error",
 }  # fmt: skip
-FIRST_BAD, FIRST_FAILED = 400, 500
+FIRST_FAILED: Final = 500
 
 
 class AnthropicMessage(Fields):

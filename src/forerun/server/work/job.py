@@ -67,17 +67,19 @@ class Job:
     Args:
         is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
-        on_early_end: called once in the loop's thread if the job is ended early.
+
+    Attributes:
+        on_over: called once in the loop's thread when the job is over.
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, on_early_end: Callable[["Job"], None],
-        is_admitted: bool = False,
-    ) -> None:  # fmt: skip
+        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, is_admitted: bool = False
+    ) -> None:
         self.orders, self.owner, self.is_admitted = orders, owner, is_admitted
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False
+        self.on_over: Callable[[], None] | None = None
         self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
         self.asked_s = self._loop.time()
@@ -85,13 +87,8 @@ class Job:
         self._given: deque[Event] = deque()  # from the engine's thread, which last woke the loop at `_told_s`
         self._told_s = 0.0
         self._unread: deque[Event] = deque()
-        self._max_unread, self._on_early_end = max_unread, on_early_end
+        self._max_unread = max_unread
         self._waiter: asyncio.Future[None] | None = None
-        self._when_done: list[Callable[[], None]] = []
-
-    def when_done(self, call: Callable[[], None]) -> None:
-        """Call this when the job is over."""
-        self._when_done.append(call)
 
     def give(self, index: int, happening: Happening) -> None:
         """Pass an event to the reader; called by the engine's thread.
@@ -117,9 +114,8 @@ class Job:
             self.error = happening
         self.is_over = happening is Mark.OVER or self.error is not None
         self._unread.append((index, happening))
-        if self.is_over:
-            for call in self._when_done:
-                call()
+        if self.is_over and self.on_over is not None:
+            self.on_over()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         if self._max_unread is not None and len(self._unread) > self._max_unread:
@@ -130,7 +126,6 @@ class Job:
         if self.is_over or self.early_end is not None:
             return
         self.early_end = reason
-        self._on_early_end(self)
         match reason:
             case EarlyEnd.DEADLINE:
                 self.put(0, ApiError(504, TOO_LATE, code="deadline_exceeded"))

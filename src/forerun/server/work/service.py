@@ -166,14 +166,8 @@ class Service:
         Raises:
             ApiError: the queue is full, or the server is stopping.
         """
-
-        def forget(job: Job) -> None:
-            self.queue.remove(job)
-            if job.early_end is EarlyEnd.SLOW_READER and on_slow_reader is not None:
-                on_slow_reader()
-
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
-        job = Job(orders, owner=owner, max_unread=max_unread, on_early_end=forget, is_admitted=is_admitted)
+        job = Job(orders, owner=owner, max_unread=max_unread, is_admitted=is_admitted)
         with self._counting_refusals():
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise stopping()
@@ -181,18 +175,21 @@ class Service:
         assert self._loop is not None, "requests come after `begin`"
         seconds = self.config.max_request_s if max_s is None else max_s
         deadline = self._loop.call_later(seconds, job.end, EarlyEnd.DEADLINE)
-        self._jobs.add(job)
-        job.when_done(lambda: self._forget(job, deadline))
-        return job
 
-    def _forget(self, job: Job, deadline: asyncio.TimerHandle) -> None:
-        """Called when a job has ended."""
-        deadline.cancel()
-        self._jobs.discard(job)
-        if job.early_end is not None:
-            self.metrics.end(job.early_end.value)
-        elif job.error is not None:
-            self.metrics.end("error")
+        def forget() -> None:
+            deadline.cancel()
+            self._jobs.discard(job)
+            if job.early_end is not None:
+                self.queue.remove(job)
+                self.metrics.end(job.early_end.value)
+            elif job.error is not None:
+                self.metrics.end("error")
+            if job.early_end is EarlyEnd.SLOW_READER and on_slow_reader is not None:
+                on_slow_reader()
+
+        self._jobs.add(job)
+        job.on_over = forget
+        return job
 
     def drain_soon(self) -> None:
         """Call `drain` from another thread or a signal handler."""
