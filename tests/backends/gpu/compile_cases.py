@@ -123,10 +123,10 @@ def _score_cases() -> Iterator[CompileCase]:
     rows = ScoreRows.over(empty(32, VOCAB_SIZE), num_rows=32, num_columns=VOCAB_SIZE)
     ids = empty(VOCAB_SIZE, dtype=torch.int32)
 
-    def draw(is_topk: bool, *, overlaps: bool) -> None:
+    def draw(is_topk: bool, cutoffs: Tensor | None, *, overlaps: bool) -> None:
         maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=32, is_topk=is_topk, device=DEVICE)
         draw_tiles(
-            rows, rows.cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
+            rows, cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
         )  # fmt: skip
 
     def shape(row_nodes: Tensor | None, column_ids: Tensor | None, *, overlaps: bool) -> None:
@@ -137,8 +137,9 @@ def _score_cases() -> Iterator[CompileCase]:
         "shape_scores": partial(shape, None, None),
         "shape_scores, mapped": partial(shape, tree.batch_W, ids),
         "find_cutoffs": partial(find_cutoffs, rows, filters, num_rows=32),
-        "draw_tiles, sample": partial(draw, False),
-        "draw_tiles, topk": partial(draw, True),
+        "draw_tiles, sample": partial(draw, False, rows.cutoffs),
+        "draw_tiles, topk": partial(draw, True, rows.cutoffs),
+        "draw_tiles, topk, plain": partial(draw, True, None),
         "count_tokens": partial(count_tokens, tree, settings),
     }
     for name, step in steps.items():

@@ -123,8 +123,8 @@ class Checked:
     """Every row that the head gets scores for on the device is compared with the published formulas."""
 
     def __init__(self, headed: Headed, decoder: DeviceDecoder) -> None:
-        self.headed, self.num_rows, self.num_unsure = headed, 0, 0
-        self.rounds = decoder._rounds
+        self.headed, self.rounds, self.num_rows = headed, decoder._rounds, 0
+        self.rounds.graphs.records = False  # A recording could not compare.
         self.arrays: dict[str, Floats] = {name: tensor.double().numpy() for name, tensor in headed.tensors.items()}
         self.missing = set[int]()
         assert isinstance(self.rounds.draft, HeadOnDevice)
@@ -136,7 +136,7 @@ class Checked:
         ascending = tuple(sorted(set(taps := self.headed.head.taps(2))))
         found = self.headed.plain_target().append(text[:-1], num_logit_rows=0, taps=ascending).features
         assert found is not None
-        features = dict(enumerate(found[:, [ascending.index(layer) for layer in taps]].double().numpy()))
+        features = dict(enumerate(found[:, [ascending.index(layer) for layer in taps]].double().cpu().numpy()))
         return {place: feature for place, feature in features.items() if place not in self.missing}
 
     def write_scores(self, num_rows: int, first_row: int) -> None:
@@ -149,7 +149,7 @@ class Checked:
             path = [int(tree.nodes.tokens[other]) for other in above]
             if root - 1 in features:
                 expected = eagle_logits(self.headed.head, self.arrays, text, features, path)
-                assert np.abs(scores[row, : len(expected)].double().numpy() - expected).max() <= CLOSE
+                assert np.abs(scores[row, : len(expected)].double().cpu().numpy() - expected).max() <= CLOSE
                 self.num_rows += 1
 
 

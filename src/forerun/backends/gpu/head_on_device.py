@@ -1,7 +1,7 @@
 """A draft head whose passes are parts of rounds on the device: torch's kernels on permanent buffers.
 
-Only the contents of tensors depend on data in a pass, so that it can be recorded: every index is a tensor on the device,
-and every size is fixed by the pass.
+A pass can be recorded, as only the contents of its tensors depend on data: every index is a tensor on the device, and
+every size is fixed.
 
 Legend: T rows, N slots that a pass may see, S slots, E tree slots of a row, H hidden size of the head, F features of a
 token, G size of a feature, W columns of scores.

@@ -233,9 +233,9 @@ class DeviceRounds:
             count_tokens(tree, self._settings, overlaps=overlaps)
         if verify_width > 1:  # A root alone is already in its final slot.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
-        if head is not None and verify_width > 1:
-            move_slots(head.states_SH[None, None, :, None], tree.target_moves, overlaps=overlaps)
-        elif drafted is not None:
+            if head is not None:
+                move_slots(head.states_SH[None, None, :, None], tree.target_moves, overlaps=overlaps)
+        if drafted is not None and head is None:  # A head reads accepted tokens again.
             move_slots(drafted.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
     def _draw(self, side: SideOnDevice, *, is_greedy: bool) -> Draw:
