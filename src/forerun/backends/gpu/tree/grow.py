@@ -99,14 +99,19 @@ def grow_kernel(
     write_behind(rows, batch_row, is_chosen, behind, tl.zeros_like(node) + num_missing, draft_committed, TREE.stride)
 
     num_first = tl.where(num_missing <= TREE.most_behind, tl.minimum(num_missing, first_row), 0)
-    catches_up, place = row < num_first, draft_committed + row
-    read_ids = ids_of(tl.load(text_P + place, mask=catches_up, other=0), catches_up, draft_ids)
-    write_rows(rows, row, catches_up, read_ids, place, place, place + 1)
-    write_behind(rows, row, catches_up, behind, row + 1, draft_committed, TREE.stride)
-    is_of_batch = (row >= first_row) & (row < first_row + num_chosen)
+    write_missing(rows, row, row < num_first, behind, draft_committed, text_P, draft_ids, TREE.stride)
+    zeros, is_of_batch = tl.zeros_like(row), (row >= first_row) & (row < first_row + num_chosen)
     is_spare = (row >= num_first) & (row < first_row + TREE.width) & (is_of_batch == 0)
-    zeros = tl.zeros_like(row)
     write_successors(rows, row, is_spare, zeros, draft_committed, zeros + spare_slot, TREE.stride)
+
+
+@triton.jit
+def write_missing(rows, row, is_there, behind, first_slot, text_P, draft_ids, stride):
+    """Store the rows of the tokens that the draft's cache lacks, the first of which has this slot and place."""
+    place = first_slot + row
+    read_ids = ids_of(tl.load(text_P + place, mask=is_there, other=0), is_there, draft_ids)
+    write_rows(rows, row, is_there, read_ids, place, place, place + 1)
+    write_behind(rows, row, is_there, behind, row + 1, first_slot, stride)
 
 
 @triton.jit

@@ -67,9 +67,7 @@ def walk_kernel(
     write_moves(target_moves, committed + 1, is_path & (node > 0), depths, committed + node)
     # Above the root's row stand those of the tokens before it that the draft's cache lacked.
     root_row = committed - draft_committed
-    is_drafted = is_path & (draft_rows >= 0)
-    if TREE.rereads:
-        is_drafted = is_drafted & (node == 0)
+    is_drafted = is_path & (draft_rows >= 0) & (node < (1 if TREE.rereads else CAPACITY))
     num_drafted = tl.sum(is_drafted.to(tl.int32), 0)
     first_slot, is_moved = draft_committed + root_row + 1, is_drafted & (node > 0)
     write_moves(draft_moves, first_slot, is_moved, depths, draft_committed + draft_rows)
