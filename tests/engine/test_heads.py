@@ -45,7 +45,7 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
         drafter = engine._drafter
         assert isinstance(drafter, AutomaticDrafter)
         assert [type(one) for one in drafter.drafters.values()] == [expected]
-        assert drafter.round_plan is None
+        assert (drafter.round_plan is not None) == (kind == "eagle3")
 
 
 @pytest.mark.usefixtures("random_turns")

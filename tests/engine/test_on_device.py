@@ -1,14 +1,21 @@
 """Whole engines on Triton's kernels: the texts are those of the CPU's own kernels, whichever way a request goes."""
 
+import random
+from pathlib import Path
+
 import pytest
 
+from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DraftModel, NoDrafter
+from forerun.core.drafter_config import DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
+from forerun.core.head_spec import EagleSpec
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
+from tests.drafting.heads.published import write_eagle
+from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
 
@@ -51,6 +58,24 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     assert [item.logprob for item in on_device] == pytest.approx([item.logprob for item in likely], abs=1e-4)
     assert predicted.token_ids == expected[0][:3]
     assert predicted.stats.num_predicted_accepted > 0
+
+
+def test_an_eagle3_head_drafts_on_the_device(
+    pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = open_source(pair[0]).spec()
+    body = random_body(random.Random(1), hidden_size=32, num_layers=1, vocab_size=target.vocab_size // 2)
+    head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)
+    tree = DraftHead(model=str(write_eagle(tmp_path, head, target)), verify_width=4, draft_width=2, depth=2,
+                     adaptive=False)  # fmt: skip
+    with Engine(EngineConfig(target=pair[0], dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
+        expected = engine.generate(PROMPT, SHORT).token_ids
+    config = EngineConfig(target=pair[0], dtype="float32", drafter=tree, max_length=40, kernels="triton")
+    monkeypatch.setattr("forerun.decoding.host_loop.HostDecoder.rounds", None)
+    with Engine(config, policies=Policies(tree=TreePolicy(num_children=2))) as engine:
+        found = engine.generate(PROMPT, SHORT)
+    assert found.token_ids == expected
+    assert found.stats.num_drafted > 0
 
 
 @pytest.mark.slow  # their passes: backends/gpu/test_peer_group

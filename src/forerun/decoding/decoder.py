@@ -5,9 +5,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
+from torch import Tensor
+
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
-from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.constraint import Constraint
@@ -123,7 +124,21 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
     raise AssertionError("the host's loop plays every request")
 
 
-def prefill(target: Runner, request: Request, drafter: Drafter | None) -> Generator[PrefillStep, None, None]:
+class FeatureReader(Protocol):
+    """What reads a text together with the target, see `Drafter`."""
+
+    taps: tuple[int, ...]
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        """Use the target's features of committed tokens."""
+        ...
+
+    def prefill(self) -> bool:
+        """Run one pass over text that it lacks; False if it lacks none."""
+        ...
+
+
+def prefill(target: Runner, request: Request, drafter: FeatureReader | None) -> Generator[PrefillStep, None, None]:
     """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
     prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
     target.recall(prompt_ids, request.owner)

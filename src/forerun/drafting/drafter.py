@@ -54,12 +54,15 @@ class RoundPlan:
         shape: shape of the tree.
         policy: growth policy beyond the shape.
         vocabulary: maps the draft's token ids to the target's; None: the ids are equal.
+        taps: the target's layers whose outputs the draft reads, in its own order: it is an EAGLE-3 head. Empty: it is a
+            model, which reads tokens alone.
     """
 
     draft: Runner | None
     shape: DraftModel
     policy: TreePolicy
     vocabulary: VocabularyMap | None = None
+    taps: tuple[int, ...] = ()
 
 
 class Measure(Protocol):

@@ -26,7 +26,7 @@ from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths, ScoreRows, shape_scores
-from forerun.backends.gpu.sampling.shaped_head import draw_tiles
+from forerun.backends.gpu.sampling.stored_scores import draw_tiles
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.backends.gpu.sampling.truncation import Filters, drop, find_cutoffs
 from forerun.backends.gpu.tree.count_tokens import count_tokens
@@ -92,16 +92,23 @@ def compile_cases() -> Iterator[CompileCase]:
 
 def _tree_cases() -> Iterator[CompileCase]:
     """A tree of 32 nodes that grows by four at a time."""
-    tree = DeviceTree(verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE)
+    tree, rereading = (
+        DeviceTree(
+            verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE, rereads=rereads
+        )
+        for rereads in (False, True)
+    )  # fmt: skip
     rows, text_P = row_table(), empty(NUM_SLOTS, dtype=torch.int32)
     children, draft_ids = _topk(4), empty(VOCAB_SIZE, dtype=torch.int32)
     costs_AN = empty(MAX_MATCH + 1, tree.verify_width - 1)
     steps = {
-        "grow first": partial(grow, tree, rows, spare_slot=SPARE_SLOT),
-        "grow": partial(grow, tree, rows, children, spare_slot=SPARE_SLOT),
-        "grow, mapped": partial(grow, tree, rows, children, draft_ids=draft_ids, spare_slot=SPARE_SLOT),
+        "grow first": partial(grow, tree, rows, text_P, spare_slot=SPARE_SLOT),
+        "grow first, reread": partial(grow, rereading, rows, text_P, spare_slot=SPARE_SLOT),
+        "grow": partial(grow, tree, rows, text_P, children, spare_slot=SPARE_SLOT),
+        "grow, mapped": partial(grow, tree, rows, text_P, children, draft_ids=draft_ids, spare_slot=SPARE_SLOT),
         "verify_rows": partial(fill_verify_rows, tree, rows, children, spare_slot=SPARE_SLOT),
         "walk": partial(walk, tree, _sampled(32), text_P),
+        "walk, reread": partial(walk, rereading, _sampled(32), text_P),
         "add_lookup_chain": partial(add_lookup_chain, tree, text_P, costs_AN),
     }
     for name, step in steps.items():
@@ -116,10 +123,10 @@ def _score_cases() -> Iterator[CompileCase]:
     rows = ScoreRows.over(empty(32, VOCAB_SIZE), num_rows=32, num_columns=VOCAB_SIZE)
     ids = empty(VOCAB_SIZE, dtype=torch.int32)
 
-    def draw(is_topk: bool, *, overlaps: bool) -> None:
+    def draw(is_topk: bool, cutoffs: Tensor | None, *, overlaps: bool) -> None:
         maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=32, is_topk=is_topk, device=DEVICE)
         draw_tiles(
-            rows, rows.cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
+            rows, cutoffs, _draw(), maxima, num_rows=32, first_row=0, is_topk=is_topk, overlaps=overlaps
         )  # fmt: skip
 
     def shape(row_nodes: Tensor | None, column_ids: Tensor | None, *, overlaps: bool) -> None:
@@ -130,8 +137,9 @@ def _score_cases() -> Iterator[CompileCase]:
         "shape_scores": partial(shape, None, None),
         "shape_scores, mapped": partial(shape, tree.batch_W, ids),
         "find_cutoffs": partial(find_cutoffs, rows, filters, num_rows=32),
-        "draw_tiles, sample": partial(draw, False),
-        "draw_tiles, topk": partial(draw, True),
+        "draw_tiles, sample": partial(draw, False, rows.cutoffs),
+        "draw_tiles, topk": partial(draw, True, rows.cutoffs),
+        "draw_tiles, topk, plain": partial(draw, True, None),
         "count_tokens": partial(count_tokens, tree, settings),
     }
     for name, step in steps.items():

@@ -18,7 +18,7 @@ WIDTH = 9
 def hang(text: list[int], costs_AN: torch.Tensor) -> DeviceTree:
     """A tree with what was found for this text."""
     tree = DeviceTree(verify_width=WIDTH, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
-    tree.begin(root=text[-1], committed=len(text) - 1, draft_committed=0, before_root=0)
+    tree.begin(root=text[-1], committed=len(text) - 1, draft_committed=0)
     text_P = torch.full((len(text) + 9,), text[-1], dtype=torch.int32)  # what lies behind the text is not read
     text_P[: len(text)] = torch.tensor(text)
     add_lookup_chain(tree, text_P, costs_AN)

@@ -37,6 +37,7 @@ class Shape:
     draft_width: int = 3
     num_children: int = 2
     min_mass: float = 0.0
+    rereads: bool = False
 
 
 class Cache:
@@ -99,17 +100,14 @@ class Request:
         self.rng, self.shape, self.seed = random.Random(seed), shape, seed
         self.text: Text = tuple(self.rng.randrange(4) for _ in range(num_tokens))
         self.tree = tree_of(shape)
-        self.draft_rows = table_for(self.tree, shape.draft_width + 1)
+        self.draft_rows = table_for(self.tree, shape.draft_width + self.tree.shape.most_behind)
         self.target_rows = table_for(self.tree, shape.verify_width)
         self.draft, self.target = Cache(), Cache()
         self.text_P = torch.full((NUM_SLOTS,), POISON, dtype=torch.int32)
         self.text_P[:num_tokens] = torch.tensor(self.text)
         self.target.fill(self.text[:-1])
         self.draft.fill(self.text[: num_tokens - 1 - num_missing])
-        self.tree.begin(
-            root=self.text[-1], committed=num_tokens - 1, draft_committed=num_tokens - 1 - num_missing,
-            before_root=self.text[-2] if num_tokens > 1 else 0,
-        )  # fmt: skip
+        self.tree.begin(root=self.text[-1], committed=num_tokens - 1, draft_committed=num_tokens - 1 - num_missing)
         self.num_missing = num_missing
         self.log_probs = [[-self.rng.randrange(1, GRID) / GRID] * (shape.verify_width - 1) for _ in range(2, 6)]
 
@@ -135,10 +133,12 @@ class Request:
 
     def expand(self, growth: BestFirstGrowth, children: TopK | None) -> TopK:
         """One step on both sides; the top-k of the draft's pass."""
-        grow(self.tree, self.draft_rows, children, spare_slot=SPARE)
+        grow(self.tree, self.draft_rows, self.text_P, children, spare_slot=SPARE)
         texts = self.draft.run(self.draft_rows)
         if children is None:
-            assert texts.pop(0) == (self.text[:-1] if self.num_missing == 1 else None)
+            before = [texts.pop(0) for _ in range(self.tree.shape.most_behind)]
+            wanted_before = [self.text[:-number] for number in range(self.num_missing, 0, -1)]
+            assert before == [*wanted_before, *[None] * (len(before) - self.num_missing)]
         assert len(texts) == self.shape.draft_width
         batch = growth.next_batch()
         wanted = [(*self.text, *growth.tree.path_tokens(node)) for node in batch]
@@ -201,6 +201,16 @@ def test_rounds_are_those_of_the_python_classes(seed: int) -> None:
         assert request.play(rng.randint(1, 4), looks_up=rng.random() < 0.5).num_behind <= 1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_accepted_nodes_are_read_again_where_their_rows_are_not_kept(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = Shape(verify_width=rng.choice([2, 4, 9]), draft_width=rng.randint(1, 3), rereads=True)
+    request = Request(seed, shape, num_tokens=rng.randint(9, 12), num_missing=rng.randint(0, shape.verify_width - 1))
+    for _ in range(5):
+        outcome = request.play(rng.randint(1, 4))
+        assert outcome.num_behind == len(outcome.token_ids) - 1
+
+
 def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
     request = Request(3, Shape(verify_width=1), num_tokens=4)
     for number in range(3):
@@ -212,14 +222,14 @@ def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
 def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:
     """A root alone."""
     tree = tree_of(shape)
-    tree.begin(root=root, committed=committed, draft_committed=committed - num_missing, before_root=root + 1)
+    tree.begin(root=root, committed=committed, draft_committed=committed - num_missing)
     return tree
 
 
 def children_of(tree: DeviceTree, tokens: Sequence[int], log_probs: Sequence[float]) -> dict[int, float]:
     """Costs of the root's children by token, after the root was given these."""
     rows = table_for(tree, 9)
-    grow(tree, rows, spare_slot=SPARE)
+    grow(tree, rows, torch.zeros(0, dtype=torch.int32), spare_slot=SPARE)
     children = TopK(torch.tensor([tokens], dtype=torch.int32), torch.tensor([log_probs]))
     fill_verify_rows(tree, rows, children, spare_slot=SPARE)
     costs = tree.nodes.costs.tolist()
@@ -255,11 +265,12 @@ def test_the_draft_reads_its_own_ids_and_the_target_its_own() -> None:
     rows, target_rows = table_for(tree, 3), table_for(tree, 4)
     draft_ids = torch.full((VOCAB,), POISON, dtype=torch.int32)
     draft_ids[[17, 18, 30]] = torch.tensor([3, 4, 5], dtype=torch.int32)
-    grow(tree, rows, draft_ids=draft_ids, spare_slot=SPARE)
+    text_P = torch.tensor([POISON, POISON, POISON, 18], dtype=torch.int32)
+    grow(tree, rows, text_P, draft_ids=draft_ids, spare_slot=SPARE)
     assert rows.token_ids.tolist() == [4, 3, 0]
     assert rows.slots.tolist() == [3, 4, SPARE]
     children = TopK(torch.tensor([[30], [-1]], dtype=torch.int32), torch.tensor([[-0.5], [-math.inf]]))
-    grow(tree, rows, children, draft_ids=draft_ids, spare_slot=SPARE)
+    grow(tree, rows, text_P, children, draft_ids=draft_ids, spare_slot=SPARE)
     assert rows.token_ids[0] == 5
     fill_verify_rows(tree, target_rows, spare_slot=SPARE)
     assert target_rows.token_ids[:2].tolist() == [17, 30]

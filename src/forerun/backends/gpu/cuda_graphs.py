@@ -32,6 +32,7 @@ class GraphPool:
         self._device = torch.device(device)
         self.records = self._device.type == "cuda"
         self._graphs: dict[Hashable, Graph | None] = {}
+        self._stream: torch.cuda.Stream | None = None  # on which all work is recorded
 
     def prepare(self, key: Hashable, work: Work, *, compiling: Work) -> None:
         """Record the work of a key for `run`, after running `compiling`, which must use every kernel that is new."""
@@ -57,14 +58,18 @@ class GraphPool:
             return known is not None
 
     def _record(self, work: Work) -> Graph:
-        """Record on a new stream of this device, since torch's stream belongs to the first device that was recorded on.
+        """Record on a stream of this device, since torch's stream belongs to the first device that was recorded on.
 
-        GPU calls of other threads, such as allocations, do not break the recording. `torch.cuda.graph` is not used,
-        because before each recording it would wait for the GPU and free all cached memory.
+        What torch's kernels allocate is free again at the end of the work, so all graphs share one memory pool. GPU
+        calls of other threads, such as allocations, do not break the recording. `torch.cuda.graph` is not used, because
+        before each recording it would wait for the GPU and free all cached memory.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
-            graph.capture_begin(capture_error_mode="thread_local")
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._memory = torch.cuda.graph_pool_handle()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
                 work()
             finally:

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from forerun.backends.gpu.executor import DeviceExecutor
+from forerun.backends.gpu.head_on_device import HeadOnDevice
 from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
 from forerun.core.steps import StepStats
@@ -47,8 +48,7 @@ class DeviceDecoder(Decoder):
         self._pipeline.clear()
         draft = self._rounds.draft
         if draft is not None:
-            draft.runner.recall(draft.read(self._token_ids[:-1]), request.owner)
-        self._catch_up()
+            draft.begin(self._token_ids[:-1], request.owner)
         if self._rounds.looks_up:
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
             self._chain.begin(self._token_ids)
@@ -56,7 +56,11 @@ class DeviceDecoder(Decoder):
             self._rounds.update_costs(self._chain)
 
     def rounds(self, num_tokens: int) -> Rounds:
-        yield from prefill(self._rounds.target.runner, self._request, None)
+        draft = self._rounds.draft
+        yield from prefill(
+            self._rounds.target.runner, self._request, draft if isinstance(draft, HeadOnDevice) else None
+        )
+        self._catch_up()
         num_wanted = num_tokens
         while num_wanted > 0:
             self._fill(num_wanted)
@@ -73,12 +77,12 @@ class DeviceDecoder(Decoder):
     def _fill(self, num_wanted: int) -> None:
         """Launch rounds until the pipeline is full or has one for every wanted token; each gives at least one.
 
-        The first draft pass of a round has a row for one token that the draft's cache lacks. If it lacks more, the host
-        prefills them first, while no round is in flight.
+        The first draft pass of a round has rows for a few tokens that the draft's cache lacks. If it lacks more, the
+        host prefills them first, while no round is in flight.
         """
         while self._pipeline.has_room and len(self._pipeline) < num_wanted:
             depth = self._rule.depth() if self._rule is not None else self._max_depth
-            if depth and self._num_behind > 1:
+            if depth and self._num_behind > self._rounds.tree.shape.most_behind:
                 if len(self._pipeline):
                     return
                 self._catch_up()
@@ -101,7 +105,7 @@ class DeviceDecoder(Decoder):
         """Prefill the draft and start rounds at the end of the text. No round may be in flight."""
         draft = self._rounds.draft
         if draft is not None:
-            draft.runner.sync(draft.read(self._token_ids[:-1]))
+            draft.catch_up(self._token_ids[:-1])
         self._rounds.set_text(self._token_ids)
         self._num_behind = 0  # Tokens before the root that the draft's cache lacks.
 
@@ -127,7 +131,8 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
     """A decoder for these models; none if rounds need the host: with another backend, a tree that is too wide, or a
     target that several ranks share."""
+    draft = plan.draft
     is_here = isinstance(target.executor, DeviceExecutor) and (
-        plan.draft is None or plan.draft.backend is target.backend
+        draft is None or bool(plan.taps) or draft.backend is target.backend
     )
     return (DeviceDecoder(DeviceRounds(target, plan)),) if is_here and fits(plan) else ()

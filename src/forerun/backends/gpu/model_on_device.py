@@ -1,8 +1,9 @@
-"""A model whose passes on the device end with sampled tokens or a top-k.
+"""A model, or what drafts for it, whose passes on the device end with sampled tokens or a top-k.
 
 Legend: R rows of a pass, C children, V columns of scores.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.pass_shape import PassShape
+from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
 from forerun.backends.gpu.sampling.lm_head import LmHead
 from forerun.backends.gpu.sampling.score_shaping import ScoreRows
+from forerun.backends.gpu.sampling.stored_scores import write_scores
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import RoundPlan
@@ -20,56 +23,104 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 
 
-class ModelOnDevice:
-    """One model with the memory for sampling: the target, or the draft if `num_children` is given.
+class SideOnDevice(ABC):
+    """The target or what drafts for it, with the memory for sampling.
 
     Args:
-        num_rows: the most rows of a pass.
+        rows: the table of its passes.
+        scores_RV: memory for scores.
+        num_rows: the most rows of a pass that get scores.
+        num_children: of a draft, 0 of the target.
         vocabulary: maps a draft's token ids to the target's.
     """
 
+    maxima: TileMaxima
+
     def __init__(
-        self, runner: Runner, *, num_rows: int, num_children: int | None, vocabulary: VocabularyMap | None = None
-    ) -> None:
-        assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
-        self.runner, self.executor = runner, runner.executor
-        device, spec = runner.device, runner.spec
+        self, runner: Runner, rows: RowTable, scores_RV: Tensor, *, num_rows: int, num_children: int,
+        vocabulary: VocabularyMap | None,
+    ) -> None:  # fmt: skip
+        self.runner, self.rows, self.vocabulary, device = runner, rows, vocabulary, runner.device
         self.spare_slot = runner.cache.capacity - 1
-        self.vocabulary = vocabulary
         self.draft_ids, self.column_ids = (None, None) if vocabulary is None else id_tables(vocabulary, device)
-        maxima = TileMaxima.for_vocabulary(
+        self.num_columns = runner.spec.vocab_size if vocabulary is None else vocabulary.num_columns
+        self.score_rows = ScoreRows.over(scores_RV, num_rows=num_rows, num_columns=self.num_columns)
+        shape = (num_rows, num_children)
+        self.topk = TopK(torch.zeros(shape, dtype=torch.int32, device=device), torch.zeros(shape, device=device))
+
+    def read(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """The target's tokens in this side's token ids."""
+        return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
+
+    def begin(self, token_ids: Sequence[int], owner: str) -> None:
+        """Begin a request with this text before its root."""
+        self.runner.recall(self.read(token_ids), owner)
+
+    @abstractmethod
+    def catch_up(self, token_ids: Sequence[int]) -> None:
+        """Make the cache hold this text, by passes of the host."""
+
+    @abstractmethod
+    def pass_layers(self, num_rows: int, num_splits: int) -> None:
+        """Run a pass over the first rows of the table, up to the scores."""
+
+    @abstractmethod
+    def launch_attention(self, num_rows: int, num_splits: int) -> None:
+        """Launch every kernel of such a pass that depends on the number of splits."""
+
+    @abstractmethod
+    def write_scores(self, num_rows: int, first_row: int) -> None:
+        """Write the scores of the last pass's rows from `first_row` on to `score_rows`."""
+
+
+class ModelOnDevice(SideOnDevice):
+    """A model: the target, or the draft if `num_children` is given.
+
+    Args:
+        num_rows: the most rows of a pass.
+        taps: layers whose outputs every pass keeps in `features_RFG`, [most rows, taps, hidden size].
+    """
+
+    def __init__(
+        self, runner: Runner, *, num_rows: int, num_children: int = 0, vocabulary: VocabularyMap | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
+        self.executor, self._taps = runner.executor, taps
+        device, spec = runner.device, runner.spec
+        super().__init__(
+            runner, self.executor.rows, self.executor.logits_RV, num_rows=num_rows, num_children=num_children,
+            vocabulary=vocabulary,
+        )  # fmt: skip
+        self.features_RFG = self.executor.buffers.features(len(taps))
+        self.maxima = TileMaxima.for_vocabulary(
             spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
-            is_topk=num_children is not None, device=device,
+            is_topk=num_children > 0, device=device,
         )  # fmt: skip
         self.head = LmHead(
             h=self.executor.buffers.h, packed=self.executor.head, norm=self.executor.head_norm,
-            workspace=self.executor.buffers.workspace, maxima=maxima, overlaps=self.executor.overlaps,
+            workspace=self.executor.buffers.workspace, maxima=self.maxima, overlaps=self.executor.overlaps,
         )  # fmt: skip
         self.sampled = Sampled(
             torch.zeros(num_rows, dtype=torch.int32, device=device), *torch.zeros(2, num_rows, device=device)
         )
-        num_columns = spec.vocab_size if vocabulary is None else vocabulary.num_columns
-        self.score_rows = ScoreRows.over(self.executor.logits_RV, num_rows=num_rows, num_columns=num_columns)
-        topk_shape = (num_rows, num_children or 0)
-        self.topk = TopK(
-            torch.zeros(topk_shape, dtype=torch.int32, device=device), torch.zeros(topk_shape, device=device)
-        )
 
-    def read(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """The target's tokens in this model's token ids."""
-        return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
+    def catch_up(self, token_ids: Sequence[int]) -> None:
+        self.runner.sync(self.read(token_ids))
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        """Run a pass over the rows of the executor's table, without the head."""
-        self.executor.launch_layers(shape_of_layers(num_rows, num_splits))
+        self.executor.launch_layers(self._shape(num_rows, num_splits))
 
     def launch_attention(self, num_rows: int, num_splits: int) -> None:
-        """See `DeviceExecutor.launch_attention`."""
-        self.executor.launch_attention(shape_of_layers(num_rows, num_splits))
+        self.executor.launch_attention(self._shape(num_rows, num_splits))
 
+    def write_scores(self, num_rows: int, first_row: int) -> None:
+        write_scores(self.head, self.score_rows, num_rows=num_rows, first_row=first_row)
 
-def shape_of_layers(num_rows: int, num_splits: int) -> PassShape:
-    return PassShape(num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING)
+    def _shape(self, num_rows: int, num_splits: int) -> PassShape:
+        return PassShape(
+            num_rows=num_rows, num_splits=num_splits, num_logit_rows=num_rows, skipped=NOTHING, taps=self._taps
+        )
 
 
 def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> VocabularyMap:
@@ -83,6 +134,7 @@ def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> Vocabul
 
 def id_tables(vocabulary: VocabularyMap, device: str) -> tuple[Tensor | None, Tensor | None]:
     """The draft's id of each target token, and the target token of each draft column; None: the ids are equal."""
-    draft_ids, column_ids = vocabulary.draft_ids, vocabulary.column_ids
-    is_same = torch.equal(draft_ids, torch.arange(len(draft_ids), dtype=draft_ids.dtype))
+    num_ids, column_ids = len(vocabulary.draft_ids), vocabulary.column_ids
+    draft_ids = torch.tensor(vocabulary.read(range(num_ids)), dtype=torch.int32)
+    is_same = torch.equal(draft_ids, torch.arange(num_ids, dtype=torch.int32))
     return None if is_same else draft_ids.to(device), None if column_ids is None else column_ids.to(device)

@@ -20,12 +20,13 @@ import torch
 from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.executor import all_num_splits, num_splits_for
-from forerun.backends.gpu.model_on_device import ModelOnDevice, vocabulary_of
+from forerun.backends.gpu.head_on_device import HeadOnDevice
+from forerun.backends.gpu.model_on_device import ModelOnDevice, SideOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN
 from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths
-from forerun.backends.gpu.sampling.shaped_head import ShapedHead, sample_shaped, topk_shaped
+from forerun.backends.gpu.sampling.stored_scores import StoredScores, sample_stored, topk_stored
 from forerun.backends.gpu.sampling.truncation import Filters
 from forerun.backends.gpu.tree.count_tokens import count_tokens
 from forerun.backends.gpu.tree.device_tree import MOST_BATCH_CHILDREN, DeviceTree
@@ -74,17 +75,16 @@ class DeviceRounds:
 
     def __init__(self, target: Runner, plan: RoundPlan) -> None:
         draft, self.config, self._policy = plan.draft, plan.shape, plan.policy
-        self.target = ModelOnDevice(target, num_rows=self.config.verify_width, num_children=None)
-        self.draft = None if draft is None else ModelOnDevice(
-            draft, num_rows=self.config.draft_width + 1, num_children=self._policy.num_children,
-            vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),
-        )  # fmt: skip
-        device, self._overlaps = target.device, self.target.executor.overlaps
+        device, taps = target.device, tuple(sorted(set(plan.taps)))
+        self.target = ModelOnDevice(target, num_rows=self.config.verify_width, taps=taps)
+        self._overlaps = self.target.executor.overlaps
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
             num_children=self._policy.num_children,
-            min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device,
+            min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device, rereads=bool(taps),
         )  # fmt: skip
+        self._most_draft_rows = self.config.draft_width + self.tree.shape.most_behind
+        self.draft = None if draft is None else self._draft_side(draft, plan, target)
         self.graphs = GraphPool(device)
         self._text_P = torch.zeros(target.cache.capacity, dtype=torch.int32, device=device)
         self._temperature = torch.ones(1, device=device)
@@ -115,10 +115,7 @@ class DeviceRounds:
         """Begin at the end of this text; all of its tokens but the last are in the caches."""
         num_before = len(token_ids) - 1
         self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
-        self.tree.begin(
-            root=token_ids[-1], committed=num_before, draft_committed=num_before,
-            before_root=token_ids[-2] if num_before else 0,
-        )  # fmt: skip
+        self.tree.begin(root=token_ids[-1], committed=num_before, draft_committed=num_before)
 
     def update_costs(self, chain: LookupChain) -> None:
         """Update the costs of looked-up tokens, without waiting for the rounds in flight."""
@@ -171,51 +168,64 @@ class DeviceRounds:
             self._verify(shape)
 
     def _attend(self, shape: PartShape) -> None:
-        """Launch attention, the only kernel of a part that depends on the number of splits."""
+        """Launch the kernels of a part that depend on the number of splits."""
         if shape.part in (RoundPart.FIRST_PASS, RoundPart.NEXT_PASS):
             assert self.draft is not None, "a tree without a draft has no depth"
             self.draft.launch_attention(self._num_draft_rows(shape), shape.num_splits)
         else:
             self.target.launch_attention(self.config.verify_width, shape.num_splits)
 
+    def _draft_side(self, draft: Runner, plan: RoundPlan, target: Runner) -> SideOnDevice:
+        if plan.taps:
+            return HeadOnDevice(draft, plan, self.tree, target)
+        return ModelOnDevice(
+            draft, num_rows=self._most_draft_rows, num_children=self._policy.num_children,
+            vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),
+        )  # fmt: skip
+
     def _num_draft_rows(self, shape: PartShape) -> int:
-        """The first pass has a row for the token before the root."""
-        return self.config.draft_width + (shape.part is RoundPart.FIRST_PASS)
+        """The first pass has rows for the tokens before the root, too."""
+        return self._most_draft_rows if shape.part is RoundPart.FIRST_PASS else self.config.draft_width
 
     def _grow(self, shape: PartShape) -> None:
         """Add the children from the previous pass, and expand the next batch of nodes."""
         draft, tree, is_first = self.draft, self.tree, shape.part is RoundPart.FIRST_PASS
-        assert draft is not None and draft.vocabulary is not None, "a tree without a draft has no depth"
+        assert draft is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
         num_rows = self._num_draft_rows(shape)
         num_before = num_rows - self.config.draft_width
         grow(
-            tree, draft.executor.rows, None if is_first else draft.topk, draft_ids=draft.draft_ids,
+            tree, draft.rows, self._text_P, None if is_first else draft.topk, draft_ids=draft.draft_ids,
             spare_slot=draft.spare_slot, overlaps=self._overlaps,
         )  # fmt: skip
         draft.pass_layers(num_rows, shape.num_splits)
         num_children = self._policy.num_children
-        if shape.is_shaped:
-            shaped = self._shaped(draft, is_greedy=shape.is_greedy)
-            topk_shaped(
-                shaped, draw, draft.topk, num_children=num_children, num_rows=num_rows, first_row=num_before
+        if isinstance(draft, ModelOnDevice) and not shape.is_shaped:
+            topk_tokens(
+                draft.head, draw, draft.topk, num_children=num_children, vocab_size=draft.num_columns,
+                num_rows=num_rows, first_row=num_before,
             )  # fmt: skip
         else:
-            topk_tokens(
-                draft.head, draw, draft.topk, num_children=num_children, vocab_size=draft.vocabulary.num_columns,
-                num_rows=num_rows, first_row=num_before,
+            draft.write_scores(num_rows, num_before)
+            topk_stored(
+                self._stored(draft, shape), draw, draft.topk, num_children=num_children, num_rows=num_rows,
+                first_row=num_before,
             )  # fmt: skip
 
     def _verify(self, shape: PartShape) -> None:
         """Verify the tree, walk it, and move the accepted tokens' keys and values to their slots in the caches."""
         tree, target, overlaps, verify_width = self.tree, self.target, self._overlaps, self.config.verify_width
         drafted = self.draft if shape.part is RoundPart.VERIFY_TREE else None
+        head = self.draft if isinstance(self.draft, HeadOnDevice) else None
         children = None if drafted is None else drafted.topk
-        fill_verify_rows(tree, target.executor.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
+        fill_verify_rows(tree, target.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
         target.pass_layers(verify_width, shape.num_splits)
+        if head is not None:
+            head.keep_features(target.features_RFG[:verify_width], target.rows.slots[:verify_width].long())
         draw = self._draw(target, is_greedy=shape.is_greedy)
         if shape.is_shaped:
-            sample_shaped(self._shaped(target, is_greedy=shape.is_greedy), draw, target.sampled, num_rows=verify_width)
+            target.write_scores(verify_width, 0)
+            sample_stored(self._stored(target, shape), draw, target.sampled, num_rows=verify_width)
         else:
             sample_tokens(target.head, draw, target.sampled, num_rows=verify_width)
         walk(tree, target.sampled, self._text_P, overlaps=overlaps)
@@ -223,19 +233,22 @@ class DeviceRounds:
             count_tokens(tree, self._settings, overlaps=overlaps)
         if verify_width > 1:  # A root alone is already in its final slot.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
-        if drafted is not None:
+            if head is not None:
+                move_slots(head.states_SH[None, None, :, None], tree.target_moves, overlaps=overlaps)
+        if drafted is not None and head is None:  # A head reads accepted tokens again.
             move_slots(drafted.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
-    def _draw(self, side: ModelOnDevice, *, is_greedy: bool) -> Draw:
+    def _draw(self, side: SideOnDevice, *, is_greedy: bool) -> Draw:
         seed_mix = None if is_greedy else self._seed_mix
-        return Draw(self._temperature, seed_mix, side.executor.rows.positions, side.column_ids)
+        return Draw(self._temperature, seed_mix, side.rows.positions, side.column_ids)
 
-    def _shaped(self, side: ModelOnDevice, *, is_greedy: bool) -> ShapedHead:
-        """A model's head for requests that shape scores; row i is node i of the tree, or of the draft's batch."""
+    def _stored(self, side: SideOnDevice, shape: PartShape) -> StoredScores:
+        """A side's scores in memory; row i is node i of the tree, or of the draft's batch."""
         nodes, row_nodes = self.tree.nodes, None if side is self.target else self.tree.batch_W
-        return ShapedHead(
-            head=side.head, rows=side.score_rows, settings=self._settings, filters=None if is_greedy else self._filters,
-            paths=RowPaths(nodes.tokens, nodes.ancestors, row_nodes),
+        return StoredScores(
+            rows=side.score_rows, settings=self._settings if shape.is_shaped else None,
+            filters=self._filters if shape.is_shaped and not shape.is_greedy else None,
+            paths=RowPaths(nodes.tokens, nodes.ancestors, row_nodes), maxima=side.maxima, overlaps=self._overlaps,
         )  # fmt: skip
 
 

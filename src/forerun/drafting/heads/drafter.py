@@ -110,6 +110,13 @@ class EagleDrafter(HeadDrafter):
             make_rows=lambda runner, features, most: EagleRows(runner, executor, features, most),
             max_rows=serial_rows(config.shape), vocabulary=vocabulary,
         )  # fmt: skip
+        self._plan = RoundPlan(
+            draft=runner, shape=config.shape, policy=self._policy, vocabulary=vocabulary, taps=tuple(taps)
+        )
+
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        return self._plan
 
 
 class BlockDrafter(HeadDrafter):

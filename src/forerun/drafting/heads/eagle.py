@@ -89,7 +89,7 @@ class EagleExecutor(HeadExecutor):
 
     def __init__(self, head: EagleHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache)
-        self._head = head
+        self.head = head
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass from states of zeros, for measuring."""
@@ -98,7 +98,7 @@ class EagleExecutor(HeadExecutor):
 
     def states(self, features: Tensor) -> Tensor:
         with inference():
-            return self._head.states(features)
+            return self.head.states(features)
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
@@ -109,9 +109,9 @@ class EagleExecutor(HeadExecutor):
             keys_SKD[first:end], values_SKD[first:end] = k, v
             return attend(q, keys_SKD[:end], values_SKD[:end], sees_TS)
 
-        outputs_TH = self._head.step(self.ids(inputs.token_ids), states_TH, self.cos_sin(inputs.positions), mix)
-        logits = self._head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
-        return ForwardOutput(logits=logits, features=self._head.next_states(outputs_TH)[:, None])
+        outputs_TH = self.head.step(self.ids(inputs.token_ids), states_TH, self.cos_sin(inputs.positions), mix)
+        logits = self.head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
+        return ForwardOutput(logits=logits, features=self.head.next_states(outputs_TH)[:, None])
 
     def _visible(self, inputs: ForwardInput) -> Tensor:
         """bool [T, S]: the slots that every row attends to."""

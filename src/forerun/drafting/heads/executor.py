@@ -22,6 +22,7 @@ class HeadExecutor(ABC):
     """An `Executor` of a head, and a cache in which some slots may hold no row.
 
     Attributes:
+        cos_sin_P2D: the rotations of all places.
         is_known_S: bool, the slots that hold a row; nothing attends to the others.
     """
 
@@ -29,7 +30,7 @@ class HeadExecutor(ABC):
         self.body, self.cache = body, cache
         keys_LSKD = cache.keys_LSKD
         self.device = keys_LSKD.device
-        self._cos_sin_P2D = rope_table(
+        self.cos_sin_P2D = rope_table(
             body.rope, body.head_dim, cache.capacity, dtype=keys_LSKD.dtype, device=str(self.device)
         )
         self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
@@ -66,7 +67,7 @@ class HeadExecutor(ABC):
 
     def cos_sin(self, positions: Sequence[int]) -> Tensor:
         """[T, 2, D] of these places."""
-        return self._cos_sin_P2D[torch.tensor(positions, device=self.device)]
+        return self.cos_sin_P2D[torch.tensor(positions, device=self.device)]
 
     def ids(self, token_ids: Sequence[int]) -> Tensor:
         """The tokens on the head's device."""

@@ -29,9 +29,9 @@ MOST_BATCH_CHILDREN: Final = 128  # Children of all nodes that one draft pass ex
 LEAST_NODES: Final = 16
 
 # Places in `header`. committed: tokens in the target's cache, hence the root's place in the text. draft_committed:
-# those in the draft's. before_root: the token before the root. num_draft_rows: this round's rows in the draft's cache.
-HEADER_SIZE: Final = 4
-COMMITTED, DRAFT_COMMITTED, BEFORE_ROOT, NUM_DRAFT_ROWS = map(tl.constexpr, range(HEADER_SIZE))
+# those in the draft's. num_draft_rows: this round's rows in the draft's cache.
+HEADER_SIZE: Final = 3
+COMMITTED, DRAFT_COMMITTED, NUM_DRAFT_ROWS = map(tl.constexpr, range(HEADER_SIZE))
 
 # Places in an outcome's header.
 OUTCOME_HEADER: Final = 4
@@ -66,7 +66,9 @@ class TreeShape(NamedTuple):
         width: W.
         num_children: C.
         child_block: the power of two that holds W * C.
-        stride: tree slots of a row: a path of all nodes, and the token before the root.
+        most_behind: tokens before the root that the draft's cache may lack; a round's first pass has a row for each.
+        rereads: only the root's row is kept in the draft's cache; accepted nodes are read again in the next round.
+        stride: tree slots of a row: a path of all nodes, and the tokens before the root.
     """
 
     horizon: int
@@ -74,6 +76,8 @@ class TreeShape(NamedTuple):
     width: int
     num_children: int
     child_block: int
+    most_behind: int
+    rereads: bool
     stride: int
 
 
@@ -82,20 +86,27 @@ class DeviceTree:
 
     Args:
         batch_W: the nodes that the draft's last pass expanded, then -1.
-        header: committed, draft_committed, before_root, num_draft_rows; see above.
+        header: committed, draft_committed, num_draft_rows; see above.
         outcome: the result of the last `walk`, to be copied to the host and read by `read_outcome`.
         target_moves, draft_moves: the moves that `move_slots` makes in each cache after `walk`: their number, the
             destination slot of the first, and the source slots in order.
     """
 
-    def __init__(self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str) -> None:
+    def __init__(
+        self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str,
+        rereads: bool = False,
+    ) -> None:  # fmt: skip
         assert 1 <= verify_width <= MOST_NODES, f"verify_width {verify_width} must lie in 1 .. {MOST_NODES}"
         num_all = draft_width * num_children
         assert 1 <= num_all <= MOST_BATCH_CHILDREN, f"{draft_width} x {num_children} children are too many"
         self.verify_width, self.draft_width, self.min_mass = verify_width, draft_width, min_mass
         self.capacity = capacity = max(triton.next_power_of_2(verify_width), LEAST_NODES)
         child_block = triton.next_power_of_2(num_all)
-        self.shape = TreeShape(verify_width, capacity, draft_width, num_children, child_block, verify_width + 1)
+        most_behind = max(1, verify_width - 1) if rereads else 1
+        self.shape = TreeShape(
+            verify_width, capacity, draft_width, num_children, child_block, most_behind, rereads,
+            stride=verify_width + most_behind,
+        )  # fmt: skip
         self._state, self._host_state = (TreeState(capacity, draft_width, where) for where in (device, "cpu"))
         self.nodes, self.batch_W, self.header = self._state.nodes, self._state.batch_W, self._state.header
         numbers = {"dtype": torch.int32, "device": device}
@@ -116,17 +127,17 @@ class DeviceTree:
         assert rows.max_rows >= num_rows, f"{rows.max_rows} rows where {num_rows} are needed"
         assert rows.max_tree_slots >= num_rows * self.shape.stride, f"{rows.max_tree_slots} tree slots are too few"
 
-    def begin(self, *, root: int, committed: int, draft_committed: int, before_root: int) -> None:
+    def begin(self, *, root: int, committed: int, draft_committed: int) -> None:
         """Begin with only `root`, for which neither cache has a row yet.
 
         Args:
             committed: tokens of the text in the target's cache, which are all those before the root.
-            draft_committed: tokens of the text in the draft's cache; nothing is drafted if more than one is missing.
-            before_root: the token before the root, which may be missing there.
+            draft_committed: tokens of the text in the draft's cache; nothing is drafted if more than `most_behind` of
+                those before the root are missing.
         """
         host = self._host_state
         host.nodes.ancestors[0], host.nodes.costs[0], host.nodes.tokens[0] = 1, 0.0, root
-        host.header.copy_(torch.tensor([committed, draft_committed, before_root, 0], dtype=torch.int32))
+        host.header.copy_(torch.tensor([committed, draft_committed, 0], dtype=torch.int32))
         self._state.storage.copy_(host.storage)
 
 

@@ -11,7 +11,6 @@ from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.sampling.join_tiles import Sampled
 from forerun.backends.gpu.tree import device_tree as layout
 from forerun.backends.gpu.tree.device_tree import (
-    BEFORE_ROOT,
     COMMITTED,
     DRAFT_COMMITTED,
     NUM_BEHIND,
@@ -35,7 +34,7 @@ def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, ov
     """
     walk_kernel[(1,)](
         tree.nodes, tree.header, sampled, tree.outcome, tree.target_moves, tree.draft_moves,
-        text_P, 0 if text_P is None else text_P.shape[0], CAPACITY=tree.capacity, OVERLAPS=overlaps,
+        text_P, 0 if text_P is None else text_P.shape[0], TREE=tree.shape, OVERLAPS=overlaps,
         **launch_options(num_warps=4 if tree.capacity <= 32 else 8, overlaps=overlaps),
     )  # fmt: skip
 
@@ -43,13 +42,14 @@ def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, ov
 @triton.jit
 def walk_kernel(
     nodes, header, sampled, outcome, target_moves, draft_moves, text_P, max_text,
-    CAPACITY: tl.constexpr, OVERLAPS: tl.constexpr,
+    TREE: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """accepted(node) = accepted(parent) and token(node) == sampled(parent); the root is accepted.
 
     `nodes` is a `TreeNodes` of [N], `sampled` a `Sampled` of [R], text_P [max_text] or None, outcome and moves as in
     `DeviceTree`. There is one program.
     """
+    CAPACITY: tl.constexpr = TREE.capacity
     await_inputs(OVERLAPS)
     node = tl.arange(0, CAPACITY)
     tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
@@ -62,12 +62,12 @@ def walk_kernel(
     is_path = find_path(tokens, ancestors, next_tokens, node, is_used)  # The root is on the path.
     path_len = tl.sum(is_path.to(tl.int32), 0)
     is_end = is_path & (depths == path_len - 1)
-    bonus, end_token = tl.sum(tl.where(is_end, next_tokens, 0), 0), tl.sum(tl.where(is_end, tokens, 0), 0)
+    bonus = tl.sum(tl.where(is_end, next_tokens, 0), 0)
 
     write_moves(target_moves, committed + 1, is_path & (node > 0), depths, committed + node)
-    # Above the root's row stands that of the token before it, if the draft's cache lacked that.
+    # Above the root's row stand those of the tokens before it that the draft's cache lacked.
     root_row = committed - draft_committed
-    is_drafted = is_path & (draft_rows >= 0)
+    is_drafted = is_path & (draft_rows >= 0) & (node < (1 if TREE.rereads else CAPACITY))
     num_drafted = tl.sum(is_drafted.to(tl.int32), 0)
     first_slot, is_moved = draft_committed + root_row + 1, is_drafted & (node > 0)
     write_moves(draft_moves, first_slot, is_moved, depths, draft_committed + draft_rows)
@@ -89,7 +89,6 @@ def walk_kernel(
     reset_to_root(nodes, node, bonus)
     tl.store(header + COMMITTED, new_committed)
     tl.store(header + DRAFT_COMMITTED, new_draft_committed)
-    tl.store(header + BEFORE_ROOT, end_token)
     tl.store(header + NUM_DRAFT_ROWS, 0)
 
 

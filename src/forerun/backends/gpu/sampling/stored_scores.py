@@ -1,5 +1,5 @@
-"""The head for requests that shape their scores: it writes scores to memory, applies biases, penalties, temperature and
-filters to whole rows, then adds noise and finds maxima.
+"""Sampling from scores in memory: for requests that shape them, biases, penalties, temperature and filters are applied
+to whole rows; then noise is added and maxima are found.
 
 `lm_head` does not write scores to memory, but cannot filter, since it never has a whole row.
 
@@ -23,37 +23,39 @@ from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShapedHead:
-    """A head with the parameters that shape its scores.
+class StoredScores:
+    """Scores in memory with the parameters that shape them.
 
     Args:
-        scores: float32 [R, V or more], written by the head.
+        settings: None: the scores are not shaped; else the temperature of a draw must be 1, as the settings have it.
         filters: None: no token is filtered out, as in greedy requests.
+        maxima: with room for all rows of a call.
     """
 
-    head: LmHead
     rows: ScoreRows
-    settings: RequestSettings
+    settings: RequestSettings | None
     filters: Filters | None
     paths: RowPaths
+    maxima: TileMaxima
+    overlaps: bool
 
 
-def sample_shaped(shaped: ShapedHead, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
-    """Like `lm_head.sample_tokens`; the temperature of `draw` must be 1, since scores are already divided by it."""
-    fill_maxima(shaped, draw, num_rows=num_rows, first_row=0, is_topk=False)
-    head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
-    join_samples(head.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=head.overlaps)
+def sample_stored(stored: StoredScores, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
+    """Like `lm_head.sample_tokens`, from the scores of the first rows."""
+    fill_maxima(stored, draw, num_rows=num_rows, first_row=0, is_topk=False)
+    num_tiles = num_tiles_of(stored.rows)
+    join_samples(stored.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=stored.overlaps)
 
 
-def topk_shaped(
-    shaped: ShapedHead, draw: Draw, topk: TopK, *, num_children: int, num_rows: int, first_row: int
+def topk_stored(
+    stored: StoredScores, draw: Draw, topk: TopK, *, num_children: int, num_rows: int, first_row: int
 ) -> None:
-    """Like `lm_head.topk_tokens`; the temperature of `draw` must be 1, since scores are already divided by it."""
-    fill_maxima(shaped, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
-    head, num_tiles = shaped.head, num_tiles_of(shaped.rows)
+    """Like `lm_head.topk_tokens`; the scores are those of the pass's rows from `first_row` on."""
+    fill_maxima(stored, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
     join_topk(
-        head.maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles, num_rows=num_rows - first_row,
-        vocab_size=shaped.rows.num_columns, block=SCORE_BLOCK, num_children=num_children, overlaps=head.overlaps,
+        stored.maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles_of(stored.rows),
+        num_rows=num_rows - first_row, vocab_size=stored.rows.num_columns, block=SCORE_BLOCK,
+        num_children=num_children, overlaps=stored.overlaps,
     )  # fmt: skip
 
 
@@ -62,21 +64,24 @@ def num_tiles_of(rows: ScoreRows) -> int:
     return int(triton.cdiv(rows.num_columns, SCORE_BLOCK))
 
 
-def fill_maxima(shaped: ShapedHead, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
-    """Compute and shape the scores of rows first_row to num_rows of h, add noise, and store every tile's maxima."""
-    head, rows, count = shaped.head, shaped.rows, num_rows - first_row
+def write_scores(head: LmHead, rows: ScoreRows, *, num_rows: int, first_row: int) -> None:
+    """Write the scores of rows first_row to num_rows of h to memory."""
     linear(
         head.h, head.packed, rows.scores, num_rows=num_rows, first_row=first_row, norm=head.norm,
         workspace=head.workspace, overlaps=head.overlaps,
     )  # fmt: skip
-    shape_scores(
-        rows, shaped.settings, shaped.paths, num_rows=count, column_ids=draw.column_ids, overlaps=head.overlaps,
-    )  # fmt: skip
-    if shaped.filters is not None:
-        find_cutoffs(rows, shaped.filters, num_rows=count, overlaps=head.overlaps)
-    cutoffs = None if shaped.filters is None else rows.cutoffs
+
+
+def fill_maxima(stored: StoredScores, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
+    """Shape the scores of rows first_row to num_rows of the pass, add noise, and store every tile's maxima."""
+    rows, overlaps, count = stored.rows, stored.overlaps, num_rows - first_row
+    if stored.settings is not None:
+        shape_scores(rows, stored.settings, stored.paths, num_rows=count, column_ids=draw.column_ids, overlaps=overlaps)
+    if stored.filters is not None:
+        find_cutoffs(rows, stored.filters, num_rows=count, overlaps=overlaps)
+    cutoffs = None if stored.filters is None else rows.cutoffs
     draw_tiles(
-        rows, cutoffs, draw, head.maxima, num_rows=count, first_row=first_row, is_topk=is_topk, overlaps=head.overlaps
+        rows, cutoffs, draw, stored.maxima, num_rows=count, first_row=first_row, is_topk=is_topk, overlaps=overlaps
     )  # fmt: skip
 
 
