@@ -77,7 +77,7 @@ def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message
     process, type_in, read_until = chatting
     read_until(b"> ")
     type_in(b"/und\t\r")
-    read_until(b"nothing was said yet")
+    read_until(b"there is no turn to remove")
     type_in(b"/set max_new\t 300\r")
     type_in(b"one\r")
     read_until(b"cut after 300")

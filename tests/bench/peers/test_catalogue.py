@@ -64,7 +64,7 @@ def test_a_gguf_file_is_for_servers_and_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").touch()
     plan = replace(PLAN, target=str(tmp_path / "x.gguf"), draft="draft", commands=COMMANDS)
     assert find_absence("llama_server", plan) is find_absence("vllm", plan) is None
-    assert "and draft is none" in (find_absence("llama_server_draft", plan) or "")
+    assert "and draft is not one" in (find_absence("llama_server_draft", plan) or "")
     assert "does not compute with GGUF files" in (find_absence("transformers", plan) or "")
     assert "not rounded again to int8" in (find_absence("llama_server", replace(plan, weight_format="int8")) or "")
 

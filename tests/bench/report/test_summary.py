@@ -83,7 +83,7 @@ def test_json_gives_the_same_speeds_back(summary: Summary, tmp_path: Path) -> No
 def test_other_json_is_refused_with_a_reason(text: str, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="no report"):
+    with pytest.raises(ConfigError, match="is not a report"):
         RunSpeeds.read(file)
 
 

@@ -148,5 +148,5 @@ def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) ->
         raise torch.OutOfMemoryError("tried to allocate 15 GiB")
 
     monkeypatch.setattr(drafters, "Engine", full)
-    with pytest.raises(ConfigError, match=r"no memory for draft_model .*15 GiB.*: measure fewer at a time"):
+    with pytest.raises(ConfigError, match=r"no memory for draft_model, .*15 GiB.*: measure fewer at a time"):
         DrafterContestant("draft_model", CONFIG, {})

@@ -235,7 +235,7 @@ def test_a_damaged_vocabulary_is_refused_by_its_key(key: str, value: object, fau
         ("scores", None, "is None, but must be a list of numbers"),
         ("scores", (0.0,), "has 1 numbers, but must have"),
         ("scores", float("nan"), "holds a value that is not a number"),
-        ("tokens", "long", "a token of more than 256 letters"),
+        ("tokens", "long", "a token of more than 256 characters"),
         ("tokens", "many", "a token of more than 256 characters, or more than 2097152 in all"),
         ("tokens", "pairs", "makes more than 524288 merges"),
         ("add_space_prefix", "yes", "is 'yes', but must be true or false"),

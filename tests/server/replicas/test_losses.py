@@ -284,7 +284,7 @@ def test_another_model_of_the_same_short_name_is_refused() -> None:
         begin(fleet, ended.append)
         await until(lambda: bool(ended))
         assert isinstance(ended[0], ForerunError)
-        assert "writes with /b/model, and this front was started for builtin" in str(ended[0])
+        assert "runs /b/model, but this front was started for builtin" in str(ended[0])
         assert fleet.num_ready == 0
         await fleet.end()
 
