@@ -44,6 +44,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
+    atexit.register(gc.unfreeze)  # else nanobind, which Triton uses, complains of leaks
 
 
 def keep_caches_apart() -> None:
