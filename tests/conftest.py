@@ -37,12 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Of the thousands of tests that are collected nothing is garbage, so nobody looks for any until all are there."""
+    """Of the thousands of tests that are collected nothing is garbage, so nobody looks for any among them."""
     gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
     gc.enable()
+    atexit.register(gc.unfreeze)  # else nanobind, which Triton uses, complains of leaks
 
 
 def keep_caches_apart() -> None:

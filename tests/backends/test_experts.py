@@ -18,9 +18,11 @@ from forerun.model.runner import Runner
 from forerun.model.weights import BlockWeight, Weight
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
+from tests.marks import in_turn
 from tests.tiny import CAPACITY, Weights, random_weights, tree_logits
 from tests.tiny_families import family_spec
 
+NUM_THREADS = (1, 3)
 needs_native = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 KERNELS = [
     pytest.param(REFERENCE, torch.float64, "plain"),
@@ -54,7 +56,7 @@ class InBlocks:
         return BlockWeight(blocks_OB=blocks.flatten(1), block_type="MXFP4", dtype=self._dtype), bias_O
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=NUM_THREADS)
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -75,7 +77,7 @@ def runner_of(seed: int, kernels: Backend, dtype: torch.dtype, weight_format: We
     return Runner(spec, source, backend=kernels, capacity=CAPACITY, dtype=dtype, device="cpu")
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "num_threads"), in_turn(range(2), NUM_THREADS), indirect=["num_threads"])
 @pytest.mark.parametrize(("kernels", "dtype", "weight_format"), KERNELS)
 def test_a_row_has_the_same_bits_alone_and_among_others(
     kernels: Backend, dtype: torch.dtype, weight_format: str, seed: int, num_threads: int

@@ -25,6 +25,7 @@ from forerun.sharding.weights import ShardedWeights, part_of
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, write_model
 from tests.checkpoints.packed import METHODS, write_packed
 from tests.golden.families import FAMILIES
+from tests.marks import in_turn
 
 IN_LAYERS = ("qkv", "attention_out", "gate_up", "mlp_out")
 MIXED = {"attn_v": "Q6_K", "ffn_gate": "Q5_0", "ffn_up": "F16", "ffn_down": "Q6_K", "token_embd": "Q8_0"}
@@ -78,8 +79,7 @@ def test_parts_of_plain_folders(family: str, weight_format: WeightFormat, tmp_pa
         require_same_parts(HuggingFaceFolder(name="x", folder=tmp_path), num_ranks, weight_format)
 
 
-@pytest.mark.parametrize("weight_format", ["plain", "int8"])
-@pytest.mark.parametrize("group_size", [32, -1])
+@pytest.mark.parametrize(("group_size", "weight_format"), in_turn([32, -1], ["plain", "int8"]))
 @pytest.mark.parametrize("method", METHODS)
 def test_parts_of_packed_folders(method: str, group_size: int, weight_format: WeightFormat, tmp_path: Path) -> None:
     replace(FAMILIES["qwen2"], changes={**FAMILIES["qwen2"].changes, **SIZES}).save(tmp_path)

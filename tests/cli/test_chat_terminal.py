@@ -15,11 +15,13 @@ from tests.cli.terminals import OnTerminal, lines_of, running
 
 
 @pytest.fixture
-def chatting(target: str) -> Iterator[OnTerminal]:
-    with running("chat", target, "--drafter", "none", "-n", "40", "--logit-bias", "40=1000") as chat:
+def chatting(request: pytest.FixtureRequest, target: str) -> Iterator[OnTerminal]:
+    flags = getattr(request, "param", ())
+    with running("chat", target, "--drafter", "none", "-n", "40", "--logit-bias", "40=1000", *flags) as chat:
         yield chat
 
 
+@pytest.mark.parametrize("chatting", [("--device", "paced:target=20ms")], ids=["slowly"], indirect=True)
 def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: OnTerminal) -> None:
     process, type_in, read_until = chatting
     read_until(b"> ")

@@ -10,6 +10,7 @@ import pytest
 from forerun import Automatic, DraftHead, DraftModel, Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import PREDICTION, StepStats
+from forerun.drafting.drafter import Drafter
 from forerun.engine.acceptance import LEAST_ROUNDS, NUM_TOKENS, AcceptanceWatch
 from tests.drafting.heads.published import builtin_head
 
@@ -60,6 +61,14 @@ def round_of(num_drafted: int, num_accepted: int, drafted_by: str = "") -> StepS
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def judged() -> tuple[EngineConfig, Drafter]:
+    """A config, and what drafts by it."""
+    config = EngineConfig(drafter=Automatic(draft=DraftModel(model="builtin-draft")), num_threads=1, max_length=128)
+    with Engine(config) as engine:
+        return config, engine.drafter
+
+
 @pytest.mark.parametrize(
     ("rounds", "is_told"),
     [
@@ -74,11 +83,12 @@ def round_of(num_drafted: int, num_accepted: int, drafted_by: str = "") -> StepS
     ],
 )
 def test_rounds_with_a_proposal_of_the_draft_are_judged(
-    rounds: list[StepStats], is_told: bool, caplog: pytest.LogCaptureFixture
+    rounds: list[StepStats],
+    is_told: bool,
+    judged: tuple[EngineConfig, Drafter],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = EngineConfig(drafter=Automatic(draft=DraftModel(model="builtin-draft")), num_threads=1, max_length=128)
-    with Engine(config) as engine:
-        watch = AcceptanceWatch(config, engine.drafter)
+    watch = AcceptanceWatch(*judged)
     for _ in range(2):
         watch.begin()
         for stats in rounds:

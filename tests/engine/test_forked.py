@@ -15,7 +15,7 @@ from forerun.runtime.threads import kernel_threads, on_threads
 from tests.marks import in_turn
 
 LIMIT_S = 30  # a child that waits for threads that it does not have waits for ever
-PROMPT = list(range(5, 905))
+PROMPT = list(range(5, 305))
 ANSWER = SamplingParams(max_new_tokens=24, seed=1, ignore_eos=True)
 ASKED = (
     ANSWER,

@@ -29,6 +29,7 @@ from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
 from forerun.model.weights import DenseWeight
 from tests.drafting.heads.published import builtin_head, write_eagle
 from tests.drafting.heads.random_heads import random_eagle
+from tests.marks import rest_slow
 from tests.tiny import plain_spec
 
 MOST_DEVIATION = 0.03  # of 8-bit products, relative to the largest
@@ -106,7 +107,7 @@ def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> 
         engine_of(DraftHead(model=str(folder)))
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dspark"])
+@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dspark"], 1))
 def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dspark"]) -> None:
     params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []
     for drafter in (NoDrafter(), DraftHead(model=builtin_head(kind), adaptive=False)):

@@ -50,7 +50,7 @@ ASKED = (
 SETTINGS = {"num_threads": 1, "max_length": 640}
 OWNERS = ("", "ann", "bob", "ann")
 ACTIONS = ("ask", "ask", "edit", "again", "several", "cancel")
-NUM_REQUESTS = 14
+NUM_REQUESTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ from tests.tiny import (
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
-NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 400, 60
+NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 800, 30
 CASES_PER_FAMILY = 2
 FORBIDDEN = -1e9
 

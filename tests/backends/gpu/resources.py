@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import triton
@@ -123,8 +124,9 @@ def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:
     return loops
 
 
+@cache
 def disassemble(binary: bytes) -> str:
-    """Resource usage and machine code, as text.
+    """Resource usage and machine code, as text; launches of one shape often differ in their grid alone.
 
     Raises:
         FileNotFoundError: Triton came without NVIDIA's tools.

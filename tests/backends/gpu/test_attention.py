@@ -45,7 +45,7 @@ def test_heads_of_a_slot_need_not_lie_side_by_side() -> None:
     assert texts.by_tree_attention().equal(expected)
 
 
-@pytest.mark.parametrize("window", [0, 140])
+@pytest.mark.parametrize("window", rest_slow([0, 140], 1))
 def test_wide_heads_are_attended_to_in_pieces(window: int) -> None:
     parents = [-1, 0, 0, 1, 2, 2, 4]
     texts = Texts.of_tree(

@@ -18,7 +18,7 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.passes.expert_pairs import ExpertPairs, choose_experts
 from forerun.backends.torch.expert_steps import choose
 from tests.backends.gpu import test_decoder as decoders
-from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, spec_of, text_pass, tree_pass, weights_of
+from tests.backends.gpu.test_executor import CLOSE, DTYPES, FEW_SLOTS, Pair, spec_of, text_pass, tree_pass, weights_of
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,9 @@ def test_pairs_lie_in_the_order_of_experts(num_rows: int, num_experts: int, num_
 
 
 def test_the_bits_of_a_row_are_its_own(device: str) -> None:
-    spec = spec_of("gpt_oss", num_layers=1, window=30)
-    runner = tiny_runner(
-        spec, weights_of(spec, torch.bfloat16), backend=TRITON, capacity=CAPACITY, device=device
-    )  # fmt: skip
+    spec = spec_of("gpt_oss", num_layers=1, window=15)
+    weights = weights_of(spec, torch.bfloat16)
+    runner = tiny_runner(spec, weights, backend=TRITON, capacity=FEW_SLOTS, device=device)
     assert find_bit_fault(runner) is None
 
 

@@ -9,7 +9,7 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.model.self_test import find_bit_fault
 from tests.backends.cpu.test_gemma_4 import LIKE, model_like
-from tests.marks import in_turn
+from tests.marks import in_turn, rest_slow
 from tests.tiny import tiny_runner
 
 pytest.importorskip("triton")
@@ -35,7 +35,7 @@ def test_wide_passes_behind_a_long_text_are_those_of_torch(device: str) -> None:
     assert pair.largest(text_pass(40, 200, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-@pytest.mark.parametrize("size", ["E2B", "31B"])
+@pytest.mark.parametrize("size", rest_slow(["E2B", "31B"], 1))
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(size: str, device: str) -> None:
     """A layer's factor stands behind its MLP, behind its attention if that is left out, or behind neither."""
     spec, rng = model_like(size, torch.float32)[0], random.Random(4)

@@ -16,6 +16,7 @@ from forerun.engine.rank_weights import rank_weights, shard_plans, stored_bytes
 from forerun.model.quantise import dequantise
 from forerun.model.weights import WeightSource
 from tests.checkpoints.prepared.models import config_of, prepare, write_model
+from tests.marks import in_turn
 
 FAMILIES = ("llama2", "llama3.2", "llama_biased", "qwen2", "qwen3")
 CASES = [*((family, False) for family in FAMILIES), ("qwen2", True)]
@@ -39,8 +40,7 @@ def require_same(own: WeightSource, expected: WeightSource, spec: ModelSpec) -> 
 
 
 @pytest.mark.parametrize(("family", "is_packed"), CASES)
-@pytest.mark.parametrize("weights", ["stored", "int8", "int4"])
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize(("weights", "num_ranks"), in_turn(["stored", "int8", "int4"], [1, 2, 3]))
 def test_a_rank_has_its_part(
     family: str, is_packed: bool, weights: WeightsName, num_ranks: int, tmp_path: Path
 ) -> None:

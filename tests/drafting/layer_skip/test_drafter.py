@@ -31,7 +31,6 @@ PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sa
 WEIGHTS = weights_of()
 CHAIN = {"draft_width": 1, "depth": 5, "num_children": 1, "verify_width": 6}
 TREE = {"draft_width": 3, "depth": 3, "num_children": 3, "verify_width": 9}
-SHAPES = pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 NAMES = ["off", "gated", "paper"]
 SEARCHES = pytest.mark.parametrize("search", NAMES)
 SEARCHES_IN_TURN = pytest.mark.parametrize(("search", "params"), in_turn(NAMES, [GREEDY, SAMPLED]))
@@ -45,8 +44,7 @@ def pair(config: Varied, skipped: SkipSet | None = None, *, max_length: int = 12
     return target, drafter_on(target, config, skipped=skipped)
 
 
-@SHAPES
-@PARAMS
+@pytest.mark.parametrize(("params", "shape"), in_turn([GREEDY, SAMPLED], [CHAIN, TREE]))
 @pytest.mark.parametrize("name", SKIP_SETS)
 def test_any_set_gives_the_plain_text(name: str, params: SamplingParams, shape: dict[str, int]) -> None:
     target, drafter = pair(layer_skip(**PLAIN, **shape), SKIP_SETS[name])
