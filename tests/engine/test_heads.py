@@ -53,6 +53,7 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
 @pytest.mark.parametrize(
     ("draft", "name"),
     [("builtin-draft", "draft_model"), (builtin_head("eagle3"), "draft_head"), (builtin_head("dflash"), "draft_head")],
+    ids=["model", "eagle3", "dflash"],
 )
 def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None:
     params, texts = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True), []
