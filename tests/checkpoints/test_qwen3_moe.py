@@ -44,6 +44,12 @@ def test_the_published_config_is_read_in_full(tmp_path: Path) -> None:
     assert spec.num_parameters == 30_532_122_624  # as the model's page has it
 
 
+def test_qwen3_coders_keys_without_effect_are_read(tmp_path: Path) -> None:
+    changes = {"shared_expert_intermediate_size": 0, "use_qk_norm": True, "rope_theta": 1e7, "qkv_bias": False}
+    spec = read_model_spec(write(tmp_path, **changes, max_position_embeddings=262_144))
+    assert (spec.num_experts, spec.rope.theta, spec.max_positions) == (128, 1e7, 262_144)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -83,6 +89,16 @@ def to_fp8(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"quantization_config": config_of((BLOCK, BLOCK))})
     return expected
+
+
+def test_gptq_may_say_by_a_rule_that_routers_are_plain(tmp_path: Path) -> None:
+    tensors = write_tiny(tmp_path)
+    write_packed(tmp_path, tensors, "gptq_sym", group_size=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"]["dynamic"] = {"-:.*mlp.gate$": {}}
+    write_json(tmp_path / "config.json", config)
+    router, _ = open_source(str(tmp_path)).weights(dtype=torch.float32).linear("layers.0.router")
+    assert router.shape == (3, 64)
 
 
 @pytest.mark.parametrize("method", ["fp8", "awq", "gptq_sym"])

@@ -141,7 +141,6 @@ def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(o
     [
         (DrafterOptions(drafter="none", draft="d"), "--draft", "draft_model"),
         (DrafterOptions(drafter="none", verify_width=4), "--verify-width", "draft_model"),
-        (DrafterOptions(draft_width=4), "--draft-width", "draft_model"),
         (DrafterOptions(drafter=PARALLEL, draft="d", depth=3), "--depth", "draft_model"),
         (DrafterOptions(draft="d", drafter_cores="1"), "--drafter-cores", "parallel"),
         (DrafterOptions(draft="d", draft_device="cpu"), "--draft-device", "parallel"),
@@ -167,6 +166,15 @@ def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str
         options.config("m")
     _, _, end = str(caught.value).partition("leave it out")
     assert end == (f", or choose --drafter {advice}" if advice else "")
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [(DrafterOptions(draft_width=4), "--draft-width"), (DrafterOptions(adaptive=False), "--fixed-widths")],
+)
+def test_flags_of_a_tree_need_a_draft(options: DrafterOptions, flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{flag} has no effect .* leave it out, or name a draft with --draft$"):
+        options.config("m")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from forerun import Automatic, Engine, EngineConfig, NoDrafter, SamplingParams
+from forerun import Automatic, DraftModel, Engine, EngineConfig, NoDrafter, SamplingParams
+from forerun.checkpoints.open import builtin_folder
+from forerun.core.drafter_config import BUILTIN_DRAFT
 from forerun.core.pace import Pace
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.none import NoneDrafter
@@ -139,3 +143,15 @@ def num_known(engine: Engine) -> int:
     recycling = engine.drafter.drafters["recycling"]
     assert isinstance(recycling, TokenRecyclingDrafter)
     return recycling.table.num_known
+
+
+def test_a_draft_that_was_trained_further_is_measured_anew(tmp_path: Path) -> None:
+    draft, learnt = copytree(builtin_folder(BUILTIN_DRAFT), tmp_path / "draft"), tmp_path / "learnt"
+    drafter = Automatic(draft=DraftModel(model=str(draft)), learnt=str(learnt))
+    for num_files in (1, 1, 2):
+        if num_files == 2:
+            tensors = load_file(draft / "model.safetensors")
+            save_file({name: 0.5 * tensor for name, tensor in tensors.items()}, draft / "model.safetensors")
+        with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64)):
+            pass
+        assert len(list(learnt.glob("*.json"))) == num_files

@@ -118,6 +118,7 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
             writer.add_float32(f"{architecture}.rope.scaling.yarn_beta_fast", rope.beta_fast)
         case "qwen3_moe":
             add_experts(writer, spec)
+            writer.add_expert_shared_feed_forward_length(0)  # as Qwen3-Coder's files have it
         case "olmo3":
             writer.add_rope_scaling_attn_factors(rope.attention_factor)
 

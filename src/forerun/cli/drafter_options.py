@@ -152,12 +152,16 @@ class DrafterOptions:
         if chosen == "layer_skip" and self.draft == ITSELF:
             foreign.remove("draft")
         heeding = [name for name, flags in HEEDED.items() if set(foreign) <= set(flags)]
-        advice = f"leave it out, or choose --drafter {heeding[0]}" if heeding else "leave it out"
+        advice = "leave it out"
+        if heeding:
+            names_draft = chosen == "auto" and heeding[0] == "draft_model"
+            advice += ", or name a draft with --draft" if names_draft else f", or choose --drafter {heeding[0]}"
         self._refuse(foreign, f"on the drafter {chosen}: {advice}")
 
     def _refuse(self, names: Iterable[str], what: str) -> None:
         """Raise ConfigError if any of these flags was given."""
-        flags = [f"--{name.replace('_', '-')}" for name in self._given(names)]
+        given = {name: "fixed-widths" if value is False else name for name, value in self._given(names).items()}
+        flags = [f"--{name.replace('_', '-')}" for name in given.values()]
         if flags:
             raise ConfigError(f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect {what}")
 

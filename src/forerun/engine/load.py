@@ -9,11 +9,11 @@ from forerun.engine.engine import Engine
 
 
 def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any) -> Engine:
-    """Open an engine for `target` with `draft` as draft model, or with the default drafter (see `automatic_drafter`).
+    """Open an engine for `target` with the default drafter (see `automatic_drafter`), and `draft` among its drafters.
 
     Args:
         target: checkpoint folder, hub name, or the built-in target.
-        draft: checkpoint folder or hub name of a smaller model with the same tokens.
+        draft: checkpoint folder or hub name of a smaller model with the same tokens, or of a draft head.
         settings: any field of EngineConfig.
     """
     if draft is not None and "drafter" in settings:

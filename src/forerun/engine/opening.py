@@ -12,6 +12,7 @@ import torch
 
 import forerun
 from forerun.backends.choose import BackendChoice
+from forerun.checkpoints.heads.stored import draft_identity
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
@@ -177,7 +178,7 @@ def open_learnt(
         "ranks of other hosts": config.remote_ranks,
         "kernels": choice.backend.name,
         "forerun": forerun.__version__,
-        **({} if draft is None else {"draft": draft}),
+        **({} if draft is None else {"draft": draft_identity(open_source(draft))}),
     }
     return LearntFile(config.drafter.learnt, about)
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class _Threads(local):
     """The numbers that the calling thread has set."""
 
-    num_kernel_threads = 1  # in a process that has lost torch's threads
+    num_kernel_threads: int | None = None  # None: as many as torch's, or one where these are lost
 
 
 class _Pool:
@@ -51,19 +51,27 @@ def on_one_thread(work: Callable[[], T]) -> T:
     return on_threads(1, work)
 
 
+def torch_on_one_thread(work: Callable[[], T]) -> T:
+    """Do work in which small torch calls alternate with the CPU kernels, which use as many threads as before."""
+    return _on_kernel_threads(kernel_threads(), work)
+
+
 def kernel_threads() -> int:
     """How many threads the CPU kernels may use now."""
-    return _threads.num_kernel_threads if _Pool.is_lost else torch.get_num_threads()
+    if _threads.num_kernel_threads is not None:
+        return _threads.num_kernel_threads
+    return 1 if _Pool.is_lost else torch.get_num_threads()
 
 
 def _on_kernel_threads(num_threads: int, work: Callable[[], T]) -> T:
-    before = _threads.num_kernel_threads
+    before, num_torch_threads = _threads.num_kernel_threads, 1 if _Pool.is_lost else torch.get_num_threads()
     try:
         _threads.num_kernel_threads = num_threads
         torch.set_num_threads(1)  # which may be the first use of torch in this thread
         return work()
     finally:
         _threads.num_kernel_threads = before
+        torch.set_num_threads(num_torch_threads)
 
 
 def _lose_pool() -> None:

@@ -60,7 +60,8 @@ class HeadOnDevice(SideOnDevice):
         self.states_SH = keys_LSKD.new_zeros(runner.cache.capacity, size)
         self._outputs_TH = keys_LSKD.new_zeros(most_rows, size)
         self._slots_S = torch.arange(runner.cache.capacity, device=device)
-        self._most_drafted, self._first_known = serial_rows(plan.shape), 0
+        self._most_behind_text = serial_rows(plan.shape) + shape.horizon  # slots of a round, and of one still in flight
+        self._first_known = 0
 
     def begin(self, token_ids: Sequence[int], owner: str) -> None:
         super().begin(token_ids, owner)
@@ -129,7 +130,7 @@ class HeadOnDevice(SideOnDevice):
     def _read_table(self, num_rows: int, num_splits: int) -> tuple[Tensor, Tensor]:
         """The states from which the rows of the table start, [T, H], and which slots each of them sees, bool [T, N]."""
         rows, prefix_len, slots_S = self.rows, self.rows.header[PREFIX_LEN.value : PREFIX_LEN.value + 1], self._slots_S
-        num_seen = min(len(slots_S), (num_splits + 1) * SPLIT + self._most_drafted)
+        num_seen = min(len(slots_S), (num_splits + 1) * SPLIT + self._most_behind_text)
         tree_TE = rows.tree_slots[: num_rows * self._stride].view(num_rows, self._stride).long()
         counts_T = (rows.lengths[:num_rows] - prefix_len).long()
         above_T = tree_TE.gather(1, (counts_T - 2).clamp(min=0)[:, None])[:, 0]

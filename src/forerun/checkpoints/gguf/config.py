@@ -38,6 +38,8 @@ KEYS: Final = (
 WITHOUT_EFFECT: Final = {
     "expert_count": 0,
     "expert_used_count": 0,
+    "expert_shared_count": 0,
+    "expert_shared_feed_forward_length": 0,
     "pooling_type": 0,
     "attention.causal": True,
     "attention.max_alibi_bias": 0.0,

@@ -16,6 +16,7 @@ from forerun.checkpoints.heads.tensors import MAP, canonical, code_tables, match
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalogue
+from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes
 from forerun.checkpoints.source import CheckpointSource
@@ -192,6 +193,14 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
             )
         case _:
             return None
+
+
+def draft_identity(source: CheckpointSource) -> str:
+    """A short text that identifies a draft model or head."""
+    head = find_head(source)
+    if head is None:
+        return source.identity()
+    return identity_of(head.spec.body, {name: tensor for name, (tensor,) in head.tensors.items()})
 
 
 def _folder_head(source: HuggingFaceFolder) -> StoredHead | None:

@@ -8,11 +8,10 @@ from typing import Final
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, HEAD_NAME, LAYER_TABLE_NAME, TensorPlace
 from forerun.checkpoints.huggingface.packed_tensors import packed_places
-from forerun.checkpoints.huggingface.packing import Packing
+from forerun.checkpoints.huggingface.packing import PATTERN, Packing
 from forerun.core.errors import CheckpointError
 
 WEIGHT: Final = ".weight"
-PATTERN: Final = "re:"  # begins an exception that is a regular expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from forerun.core.model_spec import ModelSpec
 KEY: Final = "quantization_config"
 Method = Literal["awq", "gptq", "compressed-tensors"]
 BITS: Final = 4
+PATTERN: Final = "re:"  # begins an exception that is a regular expression
+PLAIN_RULE: Final = "-:"  # begins GPTQModel's regular expressions for layers that stay plain
 MXFP4: Final = "MXFP4"
 GROUP_UNIT: Final = 32  # inputs; group sizes are multiples of the kernels' smallest group
 SUPPORTED: Final = (
@@ -105,7 +107,6 @@ def _read_gptq(quantised: JsonFile) -> Packing:
     _require(quantised, "is_marlin_format", False)
     _require(quantised, "lm_head", False)
     _require(quantised, "pack_dtype", "int32")
-    _require_empty(quantised, "dynamic")
     versions = {quantised.text(key, "gptq").lower() for key in ("checkpoint_format", "format") if quantised.has(key)}
     if not versions <= {"gptq"} and versions != {"gptq_v2"}:
         raise _unsupported(quantised, "checkpoint_format" if quantised.has("checkpoint_format") else "format")
@@ -115,7 +116,7 @@ def _read_gptq(quantised: JsonFile) -> Packing:
         group_size=_read_group_size(quantised, "group_size"),
         is_symmetric=quantised.flag("sym", False),
         zero_offset=0 if versions == {"gptq_v2"} else 1,
-        exceptions=_read_names(quantised, "modules_to_not_convert"),
+        exceptions=(*_read_names(quantised, "modules_to_not_convert"), *_read_plain_rules(quantised)),
     )
 
 
@@ -205,6 +206,14 @@ def _read_names(quantised: JsonFile, key: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise quantised.wrong(key, "a list of the names of layers")
     return tuple(names)
+
+
+def _read_plain_rules(quantised: JsonFile) -> tuple[str, ...]:
+    """GPTQModel's rules for layers that stay plain, as patterns."""
+    rules = quantised.values.get("dynamic") or {}
+    if not isinstance(rules, dict) or any(value or not key.startswith(PLAIN_RULE) for key, value in rules.items()):
+        raise quantised.wrong("dynamic", f"absent, or rules that begin with '{PLAIN_RULE}'; supported are {SUPPORTED}")
+    return tuple(PATTERN + rule.removeprefix(PLAIN_RULE) for rule in rules)
 
 
 def _unsupported(quantised: JsonFile, key: str) -> CheckpointError:

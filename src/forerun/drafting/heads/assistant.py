@@ -21,6 +21,7 @@ from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.executor import without_waking
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.layer import HeadWeights, Linear, attend, rms, rotate
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
@@ -152,8 +153,9 @@ class AssistantExecutor(Executor):
             keys_SKD, values_SKD = cache.layer(self._layers[idx])
             return keys_SKD[:place], values_SKD[:place]
 
+        ids = torch.tensor(token_ids, device=states.device)
         with inference():
-            return self.head.step(torch.tensor(token_ids, device=states.device), states, place, keys)
+            return without_waking(len(token_ids), lambda: self.head.step(ids, states, place, keys))
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass from states of zeros, for measuring."""

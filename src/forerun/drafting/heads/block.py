@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
-from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.executor import HeadExecutor, without_waking
 from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
@@ -141,6 +141,9 @@ class BlockExecutor(HeadExecutor):
         Returns:
             logits [D, W] for the D tokens behind the text that the head predicts, and as `features` their outputs.
         """
+        return without_waking(len(inputs.token_ids), lambda: self._predict(inputs))
+
+    def _predict(self, inputs: ForwardInput) -> ForwardOutput:
         positions, end = inputs.positions, inputs.prefix_len
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -153,7 +156,7 @@ class BlockExecutor(HeadExecutor):
         return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
 
     def states(self, features: Tensor) -> Tensor:
-        return self.head.states(features)
+        return without_waking(len(features), lambda: self.head.states(features))
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """Write the keys and values of committed tokens."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.core.head_spec import EagleSpec
-from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.executor import HeadExecutor, without_waking
 from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
@@ -98,7 +98,7 @@ class EagleExecutor(HeadExecutor):
 
     def states(self, features: Tensor) -> Tensor:
         with inference():
-            return self.head.states(features)
+            return without_waking(len(features), lambda: self.head.states(features))
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""

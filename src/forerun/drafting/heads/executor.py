@@ -4,7 +4,8 @@ Legend: T rows, S slots, L layers, K key/value heads, D head size, H hidden size
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from forerun.model.outputs import ForwardOutput
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
+from forerun.runtime.threads import torch_on_one_thread
+
+FEW_ROWS: Final = 32
+T = TypeVar("T")
 
 
 class HeadExecutor(ABC):
@@ -82,6 +87,15 @@ class StatesPass:
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the pass."""
+        executor, states_TH = self._executor, self._states_TH
         with inference():
-            self._executor.is_known_S[inputs.first_slot : inputs.num_slots] = True
-            return self._executor.compute(inputs, self._states_TH)
+            executor.is_known_S[inputs.first_slot : inputs.num_slots] = True
+            return without_waking(len(states_TH), lambda: executor.compute(inputs, states_TH))
+
+
+def without_waking(num_rows: int, work: Callable[[], T]) -> T:
+    """Do the work of these rows; torch's calls use one thread if the rows are few.
+
+    Waking torch's threads takes longer than what they would compute, and they then compete with the kernels' threads.
+    """
+    return torch_on_one_thread(work) if num_rows <= FEW_ROWS else work()

@@ -1,0 +1,73 @@
+"""How long a pass of a draft head takes on the CPU, beside the time in which its weights can be read from memory.
+
+Before every pass a block of memory larger than the caches is read, as the target's weights are between two rounds.
+python benchmarks/head_pass.py --target smollm2 --draft HEAD
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Final
+
+import numpy as np
+import torch
+from common import config_of, standard_arguments, write_results
+
+from forerun import Engine
+from forerun.backends.cpu.draft_linear import DraftLinear
+from forerun.core.drafter_config import DraftHead
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.executor import HeadExecutor
+from forerun.model.inputs import ForwardInput
+
+WIDTHS: Final = (1, 2, 4, 8)
+CONTEXT: Final = 200
+REPEATS: Final = 100
+READ_BYTES: Final = 256 << 20
+
+
+def pass_of(executor: HeadExecutor, num_rows: int) -> Callable[[], object]:
+    """A pass of so many children of the last token of a text of `CONTEXT` tokens."""
+    states_TH = torch.randn(num_rows, executor.body.hidden_size)
+    inputs = ForwardInput(
+        token_ids=list(range(1, num_rows + 1)), positions=[CONTEXT] * num_rows, first_slot=CONTEXT, prefix_len=CONTEXT,
+        ancestry=np.eye(num_rows, dtype=np.bool_), num_logit_rows=num_rows,
+    )  # fmt: skip
+    return lambda: executor.starting_from(states_TH).run(inputs)
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - began)
+
+
+def main() -> None:
+    arguments = standard_arguments(__doc__, "head_pass", num_prompts=1, num_new=1).parse_args()
+    torch.set_num_threads(arguments.threads)
+    with Engine(config_of(arguments, drafter=DraftHead(model=arguments.draft, adaptive=False))) as engine:
+        drafter = engine.drafter
+        assert isinstance(drafter, HeadDrafter), "a head of fixed widths"
+        executor = drafter._runner.executor
+        assert isinstance(executor, HeadExecutor), type(executor)
+        linears = [each for each in gc.get_objects() if isinstance(each, DraftLinear)]
+        num_bytes = sum(part.num_bytes for linear in linears for part in linear._parts)
+        memory, read_ms, rows = torch.ones(READ_BYTES // 4), list[float](), list[dict[str, object]]()
+        for width in WIDTHS:
+            one, pass_ms = pass_of(executor, width), list[float]()
+            for _ in range(REPEATS):
+                read_ms.append(milliseconds(memory.sum))
+                pass_ms.append(milliseconds(one))
+            floor_ms = median(read_ms) * num_bytes / READ_BYTES
+            over = f"{median(pass_ms) / floor_ms:.2f}"
+            rows.append({"rows": width, "ms": f"{median(pass_ms):.3f}", "over reading its weights": over})
+    notes = [
+        f"{num_bytes / 1e6:.1f} MB of packed weights, read in {floor_ms:.3f} ms at the speed of summing 256 MiB.",
+        f"{len(linears)} products; medians of {REPEATS} passes.",
+    ]
+    write_results(arguments, "A pass of a draft head, beside reading its weights", rows, notes)
+
+
+if __name__ == "__main__":
+    main()
