@@ -115,10 +115,8 @@ class EagleExecutor(HeadExecutor):
 
     def _visible(self, inputs: ForwardInput) -> Tensor:
         """bool [T, S]: the slots that every row attends to."""
-        num_rows = len(inputs.token_ids)
-        known_TS = self.is_known_S[: inputs.num_slots].repeat(num_rows, 1)
         if inputs.ancestry is not None:
-            known_TS[:, inputs.prefix_len :] &= torch.from_numpy(inputs.ancestry).to(self.device)
-            return known_TS
+            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
+            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
         slots_S = torch.arange(inputs.num_slots, device=self.device)
-        return known_TS & (slots_S <= slots_S[inputs.first_slot :, None])
+        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])

@@ -3,8 +3,9 @@
 Legend: T rows, S slots, H hidden size, Q query heads, K key/value heads, N both, D head size; dots stand for texts.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from forerun.core.model_spec import ModelSpec
 
+NARROW_BYTES: Final = 4  # of narrower numbers, whose scores must be rounded less
 Linear: TypeAlias = Callable[[Tensor], Tensor]
 MakeLinear: TypeAlias = Callable[[Tensor, Tensor | None], Linear]
 
@@ -71,10 +73,12 @@ class HeadLayer:
         """
         body, flat = self._body, self._qkv(x)
         heads = flat.view(*flat.shape[:-1], -1, body.head_dim)
-        q, k, v = torch.split(heads, [body.num_heads, body.num_kv_heads, body.num_kv_heads], -2)
+        q_and_k, v = torch.split(heads, [body.num_heads + body.num_kv_heads, body.num_kv_heads], -2)
         if body.qk_norm:
-            q, k = self.norm("self_attn.q_norm", q), self.norm("self_attn.k_norm", k)
-        return rotate(q, cos_sin), rotate(k, cos_sin), v
+            q, k = q_and_k.split([body.num_heads, body.num_kv_heads], -2)
+            q_and_k = torch.cat((self.norm("self_attn.q_norm", q), self.norm("self_attn.k_norm", k)), -2)
+        q, k = rotate(q_and_k, cos_sin).split([body.num_heads, body.num_kv_heads], -2)
+        return q, k, v
 
     def mlp(self, x: Tensor) -> Tensor:
         """The output [..., T, H] of the MLP for normalised rows, before the residual is added."""
@@ -94,7 +98,7 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
     """Rotary position embedding of heads [..., T, N, D]; sin carries a minus sign in its first half."""
     cos, sin = cos_sin[..., :1, :], cos_sin[..., 1:, :]
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
@@ -111,6 +115,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
     stacked = (
         q.reshape(*texts, num_rows, num_kv_heads, group, head_dim).movedim(-4, -2).flatten(-3, -2)
     )  # [K, G * T, D]
-    mask = sees.repeat(*[1] * (sees.dim() - 2), group, 1).unsqueeze(-3)
-    mixed = functional.scaled_dot_product_attention(stacked, k.transpose(-3, -2), v.transpose(-3, -2), mask)
+    k, v = k.transpose(-3, -2), v.transpose(-3, -2)
+    if texts or q.element_size() < NARROW_BYTES:
+        mask = sees.repeat(*[1] * (sees.dim() - 2), group, 1).unsqueeze(-3)
+        mixed = functional.scaled_dot_product_attention(stacked, k, v, mask)
+    else:  # the same with a third of the calls, which take most of the time of a few rows on a CPU
+        scores = (stacked * head_dim**-0.5).bmm(k.transpose(1, 2)).view(num_kv_heads, group, num_rows, -1)
+        shares = scores.masked_fill(~sees, -math.inf).softmax(-1)
+        mixed = shares.view(num_kv_heads, group * num_rows, -1).bmm(v)
     return mixed.reshape(*texts, num_kv_heads, group, num_rows, head_dim).movedim(-2, -4).flatten(-3)
