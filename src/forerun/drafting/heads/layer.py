@@ -73,11 +73,12 @@ class HeadLayer:
         """
         body, flat = self._body, self._qkv(x)
         heads = flat.view(*flat.shape[:-1], -1, body.head_dim)
-        q_and_k, v = torch.split(heads, [body.num_heads + body.num_kv_heads, body.num_kv_heads], -2)
+        sizes = [body.num_heads, body.num_kv_heads]
+        q_and_k, v = torch.split(heads, [sum(sizes), body.num_kv_heads], -2)
         if body.qk_norm:
-            q, k = q_and_k.split([body.num_heads, body.num_kv_heads], -2)
+            q, k = torch.split(q_and_k, sizes, -2)
             q_and_k = torch.cat((self.norm("self_attn.q_norm", q), self.norm("self_attn.k_norm", k)), -2)
-        q, k = rotate(q_and_k, cos_sin).split([body.num_heads, body.num_kv_heads], -2)
+        q, k = torch.split(rotate(q_and_k, cos_sin), sizes, -2)
         return q, k, v
 
     def mlp(self, x: Tensor) -> Tensor:
