@@ -153,7 +153,7 @@ def test_guards_and_errors_are_those_of_one_engine(front: Front) -> None:
         assert answer.status_code == 400
         assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
         assert len(answer.headers.get_list("x-request-id")) == 1
-        assert client.post("/v1/completions", content=b" " * 3_000_000, headers=JSON).status_code == 413
+        assert client.post("/v1/completions", content=b" " * 9_000_000, headers=JSON).status_code == 413
         assert client.post("/health").status_code == 405
         assert "key" in client.get("/openapi.json").json()["components"]["securitySchemes"]
 
