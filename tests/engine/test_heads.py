@@ -1,6 +1,7 @@
 """Engines with draft heads: found by their files under any name for a draft, and refused where they cannot draft."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +25,10 @@ from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.head_spec import BlockSpec
+from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.engine import drafters
 from forerun.model.weights import DenseWeight
 from tests.drafting.heads.published import builtin_head, write_eagle
 from tests.drafting.heads.random_heads import random_eagle
@@ -65,6 +68,20 @@ def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None
     assert isinstance(engine.drafter, AutomaticDrafter)
     assert list(engine.drafter.drafters) == [name, "recycling", "prompt_lookup"]
     assert done.stats.rounds_by[name] > 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "is_alone"),
+    [("builtin-draft", True), (builtin_head("eagle3"), True), (builtin_head("dflash"), False)],
+    ids=["model", "eagle3", "dflash"],
+)
+def test_on_a_gpu_a_named_draft_is_alone_if_the_device_plays_its_rounds(
+    draft: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
+    with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
+        assert isinstance(engine.drafter, AutomaticDrafter)
+        assert (len(engine.drafter.drafters) == 1) == is_alone
 
 
 def test_tokens_that_a_head_cannot_draft_are_counted() -> None:

@@ -106,13 +106,14 @@ class DrafterLoader:
     def _load_several(self, named: DraftModel | None, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
-        On a GPU a named draft is the only drafter, since the device plays whole rounds only with a single drafter.
+        On a GPU a named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
         """
         among: dict[str, Drafter] = {}
         if named is not None:
             draft = self._load_model_or_head(named, on_progress)
             among["draft_head" if draft.taps else "draft_model"] = draft
-            if read_device(self._config.device).torch_device.startswith("cuda"):
+            is_on_gpu = read_device(self._config.device).torch_device.startswith("cuda")
+            if is_on_gpu and draft.round_plan is not None:
                 return AutomaticDrafter(among)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
