@@ -54,7 +54,7 @@ def main() -> None:
         executor = drafter._runner.executor
         assert isinstance(executor, HeadExecutor), type(executor)
         linears = [each for each in gc.get_objects() if isinstance(each, DraftLinear)]
-        num_bytes = sum(part.num_bytes for linear in linears for part in linear._parts)
+        num_bytes = sum(linear.num_bytes for linear in linears)
         memory, rows = torch.ones(READ_BYTES // 4), list[dict[str, object]]()
         floor_ms = median(milliseconds(memory.sum) for _ in range(REPEATS)) * num_bytes / READ_BYTES
         time.sleep(SLEEP_S)

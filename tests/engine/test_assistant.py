@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun import DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
+from forerun import Automatic, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.cli.head_sheet import head_rows
@@ -46,7 +46,7 @@ def engine_of(folder: Path, drafter: DrafterConfig, dtype: str = "float64") -> E
 @pytest.mark.parametrize("adaptive", rest_slow([False, True], 1))
 def test_an_assistant_writes_the_plain_text(folder: Path, adaptive: bool, dtype: str) -> None:
     draft, texts = DraftModel(model=str(folder / "assistant"), adaptive=adaptive), []
-    for drafter in (NoDrafter(), draft):
+    for drafter in (NoDrafter(), Automatic(draft=draft) if adaptive else draft):
         with engine_of(folder, drafter, dtype) as engine:
             for temperature in (0.0, 1.0):
                 params = SamplingParams(max_new_tokens=20, temperature=temperature, seed=2, ignore_eos=True)

@@ -24,14 +24,17 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import DrafterConfig
-from forerun.core.head_spec import BlockSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.engine import drafters
+from forerun.model.inputs import ForwardInput
+from forerun.model.quantise import as_plain
 from forerun.model.weights import DenseWeight
-from tests.drafting.heads.published import builtin_head, write_eagle
-from tests.drafting.heads.random_heads import random_eagle
+from tests.drafting.heads.published import builtin_head, flat_config, write_eagle, write_files
+from tests.drafting.heads.random_heads import eagle_tensors, random_body, random_eagle
 from tests.marks import rest_slow
 from tests.tiny import plain_spec
 
@@ -82,6 +85,33 @@ def test_on_a_gpu_a_named_draft_is_alone_if_the_device_plays_its_rounds(
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
         assert isinstance(engine.drafter, AutomaticDrafter)
         assert (len(engine.drafter.drafters) == 1) == is_alone
+
+
+@pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
+def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks: int, tmp_path: Path) -> None:
+    source, texts, logits = open_source("builtin"), [], []
+    inputs = ForwardInput(token_ids=[5, 900], positions=[0, 1], first_slot=0, prefix_len=0, num_logit_rows=2)
+    target = source.spec()
+    body = random_body(random.Random(1), hidden_size=target.hidden_size, vocab_size=target.vocab_size, num_layers=1)
+    spec = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(2, 5, 9))
+    weights = source.weights(dtype=torch.bfloat16)
+    table = as_plain(weights.table())
+    assert target.tied_embeddings, "the output is the table"
+    lacking = eagle_tensors(spec, target, 1, is_alone=False)
+    whole = {**lacking, "embed_tokens.weight": table, "lm_head.weight": table.clone()}
+    for number, tensors in enumerate((whole, lacking)):
+        named = {name.replace("layers.0.", "midlayer."): tensor.bfloat16() for name, tensor in tensors.items()}
+        folder = write_files(tmp_path / str(number), flat_config(spec, target), named)
+        drafter = DraftHead(model=str(folder), adaptive=False)
+        config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=num_ranks)
+        with Engine(config) as engine:
+            texts.append(engine.generate("Once upon", SamplingParams(max_new_tokens=8, ignore_eos=True)).token_ids)
+            executor = engine.drafter._runner.executor
+            assert isinstance(executor, EagleExecutor)
+            assert (executor.head._embed == engine._target.executor.embed) == (tensors is lacking)
+            logits.append(executor.run(inputs).logits)
+    assert texts[0] == texts[1]
+    assert torch.equal(*logits)
 
 
 def test_tokens_that_a_head_cannot_draft_are_counted() -> None:

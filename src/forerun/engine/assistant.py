@@ -13,32 +13,34 @@ from forerun.drafting.heads.assistant import AssistantExecutor, AssistantHead
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.drafting.policies import Policies
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.quantise import as_plain
+from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 
 
 def load_assistant(
-    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policies: Policies, checkpoint: Checkpoint,
-    config: EngineConfig, *, capacity: int,
+    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policies: Policies, target: Runner,
+    checkpoint: Checkpoint, config: EngineConfig, *, capacity: int,
 ) -> Drafter:  # fmt: skip
-    """The drafter of an assistant, in the target's dtype. The target's embedding and last norm are read a second time.
+    """The drafter of an assistant, in the target's dtype. It reads the target's embedding, keys and values.
 
     Args:
         capacity: positions of the longest text.
     """
-    target, device, dtype = checkpoint.spec, read_device(config.device).torch_device, checkpoint.dtype
+    shared, device, dtype = target.executor, read_device(config.device).torch_device, checkpoint.dtype
+    assert isinstance(shared, ModelExecutor), "a whole model"
     source, order = checkpoint.source.weights(dtype=dtype, device=device), stored.token_order()
     head = AssistantHead(
         spec,
         HeadWeights(stored.weights(dtype=dtype, device=device)),
-        table=as_plain(source.table()),
-        scale=embedding_scale(target, dtype),
+        embed=shared.embed,
+        scale=embedding_scale(target.spec, dtype),
         final_norm=source.vector("final_norm"),
-        eps=target.norm_eps,
+        eps=target.spec.norm_eps,
         order=None if order is None else order.to(device),
         capacity=capacity,
     )
-    executor = AssistantExecutor(head, [spec.layer_of(target, layer) for layer in range(spec.body.num_layers)])
+    executor = AssistantExecutor(head, [spec.layer_of(target.spec, layer) for layer in range(spec.body.num_layers)])
+    executor.lend(target.cache)
     runner = Runner(
         spec.body,
         source,
@@ -49,4 +51,6 @@ def load_assistant(
         pace=read_device(config.device).draft,
         make_executor=lambda _spec, _weights, _cache, _unused: executor,
     )
-    return build_drafter(drafter, policies, target=target, draft_runner=runner, taps=spec.taps(target.num_layers))
+    return build_drafter(
+        drafter, policies, target=target.spec, draft_runner=runner, taps=spec.taps(target.spec.num_layers)
+    )

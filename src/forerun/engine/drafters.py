@@ -48,6 +48,21 @@ from forerun.wires.supplies import LocalSupply, RemoteSupply
 ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
 
 
+class LazyTarget:
+    """The target, loaded when it is first needed."""
+
+    def __init__(self, load: Callable[[int], Runner]) -> None:
+        self._load, self._verify_width = load, 0
+        self._loaded: Runner | None = None
+
+    def load(self, verify_width: int) -> Runner:
+        """The target, with room for trees of this many nodes; a later call may not ask for more."""
+        if self._loaded is None:
+            self._loaded, self._verify_width = self._load(rows_behind(verify_width)), verify_width
+        assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
+        return self._loaded
+
+
 class DrafterLoader:
     """Opens drafters for one target."""
 
@@ -62,7 +77,7 @@ class DrafterLoader:
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
     ) -> tuple[Drafter, Runner]:
-        """Load the drafter and the target.
+        """Load the drafter and the target, which a draft head needs first.
 
         Args:
             load_target: called with the number of cache rows needed after the text.
@@ -70,26 +85,31 @@ class DrafterLoader:
         Raises:
             CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
         """
+        target = LazyTarget(load_target)
         match drafter:
             case LayerSkip():
-                target = load_target(rows_behind_text(drafter, self._policies.skip))
+                whole = load_target(rows_behind_text(drafter, self._policies.skip))
                 checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
-                return self_drafter(drafter, self._policies, checkpoint, target), target
+                return self_drafter(drafter, self._policies, checkpoint, whole), whole
             case DraftModel() | DraftHead():
-                built = self._load_model_or_head(drafter, on_progress)
+                built = self._load_model_or_head(drafter, target, on_progress)
             case Parallel():
                 built = self._start_parallel(drafter)
             case Automatic():
-                built = self._load_several(drafter.draft, on_progress)
+                built = self._load_several(drafter.draft, target, on_progress)
             case _:
                 built = build_drafter(drafter, self._policies, target=self._target)
-        single, target = built, load_target(rows_behind(built.verify_width))
         if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
-        single.read_cache(target.cache)
-        return built, target
+        return built, target.load(built.verify_width)
 
-    def _load_model_or_head(self, drafter: DraftModel | DraftHead, on_progress: Progress | None) -> Drafter:
+    def _load_model_or_head(
+        self, drafter: DraftModel | DraftHead, target: "LazyTarget", on_progress: Progress | None, least_width: int = 1
+    ) -> Drafter:
+        """
+        Args:
+            least_width: the nodes of a tree for which the target's cache must have room, whatever this draft's are.
+        """
         stored = find_head(open_source(drafter.model))
         if stored is None:
             if isinstance(drafter, DraftHead):
@@ -97,29 +117,34 @@ class DrafterLoader:
             return self._load_serial(drafter, self._open(drafter.model), on_progress)
         head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
         alone = replace(self._config, **ALONE)
+        stored.require_fit(self._target, self._config.target)
+        loaded = target.load(max(least_width, head.verify_width))
         return load_head(
-            stored, head, self._policies, Checkpoint.open(open_source(self._config.target), alone), alone,
+            stored, head, self._policies, loaded, Checkpoint.open(open_source(self._config.target), alone), alone,
             capacity=self._max_length + rows_behind(head.verify_width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 
-    def _load_several(self, named: DraftModel | None, on_progress: Progress | None) -> Drafter:
+    def _load_several(self, named: DraftModel | None, target: "LazyTarget", on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         On a GPU a named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
         """
         among: dict[str, Drafter] = {}
+        others = {
+            "recycling": build_drafter(TokenRecycling(), self._policies, target=self._target),
+            "prompt_lookup": build_drafter(PromptLookup(), self._policies, target=self._target),
+        }
         if named is not None:
-            draft = self._load_model_or_head(named, on_progress)
+            width = max(other.verify_width for other in others.values())
+            draft = self._load_model_or_head(named, target, on_progress, width)
             among["draft_head" if draft.taps else "draft_model"] = draft
             is_on_gpu = read_device(self._config.device).torch_device.startswith("cuda")
             if is_on_gpu and draft.round_plan is not None:
                 return AutomaticDrafter(among)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
-        among["recycling"] = build_drafter(TokenRecycling(), self._policies, target=self._target)
-        among["prompt_lookup"] = build_drafter(PromptLookup(), self._policies, target=self._target)
-        built = AutomaticDrafter(among, self._learnt.learnt.speeds, self._learnt.learnt.saved_s)
+        built = AutomaticDrafter(among | others, self._learnt.learnt.speeds, self._learnt.learnt.saved_s)
         self._learnt.restore(built)
         return built
 

@@ -1,12 +1,8 @@
-"""Load a draft head for a target.
-
-Legend: V the target's vocabulary, H hidden size of the head.
-"""
+"""Load a draft head for a target."""
 
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.core.config import EngineConfig
@@ -20,50 +16,50 @@ from forerun.drafting.heads.block import BlockExecutor, BlockHead
 from forerun.drafting.heads.drafter import head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import HeadWeights
+from forerun.drafting.heads.layer import Embed, HeadWeights, embedding
 from forerun.drafting.policies import Policies
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.backend import Linear
-from forerun.model.quantise import as_plain
+from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight
 
 
 def load_head(
-    stored: StoredHead, drafter: DraftHead, policies: Policies, checkpoint: Checkpoint, config: EngineConfig, *,
-    capacity: int, cache_bytes: int,
+    stored: StoredHead, drafter: DraftHead, policies: Policies, target: Runner, checkpoint: Checkpoint,
+    config: EngineConfig, *, capacity: int, cache_bytes: int,
 ) -> Drafter:  # fmt: skip
     """The drafter of a head.
 
     It computes in this process, in float32 on a CPU, else in the target's dtype; the CPU's kernels multiply its weights
-    in 8 bits. An embedding or output that it lacks is the target's, read a second time.
+    in 8 bits. An embedding that it lacks is the target's, and so is an output, unless it must be held in another form.
 
     Args:
-        checkpoint: the target.
+        checkpoint: the target's files.
         capacity: tokens of text and tree for which the head's cache needs room.
         cache_bytes: limit on its saved texts.
 
     Raises:
         CheckpointError, VocabularyError: the head was not made for this target.
     """
-    target = checkpoint.spec
-    stored.require_fit(target, config.target)
+    shared = target.executor
+    assert isinstance(shared, ModelExecutor), "a whole model"
     if isinstance(stored.spec, AssistantSpec):
-        return load_assistant(stored, stored.spec, drafter, policies, checkpoint, config, capacity=capacity)
+        return load_assistant(stored, stored.spec, drafter, policies, target, checkpoint, config, capacity=capacity)
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
     source = checkpoint.source.weights(dtype=dtype, device=device)
-    table_VH = tensors.get("embed_tokens.weight")
-    if table_VH is None:  # in the target's dtype, as only a few rows are read in every pass
-        table_VH = as_plain(checkpoint.source.weights(dtype=checkpoint.dtype, device=device).table())
-    own = tensors.pop("lm_head.weight", None)
-    output = DenseWeight(values_OI=own) if own is not None else source.linear("head")[0]
-    spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=output.shape[0]))
+    own_table, own = tensors.get("embed_tokens.weight"), tensors.pop("lm_head.weight", None)
+    num_outputs = target.spec.vocab_size if own is None else len(own)
+    output = shared.output() if own is None else backend.draft_linear(DenseWeight(values_OI=own))
+    if output is None:
+        output = backend.draft_linear(source.linear("head")[0])
+    spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=num_outputs))
     weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
-    head = head_of(spec, weights, table_VH, backend.draft_linear(output))
+    head = head_of(spec, weights, shared.embed if own_table is None else embedding(own_table), output)
     runner = Runner(
         spec.body,
         source,
@@ -77,18 +73,18 @@ def load_head(
     )
     ids = stored.target_ids()
     return build_drafter(
-        drafter, policies, target=target, draft_runner=runner, taps=spec.taps(target.num_layers),
-        vocabulary=None if ids is None else head_vocabulary(ids, target.vocab_size),
+        drafter, policies, target=target.spec, draft_runner=runner, taps=spec.taps(target.spec.num_layers),
+        vocabulary=None if ids is None else head_vocabulary(ids, target.spec.vocab_size),
     )  # fmt: skip
 
 
-def head_of(spec: MadeSpec, weights: HeadWeights, table_VH: Tensor, output: Linear) -> EagleHead | BlockHead:
+def head_of(spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear) -> EagleHead | BlockHead:
     """The head that a spec describes."""
     match spec:
         case EagleSpec():
-            return EagleHead(spec, weights, table_VH, output)
+            return EagleHead(spec, weights, embed, output)
         case BlockSpec():
-            return BlockHead(spec, weights, table_VH, output)
+            return BlockHead(spec, weights, embed, output)
 
 
 def executor_of(head: EagleHead | BlockHead, cache: TreeCache) -> HeadExecutor:

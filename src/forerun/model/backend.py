@@ -9,7 +9,7 @@ from torch.nn import functional
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.model.executor import Executor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program, build_program
 from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup
@@ -44,7 +44,7 @@ class ModelBackend(Protocol):
         cache: TreeCache,
         unused: SkipSet = NOTHING,
         group: RankGroup | None = None,
-    ) -> Executor:
+    ) -> ModelExecutor:
         """The model's program without the sublayers `unused`, bound to weights and a cache.
 
         Args:
@@ -54,7 +54,7 @@ class ModelBackend(Protocol):
 
     def bind(
         self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
-    ) -> Executor:
+    ) -> ModelExecutor:
         """This program, bound to weights and a cache; see `executor`."""
         ...
 

@@ -1,7 +1,7 @@
 """The interface of executors, which run a model's program."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
@@ -17,4 +17,18 @@ class Executor(Protocol):
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run one pass; `observe` is called with each op and the buffer it wrote."""
+        ...
+
+
+@runtime_checkable
+class ModelExecutor(Executor, Protocol):
+    """The executor of a whole model, whose first and last weights a draft head can use as well."""
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The embedding's rows [..., H] of some tokens, without the model's factor, in any floating dtype."""
+        ...
+
+    def output(self) -> Callable[[Tensor], Tensor] | None:
+        """The last linear layer for drafts, [..., H] to [..., V] in the dtype of its input; None: a draft needs a copy
+        of it."""
         ...

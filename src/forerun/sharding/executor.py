@@ -12,7 +12,7 @@ from torch import Tensor
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.backend import ModelBackend
-from forerun.model.executor import Executor, Observer
+from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.outputs import ForwardOutput
 from forerun.model.rank_group import RankGroup
@@ -23,7 +23,7 @@ from forerun.sampling.sample import BestTokens, widened
 from forerun.sharding.plan import ShardPlan
 
 
-class SharedExecutor:
+class SharedExecutor(ModelExecutor):
     """Runs this rank's part of a pass. Every rank gets the logits of the whole model; if only a token choice is needed,
     each rank finds the best tokens of its part, and these are joined.
 
@@ -47,7 +47,7 @@ class SharedExecutor:
         self._vocab_size, self._vocab, self._cache = spec.vocab_size, plan.vocab, cache
         self._group, self._backend, self._device = group, backend, str(cache.storage_2LSKD.device)
         self._noise = KeyedNoise(0, spec.vocab_size, device=self._device)
-        self._part: Executor = backend.executor(plan.local(spec), weights, cache, unused, group)
+        self._part = backend.executor(plan.local(spec), weights, cache, unused, group)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         with self._cache.tell(inputs):
@@ -56,6 +56,13 @@ class SharedExecutor:
             except BaseException:
                 self._group.lose()  # the others are waiting in a pass that this rank does not finish
                 raise
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self._part.embed(token_ids)  # each rank has the whole embedding
+
+    def output(self) -> None:
+        """Each rank has a part."""
+        return None
 
     def _run(self, inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
         output = self._part.run(inputs, observe)

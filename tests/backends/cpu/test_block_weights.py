@@ -109,10 +109,14 @@ def test_an_embedding_in_the_heads_memory_is_that_of_the_dequantised_model_bit_f
         token_ids=token_ids, positions=token_ids, first_slot=0, prefix_len=0, ancestry=None, num_logit_rows=1
     )
     with torch.inference_mode():
-        NATIVE.executor(spec, source, cache).run(
-            inputs, lambda op, buffer: found.append(buffer.clone()) if op.kind == "embed" else None
-        )
+        executor = NATIVE.executor(spec, source, cache)
+        executor.run(inputs, lambda op, buffer: found.append(buffer.clone()) if op.kind == "embed" else None)
     assert torch.equal(found[0], expected)
+    assert torch.equal(executor.embed(torch.tensor([[3, 49], [0, 3]])), expected[torch.tensor([[3, 49], [0, 3]])])
+    output, rows = executor.output(), torch.randn(3, spec.hidden_size)
+    assert output is not None, "a draft multiplies by these blocks too"
+    scores = rows @ expected.T
+    assert (output(rows) - scores).abs().max() <= 0.03 * scores.abs().max()  # inputs of 8 bits
 
 
 @pytest.mark.parametrize("types", [("Q4_1",), ("Q4_K", "Q6_K")], ids="+".join)

@@ -10,7 +10,7 @@ from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.drafting.heads.block import BlockHead
 from forerun.drafting.heads.eagle import EagleHead
-from forerun.drafting.heads.layer import HeadWeights
+from forerun.drafting.heads.layer import HeadWeights, embedding
 
 CAPACITY = 160
 
@@ -18,13 +18,13 @@ CAPACITY = 160
 def eagle_head(spec: EagleSpec, tensors: Mapping[str, Tensor]) -> EagleHead:
     """A head that is alone."""
     weights = HeadWeights(tensors)
-    return EagleHead(spec, weights, weights["embed_tokens.weight"], weights.linear("lm_head"))
+    return EagleHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
 
 
 def block_head(spec: BlockSpec, tensors: Mapping[str, Tensor]) -> BlockHead:
     """A head that is alone."""
     weights = HeadWeights(tensors)
-    return BlockHead(spec, weights, weights["embed_tokens.weight"], weights.linear("lm_head"))
+    return BlockHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
 
 
 def random_body(rng: random.Random, **changes: object) -> ModelSpec:

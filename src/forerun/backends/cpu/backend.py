@@ -18,13 +18,14 @@ from forerun.backends.cpu.draft_linear import DraftLinear
 from forerun.backends.cpu.executor import NativeExecutor, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
+from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.cpu.probe import NativeProbe, select_tier
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import Linear
-from forerun.model.executor import Executor
+from forerun.model.executor import Executor, ModelExecutor
 from forerun.model.program import Program
 from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup
@@ -54,7 +55,7 @@ class CpuBackend(Backend):
 
     def bind(
         self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
-    ) -> Executor:
+    ) -> ModelExecutor:
         assert group is None or isinstance(group, HostGroup), "these kernels add partials in shared memory only"
         kept = None if group is not None else self.kept
         lowering = Lowering(spec, program, weights, cache, group, input_bits=self.input_bits, kept=kept)
@@ -115,7 +116,8 @@ class CpuBackend(Backend):
 
     def draft_linear(self, weight: Weight, bias_O: Tensor | None = None) -> Linear:
         """Plain weights are rounded to 8 bits, as a draft model's are; codes of a file stay as they are."""
-        return DraftLinear(quantise(weight.values_OI, "int8") if isinstance(weight, DenseWeight) else weight, bias_O)
+        kept = quantise(weight.values_OI, "int8") if isinstance(weight, DenseWeight) else weight
+        return DraftLinear(PackedLinear.pack(kept, bias_O))
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         slots = np.array(sources, np.int64)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 16  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 17  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 ROWS: Final = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)  # scores, stride, rows, columns, temperature, keys
@@ -24,6 +24,7 @@ SIGNATURES: Final[Mapping[str, Sequence[Any]]] = {  # the type of the result, th
     "place": (c_int64, c_void_p, c_void_p, c_int),
     "free": (None, c_void_p),
     "linear": (None, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int, c_int),
+    "read_rows": (None, c_void_p, c_void_p, c_int, c_void_p),
     "program_new": (c_void_p, POINTER(Shape), POINTER(NativeOp), c_int, c_int),
     "program_free": (None, c_void_p),
     "program_set_buffers": (c_bool, c_void_p, c_void_p, c_int),

@@ -10,21 +10,26 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.layouts import EPILOGUES
+from forerun.backends.cpu.layouts import EPILOGUES, NativeLinear
 from forerun.backends.cpu.linear import PackedLinear
-from forerun.model.weights import Weight
 from forerun.runtime.threads import kernel_threads
 
 INPUT_BITS: Final = 8  # of the inputs of GGUF weights, as in every draft
 
 
 class DraftLinear:
-    """A packed weight with its bias; rows of any leading dimensions in float32."""
+    """A packed weight with its bias, of the draft's own or of the target; rows of any leading dimensions in float32."""
 
-    def __init__(self, weight: Weight, bias_O: Tensor | None = None) -> None:
-        self._parts = list(PackedLinear.pack(weight, bias_O).parts())
+    def __init__(self, weight: PackedLinear) -> None:
+        self._weight = weight  # owns the memory
+        self._parts = [NativeLinear.from_buffer_copy(part.descriptor) for part in weight.parts()]
         for part in self._parts:
-            part.descriptor.input_bits = INPUT_BITS
+            part.input_bits = INPUT_BITS
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weight."""
+        return sum(part.num_bytes for part in self._weight.parts())
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., O] of x [..., I]."""
@@ -34,12 +39,12 @@ class DraftLinear:
         return y_TO.view(*x.shape[:-1], y_TO.shape[1])
 
     @staticmethod
-    def _multiply(part: PackedLinear, x_TI: Tensor) -> Tensor:
-        descriptor, num_rows = part.descriptor, len(x_TI)
-        y_TO = torch.empty(num_rows, descriptor.num_out)
+    def _multiply(part: NativeLinear, x_TI: Tensor) -> Tensor:
+        num_rows = len(x_TI)
+        y_TO = torch.empty(num_rows, part.num_out)
         if num_rows:
             library().forerun_linear(
-                byref(descriptor), x_TI.data_ptr(), num_rows, y_TO.data_ptr(), None, EPILOGUES["store"],
+                byref(part), x_TI.data_ptr(), num_rows, y_TO.data_ptr(), None, EPILOGUES["store"],
                 kernel_threads(),
             )  # fmt: skip
         return y_TO

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.crew import Crew
+from forerun.backends.cpu.draft_linear import DraftLinear
 from forerun.backends.cpu.host_group import HostGroup
-from forerun.backends.cpu.layouts import Buffer, NativeOp, Pass
+from forerun.backends.cpu.layouts import FORMATS, Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
 from forerun.core.errors import ContextOverflowError
 from forerun.core.sublayers import Sublayer
-from forerun.model.executor import Executor, Observer
+from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.runtime.threads import kernel_threads
@@ -35,7 +36,7 @@ MOST_WORK_AT_ONCE: Final = 5e9
 MOST_TIMED_ROWS: Final = 16  # only passes of up to this many rows (decoding) are timed to choose the thread count
 
 
-class NativeExecutor(Executor):
+class NativeExecutor(ModelExecutor):
     """A lowered program, which is bound to weights and a cache; `fused` are its ops as `run` runs them."""
 
     def __init__(self, lowering: Lowering, group: HostGroup | None = None) -> None:
@@ -72,6 +73,15 @@ class NativeExecutor(Executor):
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
             self._crew.note(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self.lowering.embed(token_ids)
+
+    def output(self) -> DraftLinear | None:
+        """Shared if it is as narrow in memory as a draft's own copy would be."""
+        head = self.lowering.head
+        is_plain = head.descriptor.format in (FORMATS["float32"], FORMATS["bfloat16"])
+        return None if is_plain or self._group is not None else DraftLinear(head)
 
     def calls(self, inputs: ForwardInput) -> list[Callable[[], None]]:
         """One function per fused op. Called in order they run one pass. Valid until the next pass is run."""

@@ -1,11 +1,14 @@
 """Lowers a program to the library's ops: packs weights, and fuses norms and gates with the adjacent linear ops."""
 
+from ctypes import byref
 from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
+from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.buffers import BufferWidths
 from forerun.backends.cpu.cores import last_cache_bytes
 from forerun.backends.cpu.expert_arrays import GATES as EXPERT_GATES
@@ -75,14 +78,23 @@ class Lowering:
             self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table,
             self._layer_table, cache, group,
         )  # fmt: skip
-        head = self.linears[program[-1].weights]
-        self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in head.parts()))
+        self.head = self.linears[program[-1].weights]
+        self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in self.head.parts()))
 
     @property
     def work_of_experts(self) -> int:
         """Multiplications of one row with its experts, in all layers."""
         spec = self.spec
         return 3 * spec.num_layers * spec.num_chosen_experts * spec.hidden_size * spec.intermediate_size
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The embedding's rows [..., H] of some tokens."""
+        table = self._table
+        if isinstance(table, Tensor):
+            return functional.embedding(token_ids, table)
+        ids, rows = token_ids.long().contiguous(), torch.empty(*token_ids.shape, table.descriptor.num_in)
+        library().forerun_read_rows(byref(table.descriptor), ids.data_ptr(), ids.numel(), rows.data_ptr())
+        return rows
 
     def lower(self, *, fuse: bool) -> list[NativeOp]:
         """The library's ops; unfused there is one for each of `ops`."""

@@ -15,7 +15,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
-from forerun.model.executor import Executor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
@@ -34,7 +34,7 @@ class GpuBackend(Backend):
 
     def bind(
         self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
-    ) -> Executor:
+    ) -> ModelExecutor:
         assert group is None or isinstance(group, PeerGroup), "these kernels add partials in each other's memory only"
         return DeviceExecutor(spec, program, weights, cache, group)
 

@@ -9,12 +9,14 @@ for a row does not depend on other rows, so neither do its bits.
 Legend: R the largest number of rows of a pass, V vocabulary, P positions, D head size.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.gpu.buffers import NARROW_ROWS, Buffers
@@ -30,7 +32,7 @@ from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
-from forerun.model.executor import Observer
+from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import Op
@@ -46,7 +48,7 @@ LEAST_SPLITS: Final = 2
 FIRST_DEVICE_WITH_OVERLAP: Final = (9, 0)  # Programmatic dependent launch came with Hopper.
 
 
-class DeviceExecutor:
+class DeviceExecutor(ModelExecutor):
     """A program bound to weights and a cache.
 
     Args:
@@ -186,6 +188,15 @@ class DeviceExecutor:
         if skipped not in self._lists:
             self._lists[skipped] = self._launches.build([op for op in self._program if op.sublayer not in skipped])
         return self._lists[skipped]
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, as_plain(self.bound.table))
+
+    def output(self) -> Callable[[Tensor], Tensor] | None:
+        head = self.head
+        if head.weight_format != "plain" or self._group is not None:
+            return None
+        return lambda rows: functional.linear(rows.to(head.compute), head.weight.matrix).to(rows.dtype)
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> DeviceLinear:
         head_dim = self.spec.of_layer(op.layer).head_dim if op.writes == "qkv" else None

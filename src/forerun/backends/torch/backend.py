@@ -7,7 +7,7 @@ from forerun.backends.torch import fused_ops, reference_ops
 from forerun.backends.torch.executor import EagerExecutor
 from forerun.backends.torch.ops import TorchOps
 from forerun.core.model_spec import ModelSpec
-from forerun.model.executor import Executor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
@@ -25,7 +25,7 @@ class TorchBackend(Backend):
 
     def bind(
         self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, group: RankGroup | None
-    ) -> Executor:
+    ) -> ModelExecutor:
         return EagerExecutor(spec, program, weights, cache, self.ops, group)
 
 

@@ -18,7 +18,7 @@ from forerun.backends.torch.frame import Frame, Step
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
-from forerun.model.executor import Observer
+from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.program import NUM_HEAD_OPS, Op
@@ -31,7 +31,7 @@ from forerun.runtime.inference import inference
 Add = Callable[..., Tensor]  # a sublayer's features and the residual stream to the new stream
 
 
-class EagerExecutor:
+class EagerExecutor(ModelExecutor):
     """A program bound to weights and a cache."""
 
     def __init__(
@@ -56,6 +56,7 @@ class EagerExecutor:
             pack_linear=lambda _, weight, bias_O: ops.pack_linear(weight, bias_O),
             pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
         )
+        self._table_VH, self._head = as_plain(self._bound.table), self._bound.linears[program[-1].weights]
         self._steps = [(op, self._bind(op)) for op in program]
         self._untapped = [(op, step) for op, step in self._steps if op.kind != "tap"]
         self._no_logits = storage.new_empty(0, spec.vocab_size)
@@ -70,6 +71,13 @@ class EagerExecutor:
                 if observe is not None:
                     observe(op, getattr(frame, op.writes))
             return ForwardOutput(logits=frame.logits, features=frame.features if inputs.taps else None)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, self._table_VH)
+
+    def output(self) -> Callable[[Tensor], Tensor] | None:
+        head, dtype = self._head, self._no_logits.dtype
+        return None if self._group is not None else lambda rows: head(rows.to(dtype)).to(rows.dtype)
 
     def _chosen(self, inputs: ForwardInput) -> Iterable[tuple[Op, Step]]:
         steps = self._steps if inputs.taps else self._untapped
@@ -106,7 +114,7 @@ class EagerExecutor:
     def _bind(self, op: Op) -> Step:
         match op.kind:
             case "embed":
-                return bind_embed(as_plain(self._bound.table), self._bound.embedding_scale)
+                return bind_embed(self._table_VH, self._bound.embedding_scale)
             case "mask":
                 return bind_mask(self._spec, self._ops, self._cache)
             case "norm":

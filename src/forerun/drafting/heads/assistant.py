@@ -23,7 +23,7 @@ from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import without_waking
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.layer import HeadWeights, Linear, attend, rms, rotate
+from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
@@ -41,21 +41,21 @@ class AssistantHead:
     """The formulas.
 
     Args:
-        table: [V, G], the target's embedding, and `scale` its factor.
+        embed: the target's embedding, and `scale` its factor.
         final_norm: [G], the weight of the target's last norm, and `eps` its epsilon.
         order: [V], the tokens of each centroid in turn; None without centroids.
         capacity: places of the longest text.
     """
 
     def __init__(
-        self, spec: AssistantSpec, weights: HeadWeights, *, table: Tensor, scale: float, final_norm: Tensor, eps: float,
+        self, spec: AssistantSpec, weights: HeadWeights, *, embed: Embed, scale: float, final_norm: Tensor, eps: float,
         order: Tensor | None, capacity: int,
     ) -> None:  # fmt: skip
         self.spec, self._weights = spec, weights
-        self._table, self._scale, self._final_norm, self._eps = table, scale, final_norm, eps
+        self._embed, self._scale, self._final_norm, self._eps = embed, scale, final_norm, eps
         self._embedding_VH = weights["embed_tokens.weight"]
         self._enter, self._leave = weights.linear("pre_projection"), weights.linear("post_projection")
-        body, dtype, device = spec.body, table.dtype, str(table.device)
+        body, dtype, device = spec.body, self._embedding_VH.dtype, str(self._embedding_VH.device)
         self._layers = [_Layer(weights, spec, idx) for idx in range(body.num_layers)]
         self._cos_sin = {
             (rope, head_dim): rope_table(rope, head_dim, capacity, dtype=dtype, device=device)
@@ -78,7 +78,7 @@ class AssistantHead:
         Args:
             place: of the root, at which all rows stand.
         """
-        embedded = functional.embedding(ids, self._table) * self._scale
+        embedded = self._embed(ids).to(states.dtype) * self._scale
         stream = self._enter(torch.cat((embedded, states), -1))
         for idx, layer in enumerate(self._layers):
             body = self.spec.body
@@ -224,9 +224,6 @@ class AssistantDrafter(HeadDrafter):
     @property
     def reading_s(self) -> float:
         return 0.0
-
-    def read_cache(self, cache: TreeCache) -> None:
-        self._executor.lend(cache)
 
     def read_features(self, place: int, features: Tensor) -> None:
         super().read_features(place + len(features) - 1, features[-1:])  # no row reads those before

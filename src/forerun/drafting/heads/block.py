@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
 from forerun.drafting.heads.executor import HeadExecutor, without_waking
-from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
+from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -30,11 +30,11 @@ class BlockHead:
     The first row of the block holds the last committed token; see `BlockSpec.drafts_from_root` for what rows predict.
 
     Args:
-        weights, table, head: see `EagleHead`.
+        weights, embed, head: see `EagleHead`.
     """
 
-    def __init__(self, spec: BlockSpec, weights: HeadWeights, table: Tensor, head: Linear) -> None:
-        self.spec, self._weights, self._table, self._head = spec, weights, table, head
+    def __init__(self, spec: BlockSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
+        self.spec, self._weights, self._embed, self._head = spec, weights, embed, head
         self._fc = weights.linear("fc")
         if spec.conv_kernel:
             self._dynamic = {
@@ -62,7 +62,7 @@ class BlockHead:
         Args:
             mix: attention of the block to the text and to itself, given the index of a layer.
         """
-        stream = functional.embedding(ids, self._table) * self.spec.embedding_scale
+        stream = self._embed(ids) * self.spec.embedding_scale
         for idx, layer in enumerate(self._layers):
             x = layer.norm("input_layernorm", stream)
             entering, leaving = self._convolutions(f"layers.{idx}.attention_conv", x)

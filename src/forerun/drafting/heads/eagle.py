@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.executor import HeadExecutor, without_waking
-from forerun.drafting.heads.layer import HeadLayer, HeadWeights, Linear, attend, rms
+from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -30,12 +29,12 @@ class EagleHead:
 
     Args:
         weights: by their published names, with the first layer as "layers.0.".
-        table: [V, H], the embedding of the target's tokens.
+        embed: the embedding of the target's tokens.
         head: the output, H to W.
     """
 
-    def __init__(self, spec: EagleSpec, weights: HeadWeights, table: Tensor, head: Linear) -> None:
-        self.spec, self._weights, self._table, self._head = spec, weights, table, head
+    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
+        self.spec, self._weights, self._embed, self._head = spec, weights, embed, head
         self._fc = weights.linear("fc")
         self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
 
@@ -59,7 +58,7 @@ class EagleHead:
         """
         first, *others = self._layers
         normed = first.norm("hidden_norm", states)
-        embedded = first.norm("input_layernorm", functional.embedding(ids, self._table))
+        embedded = first.norm("input_layernorm", self._embed(ids))
         stream = normed if self.spec.norms_residual else states
         stream = stream + first.attended(mix(0, *first.qkv(torch.cat((embedded, normed), -1), cos_sin)))
         stream = stream + first.mlp(first.norm("post_attention_layernorm", stream))

@@ -15,12 +15,18 @@ from forerun.core.model_spec import ModelSpec
 
 NARROW_BYTES: Final = 4  # of narrower numbers, whose scores must be rounded less
 Linear: TypeAlias = Callable[[Tensor], Tensor]
+Embed: TypeAlias = Callable[[Tensor], Tensor]  # tokens [...] to the rows [..., H] of an embedding
 MakeLinear: TypeAlias = Callable[[Tensor, Tensor | None], Linear]
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """A linear layer with gradients."""
     return lambda x: functional.linear(x, weight, bias)
+
+
+def embedding(table_VH: Tensor) -> Embed:
+    """The rows of this table."""
+    return lambda ids: functional.embedding(ids, table_VH)
 
 
 class HeadWeights:

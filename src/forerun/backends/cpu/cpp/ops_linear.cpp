@@ -93,6 +93,12 @@ FORERUN_EXPORT void forerun_linear_slice(const Linear* linear, const float* x, i
     kernels().linear(*linear, rows, num_rows, panel_begin, panel_end, out);
 }
 
+// Rows [T][num_in] of a packed weight of floats or blocks, see pack.h.
+FORERUN_EXPORT void forerun_read_rows(const Linear* linear, const int64_t* numbers, int num_rows, float* rows) {
+    for (int row = 0; row < num_rows; row++)
+        read_row(*linear, numbers[row], rows + static_cast<int64_t>(row) * linear->num_in);
+}
+
 // Reads memory to measure the bandwidth that a linear could reach; the result depends on all of it, so no read is
 // optimised away. At most 64 threads.
 FORERUN_EXPORT uint64_t forerun_read(const void* memory, int64_t num_bytes, int num_threads) {
