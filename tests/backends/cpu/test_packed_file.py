@@ -181,6 +181,26 @@ def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path)
     assert not list((tmp_path / "full").glob("*.packed"))
 
 
+BUSY: Final = """
+import sys, time
+from pathlib import Path
+from forerun.backends.cpu import packed_file
+from tests.backends.cpu import test_packed_file as tests
+packed_file.LEAST_BYTES = 0
+packed_file.GrowingFile._write_slowly = lambda self: time.sleep(600)
+tests.wait_for_files = lambda: None
+tests.pack_all(Path(sys.argv[1]), packed_file.open_packed(tests.kept_in(Path(sys.argv[2]))))
+"""
+
+
+def test_a_process_that_ends_writes_the_rest_itself(model: Path, tmp_path: Path) -> None:
+    """Where other programs leave the background thread no time."""
+    subprocess.run([sys.executable, "-c", BUSY, str(model), str(tmp_path)], check=True, timeout=120)
+    expected = pack_all(model, None)
+    assert open_packed(kept_in(tmp_path, is_whole=False)) is not None
+    assert pack_all(model, open_packed(kept_in(tmp_path, is_whole=False))) == expected
+
+
 def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for about in ("a", "b", "c"):
         pack_all(model, open_packed(kept_in(tmp_path, about)))

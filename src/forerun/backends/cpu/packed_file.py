@@ -5,6 +5,7 @@ and offset of each linear and the facts that the file depends on; the last 8 byt
 its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized linears.
 """
 
+import atexit
 import json
 import logging
 import mmap
@@ -17,7 +18,7 @@ from ctypes import byref, c_char
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkstemp
-from threading import Thread, get_native_id
+from threading import Lock, Thread, get_native_id
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -114,19 +115,34 @@ class GrowingFile:
     def finish(self) -> None:
         """Write all linears in a background thread and then give the file its final name."""
         if self._linears:
-            Thread(target=self._write, name="forerun keeps packed weights").start()
+            self._steps, self._turn = self._write(), Lock()
+            Thread(target=self._write_slowly, name="forerun keeps packed weights", daemon=True).start()
+            atexit.register(self._write_rest)
         else:
             self._leave()
 
-    def _write(self) -> None:
+    def _write_slowly(self) -> None:
         if sys.platform == "linux":  # where this lowers the priority of this thread only, so passes stay fast
             os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
+        self._write_rest()
+        atexit.unregister(self._write_rest)
+
+    def _write_rest(self) -> None:
+        """Write what is left; a process that ends does so at its own priority, since it has nothing else to do."""
+        is_left = True
+        while is_left:
+            with self._turn:
+                is_left = next(self._steps, False)
+
+    def _write(self) -> Iterator[bool]:
+        """Write the file, a linear at a time."""
         try:
             places = dict[str, int]()
             for key, linear in self._linears.items():
                 self._file.write(bytes(-self._file.tell() % LINE))
                 places[key] = self._file.tell()
                 self._file.write((c_char * linear.num_bytes).from_address(linear.descriptor.weights))
+                yield True
             index = json.dumps({"about": self._about, "places": places}).encode()
             self._file.write(index + len(index).to_bytes(LENGTH_BYTES, "little"))
             self._file.flush()
