@@ -1,5 +1,7 @@
 """Times of machines that are not here."""
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from forerun.planner.roofline import (
     pace_of,
     roofline_profile,
 )
+from tests.tiny_families import family_spec
 
 H800 = machine_named("8xH800")
 PUBLISHED = [  # SwiftSpec: model, GPUs, rows, milliseconds
@@ -73,6 +76,14 @@ def test_splits_on_which_a_model_does_not_fit_are_left_out() -> None:
     assert profile.source == "roofline"
     with pytest.raises(ConfigError, match="needs 141 GB"):
         roofline_profile(machine_named("1xH200"), sized("Llama-3-70B", 16), sized("Llama-3.2-1B"))
+
+
+def test_models_that_ranks_cannot_share_are_planned_on_one_unit_or_refused() -> None:
+    target, draft = sized("Llama-3-70B"), sized("Llama-3.2-1B")
+    unlike = replace(draft, spec=family_spec(random.Random(1), "gemma3_text", full_head_dim=16))
+    assert set(roofline_profile(H800, target, unlike).draft) == {1}
+    with pytest.raises(ConfigError, match=r"has experts.*measure it with --calibrate"):
+        replace(draft, spec=family_spec(random.Random(1), "qwen3_moe"))
 
 
 def test_a_machine_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:

@@ -35,12 +35,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun.checkpoints.huggingface.config import model_spec_of
+from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.engine.profile import Profile
-from forerun.sharding.plan import ShardPlan, plan_shards
+from forerun.sharding.plan import ShardPlan, plan_shards, why_indivisible
 
 BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
 HEAD_BYTES, CACHE_BYTES = 2.0, 2  # per element; the head stays in 16 bit, as with AWQ
@@ -99,6 +100,16 @@ class SizedModel:
         if self.weight_bits not in BYTES_PER_WEIGHT:
             known = ", ".join(map(str, BYTES_PER_WEIGHT))
             raise ConfigError(f"weights of {self.weight_bits} bit: choose among {known}")
+        if self.spec.num_experts:
+            raise ConfigError(
+                f"{self.name} has experts, of which each row of a pass reads a few, so the time of a pass does not "
+                "follow from sizes: measure it with --calibrate, on a machine that has the model"
+            )
+
+    @property
+    def most_units(self) -> int:
+        """The largest number of units that can share the model."""
+        return 1 if why_indivisible(self.spec) else MAX_RANKS
 
     def plan(self, units: int) -> ShardPlan:
         """The part of each of `units` units; all are of equal size, padding included."""
@@ -141,7 +152,7 @@ def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *,
     paces = {
         role: {
             units: pace_of(machine, model, units, context)
-            for units in range(1, machine.num_units + 1)
+            for units in range(1, min(machine.num_units, model.most_units) + 1)
             if fits(machine, model, units, context)
         }
         for role, model in (("target", target), ("draft", draft))

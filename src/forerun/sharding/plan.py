@@ -98,12 +98,17 @@ class ShardPlan:
         return self.local(tied).num_parameters + num_head
 
 
+def why_indivisible(spec: ModelSpec) -> str:
+    """Why a model's weights cannot be divided among ranks; empty if they can."""
+    if spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers:
+        return "whose layers are not all alike"
+    return "which has experts" if spec.num_experts else ""
+
+
 def require_divisible(spec: ModelSpec) -> None:
     """Raise ConfigError for a model whose weights cannot be divided among ranks."""
-    if spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers:
-        raise ConfigError(f"a {spec.family} model, whose layers are not all alike, cannot be shared by several ranks")
-    if spec.num_experts:
-        raise ConfigError(f"a {spec.family} model, which has experts, cannot be shared by several ranks: use one")
+    if why := why_indivisible(spec):
+        raise ConfigError(f"a {spec.family} model, {why}, cannot be shared by several ranks: use one")
 
 
 def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tuple[ShardPlan, ...]:
