@@ -1,9 +1,9 @@
-"""Load the drafter of an engine, in this process or in a separate one."""
+"""Load the drafter of an engine, in this process or in a separate one; the only list of all drafters."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
@@ -14,6 +14,7 @@ from forerun.core.drafter_config import (
     DraftHead,
     DraftModel,
     LayerSkip,
+    NoDrafter,
     Parallel,
     PromptLookup,
     TokenRecycling,
@@ -23,14 +24,17 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.build import build_drafter
-from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.set_files import first_set
+from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import WorkerSupply
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
@@ -81,8 +85,12 @@ class DrafterLoader:
                 built = self._start_parallel(drafter)
             case Automatic():
                 built = self._load_several(drafter.draft, on_progress)
+            case PromptLookup() | TokenRecycling():
+                built = without_model(drafter, self._policies, self._target)
+            case NoDrafter():
+                built = NoneDrafter()
             case _:
-                built = build_drafter(drafter, self._policies, target=self._target)
+                assert_never(drafter)
         single, target = built, load_target(rows_behind(built.verify_width))
         if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
@@ -98,7 +106,7 @@ class DrafterLoader:
         head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
         alone = replace(self._config, **ALONE)
         return load_head(
-            stored, head, self._policies, Checkpoint.open(open_source(self._config.target), alone), alone,
+            stored, head, self._policies.tree, Checkpoint.open(open_source(self._config.target), alone), alone,
             capacity=self._max_length + rows_behind(head.verify_width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
@@ -117,8 +125,8 @@ class DrafterLoader:
                 return AutomaticDrafter(among)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
-        among["recycling"] = build_drafter(TokenRecycling(), self._policies, target=self._target)
-        among["prompt_lookup"] = build_drafter(PromptLookup(), self._policies, target=self._target)
+        among["recycling"] = without_model(TokenRecycling(), self._policies, self._target)
+        among["prompt_lookup"] = without_model(PromptLookup(), self._policies, self._target)
         built = AutomaticDrafter(among, self._learnt.learnt.speeds, self._learnt.learnt.saved_s)
         self._learnt.restore(built)
         return built
@@ -147,11 +155,11 @@ class DrafterLoader:
             pace=read_device(self._config.device).draft,
             on_progress=on_progress,
         )
-        return build_drafter(
+        return DraftModelDrafter(
+            runner,
             drafter,
-            self._policies,
-            target=self._target,
-            draft_runner=runner,
+            self._policies.tree,
+            target_vocab_size=self._target.vocab_size,
             vocabulary=draft.source.vocabulary_map(),
         )
 
@@ -166,7 +174,14 @@ class DrafterLoader:
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
-        return build_drafter(drafter, self._policies, target=self._target, supply=supply, check=self._find_fault)
+        return ParallelDrafter(
+            supply,
+            drafter.draft,
+            self._policies.remote,
+            self._policies.tree,
+            target_vocab_size=self._target.vocab_size,
+            check=self._find_fault,
+        )
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
         """The draft model's command-line flags for the process. Errors are raised here, where the user sees them."""
@@ -249,6 +264,13 @@ class DrafterLoader:
                 f"it with --max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def without_model(drafter: PromptLookup | TokenRecycling, policies: Policies, target: ModelSpec) -> Drafter:
+    """A drafter that needs no model."""
+    if isinstance(drafter, PromptLookup):
+        return PromptLookupDrafter(drafter, policies.lookup)
+    return TokenRecyclingDrafter(drafter, policies.tree, target_vocab_size=target.vocab_size)
 
 
 def draft_device(drafter: Parallel, config: EngineConfig) -> str:

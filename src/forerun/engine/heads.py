@@ -13,15 +13,14 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
 from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, MadeSpec
 from forerun.core.pace import read_device
-from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor, BlockHead
-from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights
-from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.backend import Linear
@@ -32,7 +31,7 @@ from forerun.model.weights import DenseWeight
 
 
 def load_head(
-    stored: StoredHead, drafter: DraftHead, policies: Policies, checkpoint: Checkpoint, config: EngineConfig, *,
+    stored: StoredHead, drafter: DraftHead, policy: TreePolicy, checkpoint: Checkpoint, config: EngineConfig, *,
     capacity: int, cache_bytes: int,
 ) -> Drafter:  # fmt: skip
     """The drafter of a head.
@@ -51,7 +50,7 @@ def load_head(
     target = checkpoint.spec
     stored.require_fit(target, config.target)
     if isinstance(stored.spec, AssistantSpec):
-        return load_assistant(stored, stored.spec, drafter, policies, checkpoint, config, capacity=capacity)
+        return load_assistant(stored, stored.spec, drafter, policy, checkpoint, config, capacity=capacity)
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
@@ -75,9 +74,9 @@ def load_head(
         cache_bytes=cache_bytes,
         make_executor=lambda _spec, _weights, cache, _unused: executor_of(head, cache),
     )
-    ids = stored.target_ids()
-    return build_drafter(
-        drafter, policies, target=target, draft_runner=runner, taps=spec.taps(target.num_layers),
+    ids, kind = stored.target_ids(), BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
+    return kind(
+        runner, drafter, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers),
         vocabulary=None if ids is None else head_vocabulary(ids, target.vocab_size),
     )  # fmt: skip
 
