@@ -28,18 +28,23 @@ from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
 for argument in sys.argv[1:]:
-    name, _, revision = argument.partition("@")
     try:
-        print(open_source(name, revision=revision or None).folder)
+        print(open_source(argument).folder)
     except CheckpointError as error:
         print("refused:", error)
 """
 
 
 OFFLINE = (
-    "org/missing@v1", "org/mis--sing@v1", "org/model", f"org/model@{COMMIT}", "org/m", "org/m:q8_0", "org/m:Q6_K",
-    "org/other:Q6_K", f"org/bare@{COMMIT}",
-)  # fmt: skip
+    "org/missing",
+    "org/mis--sing",
+    "org/model",
+    "org/m",
+    "org/m:q8_0",
+    "org/m:Q6_K",
+    "org/other:Q6_K",
+    "org/bare",
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def offline(cache: Path) -> dict[str, str]:
-    """Where what `open_source` gives for each name, or name@revision, lies, in a process without a network."""
+    """Where what `open_source` gives for each name lies, in a process without a network."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cache), "HF_HUB_CACHE": str(cache / "hub")}
     command = [sys.executable, "-c", PROGRAM, *OFFLINE]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
@@ -162,31 +167,31 @@ def test_neither_folder_nor_hub_name_is_refused(name: str, tmp_path: Path, monke
 
 def test_a_hub_model_that_cannot_be_fetched_is_refused(offline: dict[str, str]) -> None:
     for name in ("org/missing", "org/mis--sing"):
-        output = offline[f"{name}@v1"]
+        output = offline[name]
         assert output.startswith("refused:")
-        assert f"{name} at revision v1 could not be fetched" in output
+        assert f"{name} could not be fetched" in output
         assert "check the name and the network" in output
 
 
 def test_a_cached_snapshot_is_found_offline(cache: Path, offline: dict[str, str]) -> None:
-    assert offline["org/model"] == offline[f"org/model@{COMMIT}"] == str(snapshot_of(cache, "model"))
+    assert offline["org/model"] == str(snapshot_of(cache, "model"))
 
 
 def test_only_the_named_file_is_fetched_with_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[object] = []
 
-    def fetch(name: str, *, revision: str | None, allow_patterns: list[str], tqdm_class: None) -> str:
-        fetched.append((name, revision, allow_patterns))
+    def fetch(name: str, *, allow_patterns: list[str], tqdm_class: None) -> str:
+        fetched.append((name, allow_patterns))
         for wanted in allow_patterns:
             (tmp_path / wanted).touch()
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda api, name, revision: GGUF_NAMES)
-    source = open_source("org/m:BF16", revision="v1")
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda api, name: GGUF_NAMES)
+    source = open_source("org/m:BF16")
     assert isinstance(source, GgufCheckpoint)
     assert (source.name, source.path) == ("org/m:BF16", tmp_path / "m-BF16-00001-of-00002.gguf")
-    assert fetched == [("org/m", "v1", ["m-BF16-00001-of-00002.gguf", "m-BF16-00002-of-00002.gguf"])]
+    assert fetched == [("org/m", ["m-BF16-00001-of-00002.gguf", "m-BF16-00002-of-00002.gguf"])]
 
 
 def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +199,7 @@ def test_a_draft_on_the_hub_comes_with_its_map(tmp_path: Path, monkeypatch: pyte
     write_config(tmp_path)
     fetched: list[str] = []
 
-    def fetch(name: str, *, revision: str | None, allow_patterns: list[str], tqdm_class: None) -> str:
+    def fetch(name: str, *, allow_patterns: list[str], tqdm_class: None) -> str:
         fetched.extend(allow_patterns)
         return str(tmp_path)
 

@@ -58,7 +58,7 @@ class Rows:
         vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=num_columns)
         head = HeadNetwork(spec, {name: value.float() for name, value in weights.items()})
         trainer = HeadTrainer(head, vocabulary, target, device="cpu")
-        ids, is_learnt = trainer._target_ids(self.texts)
+        ids, is_learnt = trainer._pad(self.texts)
         self.features = target.features(ids, spec.taps(TARGET.num_layers))
         rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._blocks
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_the_targets_features_are_computed_once_while_there_is_room(
     trainer = HeadTrainer(head, vocabulary, target, device="cpu")
     one, two, three = (random_text(rng, length) for length in (14, 9, 11))
     for texts in ([one, two], [three], [two, three], [one]):
-        ids, _ = trainer._target_ids(texts)
+        ids, _ = trainer._pad(texts)
         features = trainer._features(texts, ids)
         for text, found in zip(texts, features, strict=True):
             alone = Network.features(target, text.token_ids[None].long(), trainer._taps)[0]

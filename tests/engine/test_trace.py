@@ -78,10 +78,10 @@ def test_a_trace_that_fits_no_answer_is_refused(changes: dict[str, object]) -> N
         ("{", "line 2"),
         ("[]", "line 2"),
         ('{"token_ids": [1]}', "prompt_ids"),
-        (TRACE.to_json().replace("5", '"five"', 1), "five"),
+        (TRACE.to_json().replace("5", '"five"', 1), "token_ids[0]"),
         (TRACE.to_json().replace("0.7,", "-1,"), "temperature"),
         (TRACE.to_json().replace('"seed"', '"sead"'), "unknown keys sead"),
-        (TRACE.to_json().replace('"seed": 3', '"accepted": {"recycling": [0, -1]}'), "-1"),
+        (TRACE.to_json().replace('"seed": 3', '"accepted": {"recycling": [0, -1]}'), ">= 0 - at `$.accepted"),
     ],
 )
 def test_a_line_that_is_no_trace_is_named_with_its_file(tmp_path: Path, line: str, said: str) -> None:

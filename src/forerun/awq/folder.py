@@ -4,7 +4,7 @@ Legend: O output features, I input features, G groups of input features, W words
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -63,21 +63,17 @@ def stored_tensors(
         packed: keyed by our names, without ".weight".
         plain: all other tensors, keyed by our names; they are stored in `dtype`.
     """
-    return dict(_stored(spec, packed, plain, dtype))
-
-
-def _stored(
-    spec: ModelSpec, packed: Mapping[str, Int4Weight], plain: Mapping[str, Tensor], dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
+    tensors = dict[str, Tensor]()
     for name, place in tensor_plan(spec).items():
         rows, weight = slice(place.row_start, place.row_start + place.shape[0]), place.name.removesuffix(".weight")
         if weight not in packed or place.name.endswith(".bias"):
-            yield name, plain[place.name][rows].to("cpu", dtype).contiguous()
+            tensors[name] = plain[place.name][rows].to("cpu", dtype).contiguous()
             continue
         module, whole = name.removesuffix(".weight"), packed[weight]
-        yield f"{module}.qweight", words_of(whole.values_OI[rows])
-        yield f"{module}.qzeros", words_of(whole.zeros_OG[rows])
-        yield f"{module}.scales", whole.scales_OG[rows].t().half().contiguous()
+        tensors[f"{module}.qweight"] = words_of(whole.values_OI[rows])
+        tensors[f"{module}.qzeros"] = words_of(whole.zeros_OG[rows])
+        tensors[f"{module}.scales"] = whole.scales_OG[rows].t().half().contiguous()
+    return tensors
 
 
 def words_of(codes: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The Hugging Face hub."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,9 +27,7 @@ ROOM_VARIABLE: Final = "HF_HUB_CACHE"  # names the hub's own cache
 ANSWERS_S: Final = 3.0  # a reachable hub answers in a tenth of that
 
 
-def fetch_snapshot(
-    name: str, revision: str | None = None, files: Sequence[str] = HUB_FILES, *, tqdm_class: Any = None
-) -> Path:
+def fetch_snapshot(name: str, files: Sequence[str] = HUB_FILES, *, tqdm_class: Any = None) -> Path:
     """The folder of a repository's files in the hub's own cache; missing files are downloaded.
 
     Downloaded files are checked against the sha256 that the hub gives.
@@ -43,20 +42,21 @@ def fetch_snapshot(
     # Imported here since it takes a quarter of a second and only hub names need it.
     from huggingface_hub import constants, snapshot_download
 
-    info, place = _info(name, revision), Path(constants.HF_HUB_CACHE)
+    info, place = None, Path(constants.HF_HUB_CACHE)
+    with suppress(CheckpointError):  # `snapshot_download` then reports the error or uses the cache
+        info = describe(name)
     missing = [] if info is None else _missing(info, files)
     num_bytes = sum(item.size or 0 for item in missing)
     require_room(place, num_bytes, variable=ROOM_VARIABLE)
     try:
         if info is not None and not missing:  # so the hub need not be asked again
             return Path(snapshot_download(name, revision=info.sha, local_files_only=True))
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files), tqdm_class=tqdm_class))
+        folder = Path(snapshot_download(name, allow_patterns=list(files), tqdm_class=tqdm_class))
     except hub_errors() as error:
         if is_full(error):
             raise no_room(place, num_bytes, variable=ROOM_VARIABLE) from error
-        wanted = name if revision is None else f"{name} at revision {revision}"
         raise CheckpointError(
-            f"there is no folder {name!r}, and {wanted} could not be fetched from the Hugging Face hub "
+            f"there is no folder {name!r}, and {name} could not be fetched from the Hugging Face hub "
             f"({type(error).__name__}: {first_line(error)}): check the name and the network, log in if the model is "
             "gated, or download it elsewhere and give its folder"
         ) from error
@@ -65,16 +65,20 @@ def fetch_snapshot(
     return folder
 
 
-def _info(name: str, revision: str | None) -> "ModelInfo | None":
-    """The hub's description of a repository's newest files; None if the hub does not answer."""
+def describe(name: str) -> "ModelInfo":
+    """The hub's description of a repository's newest files, asked with a short timeout: its client tries for a minute.
+
+    Raises:
+        CheckpointError: the hub does not answer in time, or not with the repository.
+    """
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
-        return None
+        raise CheckpointError("HF_HUB_OFFLINE is set")
     try:
-        return HfApi().model_info(name, revision=revision, timeout=ANSWERS_S, files_metadata=True)
-    except hub_errors():  # `snapshot_download` then reports the error or uses the cache
-        return None
+        return HfApi().model_info(name, timeout=ANSWERS_S, files_metadata=True)
+    except hub_errors() as error:
+        raise CheckpointError(f"the Hugging Face hub does not give {name}: {first_line(error)}") from error
 
 
 def _missing(info: "ModelInfo", files: Sequence[str]) -> "list[RepoSibling]":
@@ -101,7 +105,7 @@ def _require_sum(path: Path, item: "RepoSibling") -> None:
         raise
 
 
-def list_files(name: str, revision: str | None = None) -> list[str]:
+def list_files(name: str) -> list[str]:
     """Paths of a repository's files; without a network, the paths of those in the hub's own cache.
 
     Raises:
@@ -110,9 +114,9 @@ def list_files(name: str, revision: str | None = None) -> list[str]:
     from huggingface_hub import HfApi
 
     try:
-        return sorted(HfApi().list_repo_files(name, revision=revision))
+        return sorted(HfApi().list_repo_files(name))
     except hub_errors():
-        folder = fetch_snapshot(name, revision)
+        folder = fetch_snapshot(name)
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

@@ -25,7 +25,7 @@ OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNOR
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
-def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
+def open_source(name: str) -> CheckpointSource:
     """Open the model `name`; its format is detected.
 
     Args:
@@ -34,7 +34,6 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
             such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type. Models of hub names and short names
             are fetched into the hub's own cache if they are not there. A folder or file takes precedence over a hub
             name, a short name over a folder.
-        revision: branch, tag or commit on the hub.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.
@@ -56,7 +55,7 @@ def open_source(name: str, *, revision: str | None = None) -> CheckpointSource:
         raise CheckpointError(f"there is no such file or folder: {name}; check the path (relative to {Path.cwd()})")
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
-        return _open_hub(name, hub_name[1], hub_name[2], revision)
+        return _open_hub(name, hub_name[1], hub_name[2])
     short_names = (*named_models(), *BUILTIN_FOLDERS)
     if nearest := get_close_matches(name.lower(), short_names, n=1):
         raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
@@ -85,16 +84,16 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
     raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
 
 
-def _open_hub(name: str, repository: str, tag: str | None, revision: str | None) -> CheckpointSource:
+def _open_hub(name: str, repository: str, tag: str | None) -> CheckpointSource:
     """Open a repository of safetensors, or a GGUF file if the repository has none, or a type was given."""
     if tag is None:
-        folder = fetch_snapshot(repository, revision)
-        found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository, revision)
+        folder = fetch_snapshot(repository)
+        found = [] if next(folder.glob("*.safetensors"), None) else list_files(repository)
         if not plain_files(found):
             return _open_folder(name, folder, "choose a repository with weights in Hugging Face layout, or GGUF files")
-    chosen = choose_file(repository, list_files(repository, revision), tag)
+    chosen = choose_file(repository, list_files(repository), tag)
     wanted = [path.as_posix() for path in all_parts(Path(chosen))]
-    path = fetch_snapshot(repository, revision, wanted) / chosen
+    path = fetch_snapshot(repository, wanted) / chosen
     if not path.is_file():
         raise CheckpointError(f"{chosen} of {repository} is not in the hub's cache: fetch it with a network")
     return GgufCheckpoint(name=name, path=path)

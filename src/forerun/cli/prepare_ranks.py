@@ -7,7 +7,7 @@ from shutil import rmtree
 from typing import Final, cast
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
-from forerun.checkpoints.prepared.manifest import VERSION, rank_name
+from forerun.checkpoints.prepared.manifest import VERSION, StoredDType, rank_name
 from forerun.cli.failures import find_model, say
 from forerun.cli.prepare_awq import calibration_text, pack
 from forerun.cli.progress import progress
@@ -83,6 +83,6 @@ def write_parts(source: HuggingFaceFolder, config: EngineConfig, folder: Path) -
     copy_texts(source.folder, folder)
     manifest = write_manifest(
         folder, checkpoint.spec, len(plans), identity=source.identity(), weights=config.weights,
-        dtype=source.stored_dtype(), group_size=shared_group_size(checkpoint),
+        dtype=cast(StoredDType, source.stored_dtype()), group_size=shared_group_size(checkpoint),
     )  # fmt: skip
     return sum(manifest.formats.values())

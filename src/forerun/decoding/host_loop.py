@@ -1,61 +1,81 @@
 """The decode loop on the host, which runs every step of a round: propose, verify, walk, accept, commit."""
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
+from typing import TypeAlias
 
 from forerun.core.pace import Pace
-from forerun.core.steps import DraftedTree, Guessers, StepStats
+from forerun.core.steps import DraftedTree, DrafterState, Guessers, StepStats
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftReport
+from forerun.drafting.none import NoneDrafter
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.model.runner import Runner
+from forerun.speculation.economy.plain_times import COUNTED, PlainTimes, Stretch
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, find_fault, walk
 
 logger = logging.getLogger(__name__)
 
+TimedRound: TypeAlias = tuple[Round, float]  # and its seconds
 
-class Stretches(Protocol):
-    """Stretches of plain rounds between drafted ones; see engine/speedup."""
 
-    @property
-    def is_due(self) -> bool:
-        """True if a stretch is due."""
-        ...
+class PlainStretches:
+    """Short runs of plain rounds among a request's drafted ones, within their share of the time.
 
-    def pass_by(self, seconds: float) -> None:
-        """Record a round's time."""
-        ...
+    Args:
+        times: the timed rounds, and whether more are due.
+        everywhere: does some work on all cores that plain decoding uses.
+    """
+
+    def __init__(
+        self, times: PlainTimes, everywhere: Callable[[Callable[[], TimedRound]], TimedRound], drafter: Drafter,
+        request: Request,
+    ) -> None:  # fmt: skip
+        self.times, self._everywhere, self._drafter, self._request = times, everywhere, drafter, request
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """Pause the drafter, play a stretch, and restart the drafter on the request."""
-        ...
+        """Run one stretch while the drafter is paused. Its tokens are part of the text."""
+        began, stretch, plain = perf_counter(), Stretch(self.times), NoneDrafter()
+        params, noise = self._request.params, self._request.noise
+        self._drafter.end()
+        plain.begin((target.root,), params, noise)
+        while stretch.num_counted < COUNTED:
+            done, seconds = self._everywhere(lambda: timed_round(target, plain, near_tie))
+            stretch.note(perf_counter(), seconds, len(target.token_ids))
+            yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
+        self._drafter.begin(target.token_ids, params, noise)
+        while self._drafter.prefill():
+            pass
+        self.times.spend(perf_counter() - began)
 
 
-class PlainTiming(Protocol):
-    """Creates the stretches of plain rounds that are timed within drafted requests."""
+def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> TimedRound:
+    """Run a round; returns it and its seconds."""
+    began = perf_counter()
+    done = play_round(target, drafter, near_tie)
+    return done, perf_counter() - began
 
-    def stretches(self, drafter: Drafter, request: Request) -> Stretches | None:
-        """The stretches of a request, or None."""
-        ...
+
+MakeStretches: TypeAlias = Callable[[Drafter, Request], PlainStretches | None]  # None: a request has none
 
 
 class HostDecoder(Decoder):
     """Plays every request, with any drafter.
 
     Args:
-        timing: creates stretches of plain rounds to time; None: all rounds are drafted.
+        make_stretches: creates the plain rounds to time within a request; None: all rounds are drafted.
         pace: the target's pass times, used to choose how much of a prediction to verify; None: as much as fits.
     """
 
     def __init__(
-        self, target: Runner, drafter: Drafter, timing: PlainTiming | None = None, pace: Pace | None = None
+        self, target: Runner, drafter: Drafter, make_stretches: MakeStretches | None = None, pace: Pace | None = None
     ) -> None:
-        self._target, self._drafter, self._timing = target, drafter, timing
+        self._target, self._drafter, self._make_stretches = target, drafter, make_stretches
         self._predicted = PredictedDrafter(drafter, pace)
         self._playing = drafter
 
@@ -77,7 +97,7 @@ class HostDecoder(Decoder):
         verifier = Verifier(
             self._target, request.params, request.own_prompt_ids, request.noise, request.written_ids, request.constraint
         )
-        stretches = None if self._timing is None else self._timing.stretches(self._playing, request)
+        stretches = None if self._make_stretches is None else self._make_stretches(self._playing, request)
         yield from decode(
             verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
         )
@@ -96,7 +116,7 @@ def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
 
 
 def decode(
-    target: Verifier, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: Stretches | None = None
+    target: Verifier, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: PlainStretches | None = None
 ) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
@@ -111,14 +131,14 @@ def decode(
         num_emitted = 0
         while num_emitted < num_tokens:
             rounds: Iterable[Round]
-            if stretches is not None and stretches.is_due:
+            if stretches is not None and stretches.times.is_due:
                 rounds = stretches.play(target, near_tie)
             else:
                 rounds = (play_round(target, drafter, near_tie),)
             for done in rounds:
                 num_emitted += len(done.token_ids)
                 if stretches is not None:
-                    stretches.pass_by(done.stats.draft_s + done.stats.verify_s)
+                    stretches.times.pass_by(done.stats.draft_s + done.stats.verify_s)
                 yield done
     finally:
         drafter.end()

@@ -52,7 +52,7 @@ class HeadTrainer(Trainer):
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
         dtype, kind = fastest_dtype(self._device), torch.device(self._device).type
-        ids_BT, is_learnt_BT = self._target_ids(texts)
+        ids_BT, is_learnt_BT = self._pad(texts)
         features = self._features(texts, ids_BT).float()
         with torch.autocast(kind, torch.bfloat16, enabled=dtype is torch.bfloat16):
             spec = self._head.spec
@@ -76,15 +76,8 @@ class HeadTrainer(Trainer):
             self._kept |= {text: part[: len(text.token_ids)] for text, part in zip(texts, features, strict=True)}
         return features
 
-    def _target_ids(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
-        """The padded tokens [B, T], and bool [B, T]: whether the token after each one is learnt."""
-        longest = max(len(text.token_ids) for text in texts)
-        ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
-        is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
-        for number, text in enumerate(texts):
-            ids_BT[number, : len(text.token_ids)] = text.token_ids.long()
-            is_learnt_BT[number, text.first_row : len(text.token_ids)] = True
-        return ids_BT.to(self._device), is_learnt_BT.to(self._device)
+    def _read(self, token_ids_T: Tensor) -> Tensor:
+        return token_ids_T
 
     def _drafted(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -15,7 +16,7 @@ from forerun.core.disk_room import free_bytes
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.locks import hold
-from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.config import DistillConfig
 from forerun.distill.head_trainer import HeadTrainer
@@ -222,7 +223,7 @@ class SavedDraft:
     def _trainer(
         self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
     ) -> Trainer:
-        return Trainer(Network(read_spec(spec), weights), vocabulary, device=device)
+        return Trainer(Network(msgspec.convert(spec, ModelSpec), weights), vocabulary, device=device)
 
     def _write(
         self, spec: ModelSpec | MadeSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor],
@@ -249,12 +250,6 @@ class SavedHead(SavedDraft):
     def _trainer(
         self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
     ) -> Trainer:
-        kind = BlockSpec if "block_size" in spec else EagleSpec
-        lists = {name: tuple(value) for name, value in spec.items() if isinstance(value, list)}
-        head = kind(**{**spec, **lists, "body": read_spec(spec["body"])})
+        kind: type[MadeSpec] = BlockSpec if "block_size" in spec else EagleSpec
+        head = msgspec.convert(spec, kind)
         return HeadTrainer(HeadNetwork(head, weights), vocabulary, self._read_target(), device=device)
-
-
-def read_spec(spec: dict[str, Any]) -> ModelSpec:
-    """The sizes in a saved draft."""
-    return ModelSpec(**{**spec, "rope": RopeSpec(**spec["rope"])})

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -82,9 +83,7 @@ class TextStore:
             return [
                 UnfinishedText(
                     read=text,
-                    opening=Opening(
-                        **{**slot["opening"], **{name: tuple(slot["opening"][name]) for name in ("token_ids", "turn")}}
-                    ),
+                    opening=msgspec.convert(slot["opening"], Opening),
                     ids=tuple(slot["ids"]),
                     is_users=slot["is_users"],
                 )
@@ -108,21 +107,13 @@ class TextStore:
 
 def _tensors(texts: Sequence[WrittenText]) -> dict[str, Tensor]:
     """The tensors of all texts, concatenated."""
-    if not texts:
-        rows = torch.zeros(0, 0)
-        return {
-            "token_ids": torch.zeros(0, dtype=torch.int32),
-            "lengths": torch.zeros(0, dtype=torch.int32),
-            "num_given": torch.zeros(0, dtype=torch.int32),
-            "top_ids": rows.int(),
-            "top_log_probs": rows.half(),
-        }
+    nothing = torch.zeros(0, dtype=torch.int32)  # so that no text gives empty tensors
     return {
-        "token_ids": torch.cat([text.token_ids for text in texts]),
+        "token_ids": torch.cat([nothing, *[text.token_ids for text in texts]]),
         "lengths": torch.tensor([len(text.token_ids) for text in texts], dtype=torch.int32),
         "num_given": torch.tensor([text.num_given for text in texts], dtype=torch.int32),
-        "top_ids": torch.cat([text.top_ids for text in texts]),
-        "top_log_probs": torch.cat([text.top_log_probs for text in texts]),
+        "top_ids": torch.cat([nothing, *[text.top_ids for text in texts]]),
+        "top_log_probs": torch.cat([nothing.half(), *[text.top_log_probs for text in texts]]),
     }
 
 
@@ -131,7 +122,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): delete it, the run continues without it") from error
 
 

@@ -177,14 +177,18 @@ class Trainer:
         return logits_NW.float().log_softmax(-1), lesson
 
     def _pad(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
-        """The padded draft token ids [B, T], and a mask of the rows to learn from, bool [B, T]."""
+        """The padded token ids that the draft reads [B, T], and a mask of the rows to learn from, bool [B, T]."""
         longest = max(len(text.token_ids) for text in texts)
         ids_BT = torch.zeros(len(texts), longest, dtype=torch.int64)
         is_learnt_BT = torch.zeros(len(texts), longest, dtype=torch.bool)
         for ids_T, is_learnt_T, text in zip(ids_BT, is_learnt_BT, texts, strict=True):
-            ids_T[: len(text.token_ids)] = self.vocabulary.draft_ids.cpu()[text.token_ids.long()]
+            ids_T[: len(text.token_ids)] = self._read(text.token_ids.long())
             is_learnt_T[text.first_row : len(text.token_ids)] = True
         return ids_BT.to(self._device), is_learnt_BT.to(self._device)
+
+    def _read(self, token_ids_T: Tensor) -> Tensor:
+        """What the draft reads for the target's tokens."""
+        return self.vocabulary.draft_ids.cpu()[token_ids_T]
 
 
 def rate(progress: float) -> float:

@@ -6,19 +6,18 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
 from forerun.core.head_spec import AssistantSpec
 from forerun.core.pace import read_device
-from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.assistant import AssistantExecutor, AssistantHead
+from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead
 from forerun.drafting.heads.layer import HeadWeights
-from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 
 
 def load_assistant(
-    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policies: Policies, target: Runner,
+    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policy: TreePolicy, target: Runner,
     checkpoint: Checkpoint, config: EngineConfig, *, capacity: int,
 ) -> Drafter:  # fmt: skip
     """The drafter of an assistant, in the target's dtype. It reads the target's embedding, keys and values.
@@ -51,6 +50,5 @@ def load_assistant(
         pace=read_device(config.device).draft,
         make_executor=lambda _spec, _weights, _cache, _unused: executor,
     )
-    return build_drafter(
-        drafter, policies, target=target.spec, draft_runner=runner, taps=spec.taps(target.spec.num_layers)
-    )
+    taps = spec.taps(target.spec.num_layers)
+    return AssistantDrafter(runner, drafter, policy, target_vocab_size=target.spec.vocab_size, taps=taps)

@@ -1,9 +1,9 @@
-"""Load the drafter of an engine, in this process or in a separate one."""
+"""Load the drafter of an engine, in this process or in a separate one; the only list of all drafters."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
@@ -14,6 +14,7 @@ from forerun.core.drafter_config import (
     DraftHead,
     DraftModel,
     LayerSkip,
+    NoDrafter,
     Parallel,
     PromptLookup,
     TokenRecycling,
@@ -23,16 +24,20 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.build import build_drafter
-from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.set_files import first_set
+from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
+from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import WorkerSupply
+from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
+from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
+from forerun.engine.lazy_target import LazyTarget, rows_behind
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
@@ -46,21 +51,6 @@ from forerun.wires.endpoint import Address, read_key
 from forerun.wires.supplies import LocalSupply, RemoteSupply
 
 ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
-
-
-class LazyTarget:
-    """The target, loaded when it is first needed."""
-
-    def __init__(self, load: Callable[[int], Runner]) -> None:
-        self._load, self._verify_width = load, 0
-        self._loaded: Runner | None = None
-
-    def load(self, verify_width: int) -> Runner:
-        """The target, with room for trees of this many nodes; a later call may not ask for more."""
-        if self._loaded is None:
-            self._loaded, self._verify_width = self._load(rows_behind(verify_width)), verify_width
-        assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
-        return self._loaded
 
 
 class DrafterLoader:
@@ -97,14 +87,18 @@ class DrafterLoader:
                 built = self._start_parallel(drafter)
             case Automatic():
                 built = self._load_several(drafter.draft, target, on_progress)
+            case PromptLookup() | TokenRecycling():
+                built = without_model(drafter, self._policies, self._target)
+            case NoDrafter():
+                built = NoneDrafter()
             case _:
-                built = build_drafter(drafter, self._policies, target=self._target)
+                assert_never(drafter)
         if getattr(drafter, "adaptive", False):
             built = AutomaticDrafter({type(drafter).__name__: built})
         return built, target.load(built.verify_width)
 
     def _load_model_or_head(
-        self, drafter: DraftModel | DraftHead, target: "LazyTarget", on_progress: Progress | None, least_width: int = 1
+        self, drafter: DraftModel | DraftHead, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
     ) -> Drafter:
         """
         Args:
@@ -120,20 +114,20 @@ class DrafterLoader:
         stored.require_fit(self._target, self._config.target)
         loaded = target.load(max(least_width, head.verify_width))
         return load_head(
-            stored, head, self._policies, loaded, Checkpoint.open(open_source(self._config.target), alone), alone,
+            stored, head, self._policies.tree, loaded, Checkpoint.open(open_source(self._config.target), alone), alone,
             capacity=self._max_length + rows_behind(head.verify_width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 
-    def _load_several(self, named: DraftModel | None, target: "LazyTarget", on_progress: Progress | None) -> Drafter:
+    def _load_several(self, named: DraftModel | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         On a GPU a named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
         """
         among: dict[str, Drafter] = {}
         others = {
-            "recycling": build_drafter(TokenRecycling(), self._policies, target=self._target),
-            "prompt_lookup": build_drafter(PromptLookup(), self._policies, target=self._target),
+            "recycling": without_model(TokenRecycling(), self._policies, self._target),
+            "prompt_lookup": without_model(PromptLookup(), self._policies, self._target),
         }
         if named is not None:
             width = max(other.verify_width for other in others.values())
@@ -172,11 +166,11 @@ class DrafterLoader:
             pace=read_device(self._config.device).draft,
             on_progress=on_progress,
         )
-        return build_drafter(
+        return DraftModelDrafter(
+            runner,
             drafter,
-            self._policies,
-            target=self._target,
-            draft_runner=runner,
+            self._policies.tree,
+            target_vocab_size=self._target.vocab_size,
             vocabulary=draft.source.vocabulary_map(),
         )
 
@@ -191,7 +185,14 @@ class DrafterLoader:
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
             supply = RemoteSupply(Address.parse(drafter.address), key)
-        return build_drafter(drafter, self._policies, target=self._target, supply=supply, check=self._find_fault)
+        return ParallelDrafter(
+            supply,
+            drafter.draft,
+            self._policies.remote,
+            self._policies.tree,
+            target_vocab_size=self._target.vocab_size,
+            check=self._find_fault,
+        )
 
     def _model_for(self, draft: DraftModel | LayerSkip) -> Sequence[str]:
         """The draft model's command-line flags for the process. Errors are raised here, where the user sees them."""
@@ -276,15 +277,16 @@ class DrafterLoader:
         return None
 
 
+def without_model(drafter: PromptLookup | TokenRecycling, policies: Policies, target: ModelSpec) -> Drafter:
+    """A drafter that needs no model."""
+    if isinstance(drafter, PromptLookup):
+        return PromptLookupDrafter(drafter, policies.lookup)
+    return TokenRecyclingDrafter(drafter, policies.tree, target_vocab_size=target.vocab_size)
+
+
 def draft_device(drafter: Parallel, config: EngineConfig) -> str:
     """The first device of a drafter's process: the target's, or with several ranks the one after the target's last."""
     is_shared = config.target_ranks > 1 or drafter.ranks > 1
     if drafter.device is not None or not is_shared or read_device(config.device).is_paced:
         return drafter.device or config.device
     return device_of(config.device, config.target_ranks - config.remote_ranks)
-
-
-def rows_behind(verify_width: int) -> int:
-    """Cache rows after the text: for a round, for another round launched before the first has ended, and a scratch row
-    that is never read."""
-    return 2 * verify_width + 1

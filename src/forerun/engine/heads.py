@@ -9,15 +9,14 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
 from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, MadeSpec
 from forerun.core.pace import read_device
-from forerun.drafting.build import build_drafter
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor, BlockHead
-from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights, embedding
-from forerun.drafting.policies import Policies
+from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.backend import Linear
@@ -28,7 +27,7 @@ from forerun.model.weights import DenseWeight
 
 
 def load_head(
-    stored: StoredHead, drafter: DraftHead, policies: Policies, target: Runner, checkpoint: Checkpoint,
+    stored: StoredHead, drafter: DraftHead, policy: TreePolicy, target: Runner, checkpoint: Checkpoint,
     config: EngineConfig, *, capacity: int, cache_bytes: int,
 ) -> Drafter:  # fmt: skip
     """The drafter of a head.
@@ -47,7 +46,7 @@ def load_head(
     shared = target.executor
     assert isinstance(shared, ModelExecutor), "a whole model"
     if isinstance(stored.spec, AssistantSpec):
-        return load_assistant(stored, stored.spec, drafter, policies, target, checkpoint, config, capacity=capacity)
+        return load_assistant(stored, stored.spec, drafter, policy, target, checkpoint, config, capacity=capacity)
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
@@ -71,9 +70,9 @@ def load_head(
         cache_bytes=cache_bytes,
         make_executor=lambda _spec, _weights, cache, _unused: executor_of(head, cache),
     )
-    ids = stored.target_ids()
-    return build_drafter(
-        drafter, policies, target=target.spec, draft_runner=runner, taps=spec.taps(target.spec.num_layers),
+    ids, kind = stored.target_ids(), BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
+    return kind(
+        runner, drafter, policy, target_vocab_size=target.spec.vocab_size, taps=spec.taps(target.spec.num_layers),
         vocabulary=None if ids is None else head_vocabulary(ids, target.spec.vocab_size),
     )  # fmt: skip
 

@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.json_file import JsonFile, read_bounded
+import msgspec
+from msgspec import Meta
+
+from forerun.core.errors import CheckpointError, ConfigError, require
+from forerun.core.json_file import MAX_NUMBER, read_bounded, short
 from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
 from forerun.drafting.automatic import AutomaticDrafter
@@ -27,7 +30,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.engine.speedup import context_cost
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.economy.chances import TEMPERATURE_CLASSES, TemperatureClass
+from forerun.speculation.economy.chances import TemperatureClass
 
 logger = logging.getLogger(__name__)
 
@@ -139,53 +142,29 @@ class LearntFile:
             logger.warning("the measurements of this engine are not saved: %s", error)
 
 
+class _Contents(msgspec.Struct, kw_only=True):
+    """The contents of a file, which is untrusted input."""
+
+    version: Literal[1, 2]
+    about: dict[str, str | int]
+    paces: list[tuple[tuple[int, float], ...]]
+    context_s: Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)] | None = None
+    speeds: dict[TemperatureClass, dict[str, Annotated[float, Meta(gt=0.0, le=MAX_SPEED)]]] = {}
+    saved_s: dict[str, Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)]] = {}
+
+
 def read_learnt(path: Path, about: About) -> Learnt:
     """The contents of a file; empty if there is none, or if it cannot be used, which is logged."""
+    if not path.exists():
+        return Learnt()
     try:
-        return _parse(JsonFile.read(path, max_bytes=MAX_BYTES), about) if path.exists() else Learnt()
-    except (OSError, CheckpointError, ConfigError) as error:
-        logger.warning("the measurements of an earlier start are ignored, and made again: %s", error)
+        file = msgspec.json.decode(read_bounded(path, MAX_BYTES), type=_Contents)
+        if file.version == OLD_VERSION:
+            return Learnt()
+        require(file.about == about, f"it is about {short(file.about)}, not about this model on this machine")
+        paces = [Pace(steps=steps) for steps in file.paces]
+    except (OSError, CheckpointError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        logger.warning("the measurements of an earlier start in %s are ignored, and made again: %s", path, error)
         return Learnt()
-
-
-def _parse(file: JsonFile, about: About) -> Learnt:
-    """Parse an untrusted file, checking every value."""
-    version = file.values.get("version")
-    if type(version) is int and version == OLD_VERSION:
-        return Learnt()
-    file.integer("version", least=VERSION, most=VERSION)
-    if file.values.get("about") != about:
-        raise file.wrong("about", "this model on this machine")
-    context_s = file.number("context_s", least=0.0) if file.has("context_s") else None
-    speeds = {kind: _parse_speeds(file.nested("speeds").nested(kind)) for kind in TEMPERATURE_CLASSES}
-    saved = file.nested("saved_s")
-    saved_s = {name: saved.number(name, least=0.0) for name in saved.values}
-    return Learnt(paces=_parse_paces(file), context_s=context_s, speeds=speeds, saved_s=saved_s)
-
-
-def _parse_speeds(file: JsonFile) -> dict[str, float]:
-    found = {name: file.number(name) for name in file.values}
-    for name, speed in found.items():
-        if speed > MAX_SPEED:
-            raise file.wrong(name, f"at most {MAX_SPEED:g} tokens in the time of a plain round")
-    return found
-
-
-def _parse_paces(file: JsonFile) -> dict[tuple[int, ...], Pace]:
-    lists = file.values.get("paces")
-    paces = [_parse_pace(file, steps) for steps in lists] if isinstance(lists, list) else [_parse_pace(file, lists)]
-    return {tuple(rows for rows, _ in pace.steps): pace for pace in paces}
-
-
-def _parse_pace(file: JsonFile, steps: object) -> Pace:
-    if not isinstance(steps, list):
-        raise file.wrong("paces", "a list of lists")
-    return Pace(steps=tuple(_parse_step(file, step) for step in steps))
-
-
-def _parse_step(file: JsonFile, step: object) -> tuple[int, float]:
-    match step:
-        case [int(rows), float(seconds)] if type(rows) is int:
-            return rows, seconds
-        case _:
-            raise file.wrong("paces", "lists of a number of rows and its seconds")
+    by_rows = {tuple(rows for rows, _ in pace.steps): pace for pace in paces}
+    return Learnt(paces=by_rows, context_s=file.context_s, speeds=file.speeds, saved_s=file.saved_s)

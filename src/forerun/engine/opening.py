@@ -1,7 +1,7 @@
 """Open the parts of an engine."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -119,6 +119,7 @@ def open_engine(
     plain, baseline = plain_decoders(target, drafter, choice, on_device), None
     if config.measures_speedup and config.drafter != NoDrafter():
         baseline = PlainBaseline.of(target, plain, cores, max_length, learnt.context_cost(target))
+    on_host = partial(HostDecoder, target, make_stretches=None if baseline is None else baseline.stretches, pace=pace)
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -129,8 +130,8 @@ def open_engine(
         cores=cores,
         target=target,
         drafter=drafter,
-        decoders=(*on_device, HostDecoder(target, drafter, baseline, pace)),
-        named=named_decoders(target, drafter, plain, baseline=baseline, pace=pace),
+        decoders=(*on_device, on_host(drafter)),
+        named=named_decoders(drafter, plain, on_host),
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
         learnt=learnt,
@@ -184,11 +185,11 @@ def open_learnt(
 
 
 def named_decoders(
-    target: Runner, drafter: Drafter, plain: Sequence[Decoder], *, baseline: PlainBaseline | None, pace: Pace | None
+    drafter: Drafter, plain: Sequence[Decoder], on_host: Callable[[Drafter], Decoder]
 ) -> Mapping[str, Sequence[Decoder]]:
     """The decoders of requests that name a drafter."""
     held = drafter.each_alone() if isinstance(drafter, AutomaticDrafter) else {}
-    return {PLAIN: plain, **{name: (HostDecoder(target, single, baseline, pace),) for name, single in held.items()}}
+    return {PLAIN: plain, **{name: (on_host(single),) for name, single in held.items()}}
 
 
 def plain_decoders(
@@ -253,9 +254,8 @@ def warm_up(
         until: deadline, after which the current round is the last.
     """
     for params in KINDS_OF_ROUNDS if len(decoders) > 1 else KINDS_OF_ROUNDS[:1]:
-        request = own_text(target, params, num_prompt)
         num_tokens = min(WARM_UP_TOKENS, max_length - num_prompt)
-        write(decoders, request, cores, num_tokens=num_tokens, until=until)
+        write(decoders, own_text(target, params, num_prompt), cores, num_tokens=num_tokens, until=until)
     target.forget()
 
 

@@ -1,6 +1,6 @@
 """Each rank's part of a checkpoint, and its weights; in a prepared folder every rank has its own file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.rank_file import rank_shapes
@@ -47,13 +47,11 @@ def rank_weights(
 
 def stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> int:
     """Approximate bytes of a rank's part in a file."""
-    return sum(_stored_bytes(checkpoint, plan))
-
-
-def _stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> Iterator[int]:
+    total = 0
     weight_format = "int4" if checkpoint.has_codes else checkpoint.weight_format
     for name, shape in rank_shapes(checkpoint.spec, plan).items():
         module, is_matrix = name.removesuffix(".weight"), len(shape) == 2 and name != TABLE
         own = own_format(module, weight_format)
         padded = (shape[0], shape[1]) if is_matrix else (1, shape[0] * (shape[1] if len(shape) == 2 else 1))
-        yield weight_bytes(padded, own if is_matrix else "plain", checkpoint.dtype.itemsize)
+        total += weight_bytes(padded, own if is_matrix else "plain", checkpoint.dtype.itemsize)
+    return total

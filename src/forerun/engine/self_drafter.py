@@ -6,8 +6,8 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.build import build_drafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
 from forerun.drafting.policies import Policies
 from forerun.engine.model_loading import Checkpoint
@@ -24,7 +24,7 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
     """
     known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
-    return build_drafter(drafter, policies, target=target.spec, shared=shared, known=known)
+    return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)
 
 
 def known_sets(drafter: LayerSkip, checkpoint: Checkpoint) -> list[NamedSet]:

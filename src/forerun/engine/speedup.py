@@ -4,7 +4,7 @@ They use the same loop as drafted rounds, on the request's own text, at about th
 decoding uses.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -13,17 +13,15 @@ from typing import Final
 import torch
 
 from forerun.core.errors import ContextOverflowError, NumericalError
-from forerun.core.steps import DrafterState, Speedup
+from forerun.core.steps import Speedup
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, play
-from forerun.decoding.host_loop import play_round
-from forerun.decoding.verifier import Verifier
+from forerun.decoding.host_loop import PlainStretches
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.none import NoneDrafter
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
 from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
-from forerun.speculation.economy.plain_times import COUNTED, SHARE, PlainTimes, Stretch, speedup_of
+from forerun.speculation.economy.plain_times import SHARE, PlainTimes, Stretch, speedup_of
 
 FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
 LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of time allowed for stretches, whichever is larger
@@ -50,7 +48,7 @@ class PlainBaseline:
         """The baseline of a target; `context_s` is the additional time of a pass per token of context."""
         return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=PlainTimes(context_s))
 
-    def stretches(self, drafter: Drafter, request: Request) -> "PlainStretches | None":
+    def stretches(self, drafter: Drafter, request: Request) -> PlainStretches | None:
         """The timed plain rounds among the drafted ones of a request.
 
         None if the text's bits could depend on the number of threads, because plain rounds have more threads. None also
@@ -58,8 +56,9 @@ class PlainBaseline:
         guesses worse until the end.
         """
         is_safe = self.target.backend.thread_exact or not self.cores.every
-        is_counted = request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0
-        return PlainStretches(self, drafter, request) if is_safe and not is_counted else None
+        if not is_safe or request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0:
+            return None
+        return PlainStretches(self.times, self.cores.everywhere, drafter, request)
 
     def compare(self, request: Request) -> Compare:
         """A function that returns a request's speed-up; it may time plain rounds after the text."""
@@ -91,45 +90,6 @@ class PlainBaseline:
                     break
             began = perf_counter()
         rounds.close()
-
-
-class PlainStretches:
-    """Short runs of plain rounds among a request's drafted ones, within their share of the time."""
-
-    def __init__(self, baseline: PlainBaseline, drafter: Drafter, request: Request) -> None:
-        self._baseline, self._times = baseline, baseline.times
-        self._drafter, self._request = drafter, request
-
-    @property
-    def is_due(self) -> bool:
-        """True if a stretch is due."""
-        return self._times.is_due
-
-    def pass_by(self, seconds: float) -> None:
-        """Record a round's time."""
-        self._times.pass_by(seconds)
-
-    def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """Run one stretch while the drafter is paused. Its tokens are part of the text."""
-        began, stretch, plain = perf_counter(), Stretch(self._times), NoneDrafter()
-        params, noise = self._request.params, self._request.noise
-        self._drafter.end()
-        plain.begin((target.root,), params, noise)
-        while stretch.num_counted < COUNTED:
-            done, seconds = self._baseline.cores.everywhere(lambda: timed_round(target, plain, near_tie))
-            stretch.note(perf_counter(), seconds, len(target.token_ids))
-            yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
-        self._drafter.begin(target.token_ids, params, noise)
-        while self._drafter.prefill():
-            pass
-        self._times.spend(perf_counter() - began)
-
-
-def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> tuple[Round, float]:
-    """Run a round; returns it and its seconds."""
-    began = perf_counter()
-    done = play_round(target, drafter, near_tie)
-    return done, perf_counter() - began
 
 
 @torch.inference_mode()

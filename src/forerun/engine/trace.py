@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isnan
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from forerun.core.drafter_config import PromptLookup, TokenRecycling
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
 
-FIELDS: Final = (
-    "prompt_ids", "token_ids", "children", "log_probs", "temperature", "seed", "skip_children", "skip_log_probs",
-    "accepted",
-)  # fmt: skip
 # Drafters without a model; their rounds are recorded, with all rows of their proposals.
 WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
     "prompt_lookup": PromptLookup(adaptive=False),
@@ -23,7 +21,8 @@ WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
 DRAFT_MODEL, LAYER_SKIP = "draft_model", "layer_skip"
 RECORDED: Final = (DRAFT_MODEL, LAYER_SKIP, *WITHOUT_MODEL)
 DIGITS: Final = 5  # decimals of a log-probability in a file
-Ids = tuple[tuple[int, ...], ...]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Ids = tuple[tuple[Count, ...], ...]
 LogProbs = tuple[tuple[float, ...], ...]
 
 
@@ -44,20 +43,22 @@ class AnswerTrace:
             that began there would have accepted.
     """
 
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
+    prompt_ids: tuple[Count, ...]
+    token_ids: tuple[Count, ...]
     children: Ids
     log_probs: LogProbs
     temperature: float = 0.0
     seed: int | None = None
     skip_children: Ids = ()
     skip_log_probs: LogProbs = ()
-    accepted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    accepted: Mapping[str, tuple[Count, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         num_tokens = len(self.token_ids)
         if not self.prompt_ids or not self.token_ids:
             raise ConfigError("a trace has no prompt or no answer: both need at least one token")
+        if not 0.0 <= self.temperature < inf:
+            raise ConfigError(f"temperature {self.temperature} must be finite and at least 0")
         require_guesses(num_tokens, self.children, self.log_probs)
         if self.skip_children or self.skip_log_probs:
             require_guesses(num_tokens, self.skip_children, self.skip_log_probs)
@@ -157,7 +158,7 @@ def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
         if line.strip():
             try:
                 yield parse_trace(json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+            except (ValueError, TypeError, msgspec.ValidationError, ConfigError) as error:
                 raise ConfigError(
                     f"{path}, line {number}, is not a trace ({type(error).__name__}: {error}): make the file again "
                     "with forerun bench trace"
@@ -166,43 +167,7 @@ def parse_lines(path: Path, lines: Iterable[str]) -> Iterator[AnswerTrace]:
 
 def parse_trace(values: dict[str, Any]) -> AnswerTrace:
     """Parse a trace from JSON; unknown keys are errors."""
-    unknown = sorted(set(values) - set(FIELDS))
+    unknown = sorted(set(values) - {item.name for item in fields(AnswerTrace)})
     if unknown:
         raise ValueError(f"unknown keys {', '.join(unknown)}")
-    temperature = float(values.get("temperature", 0.0))
-    if not 0.0 <= temperature < inf:
-        raise ValueError(f"temperature {temperature}")
-    return AnswerTrace(
-        prompt_ids=whole_numbers(values["prompt_ids"]),
-        token_ids=whole_numbers(values["token_ids"]),
-        children=ids_of(values["children"]),
-        log_probs=log_probs_of(values["log_probs"]),
-        temperature=temperature,
-        seed=None if values.get("seed") is None else int(values["seed"]),
-        skip_children=ids_of(values.get("skip_children", ())),
-        skip_log_probs=log_probs_of(values.get("skip_log_probs", ())),
-        accepted={name: whole_numbers(counts) for name, counts in values.get("accepted", {}).items()},
-    )
-
-
-def ids_of(rows: Iterable[Any]) -> Ids:
-    """The children at every token, from JSON."""
-    return tuple(map(whole_numbers, rows))
-
-
-def log_probs_of(rows: Iterable[Any]) -> LogProbs:
-    """The log-probabilities of children, from JSON."""
-    return tuple(tuple(float(value) for value in row) for row in rows)
-
-
-def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Token ids or counts from JSON.
-
-    Raises:
-        ValueError: an element is neither.
-    """
-    ids = tuple(values)
-    wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool) or item < 0), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong!r} is not a whole number of at least 0")
-    return ids
+    return msgspec.convert(values, AnswerTrace)

@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
 from forerun.text.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
@@ -60,7 +62,7 @@ class ChatTemplate:
             found = self._ask(question, "to be tried", limits)
             if "refused" in found:
                 raise ConfigError(f"the chat template cannot be tried: {found['refused']}")
-            self._traits = TemplateTraits.from_dict(found["traits"])
+            self._traits = msgspec.convert(found["traits"], TemplateTraits)
         return self._traits
 
     def render(

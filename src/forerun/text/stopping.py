@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from forerun.text.output.text_source import num_held
+
 
 class StopStrings:
     """Passes text through until a stop string is complete; the stop string itself is not passed.
@@ -29,7 +31,7 @@ class StopStrings:
             end, start = place
             self._held, self._is_stopped, self.found = "", True, window[start:end]
             return window[:start], True
-        num_certain = len(window) - self._num_held(window)
+        num_certain = len(window) - num_held(window, self._stops)
         self._held = window[num_certain:]
         return window[:num_certain], False
 
@@ -45,11 +47,3 @@ class StopStrings:
         """
         found = [(start + len(stop), start) for stop in self._stops if (start := window.find(stop)) >= 0]
         return min(found) if found else None
-
-    def _num_held(self, window: str) -> int:
-        """Length of the longest end of `window` that is the beginning of a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=0) - 1
-        for length in range(min(longest, len(window)), 0, -1):
-            if any(stop.startswith(window[-length:]) for stop in self._stops):
-                return length
-        return 0

@@ -5,6 +5,7 @@ transformers, so that a template renders the same text in both (tests compare th
 """
 
 import json
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Final, NoReturn
@@ -52,7 +53,7 @@ def answered(source: str, template: Template, asked: Said) -> Said:
             return {"names": sorted(names(source))}
         template.globals["strftime_now"] = partial(strftime, datetime.fromisoformat(asked["now"]))
         if "traits" in asked:
-            return {"traits": discover(source, names(source), template.render, asked["given"]).to_dict()}
+            return {"traits": asdict(discover(source, names(source), template.render, asked["given"]))}
         return {"text": template.render(asked["given"])}
     except MemoryError:
         raise

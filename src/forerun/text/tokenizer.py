@@ -27,7 +27,13 @@ NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer, immutable."""
+    """One checkpoint's tokenizer, immutable.
+
+    Attributes:
+        chat_template: the checkpoint's; None if it has none.
+        added_ids: ids of tokens that were added to the trained vocabulary, such as control tokens.
+        id_of_added: the ids of these tokens by their texts.
+    """
 
     def __init__(
         self,
@@ -47,12 +53,12 @@ class Tokenizer:
         """
         self._backend, self._special_tokens, self._twins = backend, special_tokens, twins
         self._encoder = BoundedEncoder(backend, foreign_parts) if foreign_parts else LocalEncoder(backend)
-        self._template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
+        self.chat_template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
         added = backend.get_added_tokens_decoder()
-        self._added_ids = frozenset(added)
+        self.added_ids = frozenset(added)
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added = any_of([token.content for token in added.values()])
-        self._id_of_added = {token.content: id_ for id_, token in added.items()}
+        self.id_of_added = {token.content: id_ for id_, token in added.items()}
         control = any_of([token.content for token in added.values() if token.special]).pattern
         self._control = re.compile(f"(?s)(?={control}).")
         self._byte_ids = _byte_fallback_ids(backend)
@@ -99,8 +105,8 @@ class Tokenizer:
             ConfigError: it is not a Jinja template.
         """
         other = copy(self)
-        other._template = ChatTemplate(source=source, special_tokens=self._special_tokens)
-        other._template.variables()  # raises if it is not a valid template
+        template = other.chat_template = ChatTemplate(source=source, special_tokens=self._special_tokens)
+        template.variables()  # raises if it is not a valid template
         return other
 
     def apply_chat_template(
@@ -121,12 +127,12 @@ class Tokenizer:
         Raises:
             ConfigError: the checkpoint has no chat template, or it refuses these messages.
         """
-        if self._template is None:
+        if self.chat_template is None:
             raise ConfigError(
                 "this checkpoint has no chat template, so chat messages have no defined form for it; "
                 f"give a plain text prompt, name a chat_template, or put one into {TEMPLATE_FILE} in its folder"
             )
-        text = self._template.render(
+        text = self.chat_template.render(
             self.parted(messages), self.parted_variables(variables), continue_final_message=continue_final_message
         )
         return self.encode_rendered(text)
@@ -166,26 +172,11 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
-
-    @property
-    def chat_template(self) -> ChatTemplate | None:
-        """The template itself."""
-        return self._template
+        return self.chat_template is not None
 
     def template_variables(self) -> frozenset[str]:
         """The names of the chat template's variables; see `ChatTemplate.variables`."""
-        return frozenset() if self._template is None else self._template.variables()
-
-    @property
-    def added_ids(self) -> frozenset[int]:
-        """Ids of tokens that were added to the trained vocabulary, such as control tokens."""
-        return self._added_ids
-
-    @property
-    def id_of_added(self) -> Mapping[str, int]:
-        """The ids of added tokens by their texts."""
-        return self._id_of_added
+        return frozenset() if self.chat_template is None else self.chat_template.variables()
 
     def vocabulary(self) -> dict[str, int]:
         """Every token's id, added tokens included, as the tokens are written in tokenizer.json."""

@@ -7,7 +7,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
-from forerun.drafting.remote.connection import LIVENESS, Liveness
+from forerun.drafting.remote.connection import SILENCE_S, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
@@ -60,8 +60,8 @@ def test_waiting_ends_where_it_does_not_pay() -> None:
 
 def test_a_drafter_that_says_nothing_for_long_hangs() -> None:
     told = Liveness()
-    assert not told.is_hung(0.99 * LIVENESS.silence_s)
-    assert told.is_hung(1.01 * LIVENESS.silence_s)
+    assert not told.is_hung(0.99 * SILENCE_S)
+    assert told.is_hung(1.01 * SILENCE_S)
 
 
 class Round:
@@ -118,7 +118,7 @@ def test_a_drafter_that_hangs_is_replaced_and_the_new_one_used() -> None:
     for _ in range(10):
         request.play()
     request.stop_drafter(1e9)
-    rounds = [request.play() for _ in range(int(1.5 * LIVENESS.silence_s / request.STEP_S))]
+    rounds = [request.play() for _ in range(int(1.5 * SILENCE_S / request.STEP_S))]
     assert request.world.counts["replaced"] == 1
     assert sum(num_accepted for _, _, num_accepted in rounds[-20:]) >= 20
 

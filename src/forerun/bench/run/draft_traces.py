@@ -12,9 +12,9 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter
 from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
-from forerun.drafting.build import build_drafter
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.tree_policy import TreePolicy
+from forerun.engine.drafters import without_model
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.trace import LAYER_SKIP, WITHOUT_MODEL, AnswerTrace, Ids, LogProbs
@@ -53,7 +53,7 @@ class Recorder:
         config = replace(config, drafter=own, device=device, measures_speedup=False)
         self.engine = Engine(config, policies=EVERY_CHILD)
         self._drafters = {
-            name: build_drafter(WITHOUT_MODEL[name], BEST, target=self.engine.spec)
+            name: without_model(WITHOUT_MODEL[name], BEST, self.engine.spec)
             if name in WITHOUT_MODEL
             else self.engine.drafter
             for name in others

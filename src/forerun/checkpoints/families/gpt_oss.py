@@ -1,6 +1,7 @@
 """gpt-oss: experts with a clamped gate, attention sinks, biases, every other layer with a window."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from forerun.checkpoints.families.experts import GGUF_KEYS, with_experts, with_gguf_experts
@@ -33,10 +34,6 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     return of_all(replace(with_gguf_experts(keys, spec), rope=replace(spec.rope, truncate=False)))
 
 
-def sliding(config: JsonFile) -> tuple[int, ...]:
-    return typed_or_all_but_every(config, PERIOD)
-
-
 def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
     return all_but_every(PERIOD, keys.integer("block_count"))
 
@@ -52,7 +49,7 @@ GPT_OSS: Final = Family(
     },
     attention_bias=True,
     head_dim=64,
-    sliding=sliding,
+    sliding=partial(typed_or_all_but_every, period=PERIOD),
     gguf_sliding=gguf_sliding,
     gguf_norms={"attention_norm": "attn_norm", "mlp_norm": "post_attention_norm"},
     read=read,

@@ -2,6 +2,7 @@
 layers, whose rotation is not scaled."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from forerun.checkpoints.families.family import Family, all_but_every, typed_or_all_but_every
@@ -21,10 +22,6 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     """A file's `attn_factor` is the whole attention factor of the folder that it was made from."""
     factor = keys.number("rope.scaling.attn_factor", spec.rope.attention_factor)
     return read(keys, replace(spec, rope=replace(spec.rope, attention_factor=factor)))
-
-
-def sliding(config: JsonFile) -> tuple[int, ...]:
-    return typed_or_all_but_every(config, PERIOD)
 
 
 def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
@@ -49,6 +46,6 @@ OLMO3: Final = Family(
     attention_bias=True,
     kv_heads_required=False,
     norms=NORMS,
-    sliding=sliding,
+    sliding=partial(typed_or_all_but_every, period=PERIOD),
     read=read,
 )

@@ -65,7 +65,7 @@ def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
     return EagleSpec(
         body=body,
         target_hidden_size=target_hidden_size,
-        layer_ids=_layer_ids(config if config.has(IDS_KEY) else nested, IDS_KEY, first=1),
+        layer_ids=layer_ids(config if config.has(IDS_KEY) else nested, IDS_KEY, first=1),
         num_taps=_num_taps(config, shapes, target_hidden_size),
         norms_each="fc_norm.0.weight" in shapes,
         norms_all="input_norm.weight" in shapes,
@@ -93,9 +93,9 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     if part("target_layer_ids").has("target_layer_ids"):
-        ids = _layer_ids(part("target_layer_ids"), "target_layer_ids", first=0)
+        ids = layer_ids(part("target_layer_ids"), "target_layer_ids", first=0)
     else:  # speculators counts the layer whose input it is
-        entered = _layer_ids(config, "aux_hidden_state_layer_ids", first=1)
+        entered = layer_ids(config, "aux_hidden_state_layer_ids", first=1)
         ids = None if entered is None else tuple(layer - 1 for layer in entered)
     num_taps = _num_taps(config, shapes, target_hidden_size)
     if ids is None or len(ids) != num_taps:
@@ -163,7 +163,7 @@ def _num_taps(config: JsonFile, shapes: Shapes, target_hidden_size: int) -> int:
     return num_taps
 
 
-def _layer_ids(config: JsonFile, key: str, *, first: int) -> tuple[int, ...] | None:
+def layer_ids(config: JsonFile, key: str, *, first: int) -> tuple[int, ...] | None:
     """Layers of the target; None if the key is absent."""
     if not config.has(key):
         return None

@@ -11,7 +11,7 @@ from forerun.checkpoints.gguf.config import DIVISORS_NAMES, TOKENS_KEY, read_rop
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import IN_LAYERS
 from forerun.checkpoints.head_counts import read_head_counts
-from forerun.checkpoints.heads.config import MAX_BLOCK, MAX_TARGET_LAYERS
+from forerun.checkpoints.heads.config import MAX_BLOCK, MAX_TARGET_LAYERS, layer_ids
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
@@ -123,14 +123,10 @@ def _read_body(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor])
 
 def _entered_layers(keys: JsonFile, key: str) -> tuple[int, ...]:
     """The target's layers whose inputs the head reads."""
-    ids = keys.values.get(key)
-    if (
-        not isinstance(ids, tuple)
-        or not ids
-        or not all(isinstance(layer, int) and 1 <= layer < MAX_TARGET_LAYERS for layer in ids)
-    ):
+    ids = layer_ids(keys, key, first=1)
+    if not ids:
         raise keys.wrong(key, "a list of layers of the target, each 1 or more")
-    return tuple(int(layer) for layer in ids)
+    return ids
 
 
 def _windows(keys: JsonFile, num_layers: int) -> tuple[int | None, ...]:

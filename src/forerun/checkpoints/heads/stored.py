@@ -18,7 +18,7 @@ from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalogue
 from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.safetensors.stored_bytes import read_bytes
+from forerun.checkpoints.safetensors.stored_bytes import read_ids
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError, VocabularyError
 from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
@@ -163,13 +163,6 @@ class StoredHead:
                 f"the head {self.name} drafts {spec.body.vocab_size} tokens, but {target_name} has only "
                 f"{target.vocab_size}: choose the head of this model"
             )
-
-
-def read_ids(tensor: StoredTensor) -> "Tensor":
-    """Stored whole numbers, as int64."""
-    import torch
-
-    return torch.frombuffer(read_bytes(tensor), dtype=torch.int64 if tensor.dtype == "I64" else torch.int32).long()
 
 
 def find_head(source: CheckpointSource) -> StoredHead | None:

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME
-from forerun.checkpoints.safetensors.header import StoredTensor, read_header
+from forerun.checkpoints.safetensors.header import read_header
+from forerun.checkpoints.safetensors.stored_bytes import read_ids
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
 from forerun.model.vocabulary_map import VocabularyMap
@@ -36,7 +36,7 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
         raise _wrong(path, f"it has {num_draft} target_ids, but {CONFIG_NAME} a vocab_size of {spec.vocab_size}")
     if not num_draft <= num_target <= MAX_IDS:
         raise _wrong(path, f"it has {num_target} draft_ids, which must be {num_draft} to {MAX_IDS}")
-    draft_ids, target_ids = (_read_ids(tensors[name]) for name in NAMES)
+    draft_ids, target_ids = (read_ids(tensors[name]) for name in NAMES)
     _require_range(path, "draft_ids", draft_ids, num_draft)
     _require_range(path, "target_ids", target_ids, num_target)
     if not bool((target_ids[1:] > target_ids[:-1]).all()):
@@ -46,16 +46,6 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
         first = int(misread[0])
         raise _wrong(path, f"id {first} of the draft stands for {int(target_ids[first])}, which is read as another id")
     return VocabularyMap(target_ids=target_ids.int(), draft_ids=draft_ids.int())
-
-
-def _read_ids(tensor: StoredTensor) -> Tensor:
-    try:
-        ids = np.fromfile(tensor.path, f"<i{ID_BYTES[tensor.dtype]}", tensor.shape[0], offset=tensor.offset)
-    except OSError as error:
-        raise CheckpointError(f"{tensor.path} cannot be read ({error}): check the disk and the file") from error
-    if len(ids) != tensor.shape[0]:
-        raise _wrong(tensor.path, f"it ended inside {tensor.name}")
-    return torch.from_numpy(ids)
 
 
 def _require_range(path: Path, name: str, ids: Tensor, end: int) -> None:

@@ -1,36 +1,39 @@
 """The manifest of a prepared folder: its model, ranks and format, and every file's digest."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
+from msgspec import Meta
+
+from forerun.core.config import WeightsName
 from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import JsonFile
+from forerun.core.json_file import MAX_SIZE, JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.sharding.plan import ShardPlan, plan_shards
 
 MANIFEST_NAME: Final = "forerun_ranks.json"
 VERSION: Final = 1
-DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-MAX_FILE_BYTES: Final = 2**53
 PREPARE_AGAIN: Final = "prepare the model again"
+StoredDType = Literal["float64", "float32", "bfloat16", "float16"]
+NumBytes = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
     """One rank's file: its size in bytes and its SHA-256 in hexadecimal digits."""
 
-    num_bytes: int
-    sha256: str
+    num_bytes: NumBytes
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The contents of a manifest.
+    """The contents of a manifest. A file's values have these types and ranges.
 
     Args:
         identity: of the original model, see `CheckpointSource.identity`.
@@ -42,11 +45,11 @@ class Manifest:
     """
 
     identity: str
-    weights: str
-    dtype: str
-    group_size: int
-    formats: Mapping[str, int]
-    ranks: Sequence[RankFile]
+    weights: WeightsName
+    dtype: StoredDType
+    group_size: Annotated[int, Meta(ge=1, le=MAX_SIZE)]
+    formats: Mapping[str, NumBytes]
+    ranks: Annotated[tuple[RankFile, ...], Meta(min_length=1, max_length=MAX_RANKS)]
 
     def plans(self, spec: ModelSpec) -> tuple[ShardPlan, ...]:
         """The plan of every rank."""
@@ -78,36 +81,13 @@ def read_manifest(folder: Path, spec: ModelSpec) -> Manifest:
         raise CheckpointError(
             f"{file.path} has version {version}, but this forerun reads version {VERSION}: {PREPARE_AGAIN}"
         )
-    formats = file.nested("formats")
-    manifest = Manifest(
-        identity=file.text("identity"),
-        weights=file.text("weights"),
-        dtype=file.text("dtype"),
-        group_size=file.integer("group_size"),
-        formats={name: formats.integer(name, least=0, most=MAX_FILE_BYTES) for name in formats.values},
-        ranks=_read_ranks(file),
-    )
-    if manifest.weights not in ("stored", "int8", "int4"):
-        raise file.wrong("weights", "stored, int8 or int4")
-    if manifest.dtype not in ("float64", "float32", "bfloat16", "float16"):
-        raise file.wrong("dtype", "float64, float32, bfloat16 or float16")
+    try:
+        manifest = msgspec.convert(file.values, Manifest)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{file.path} is damaged ({error}): {PREPARE_AGAIN}") from None
     if file.values.get("plan") != plan_values(manifest.plans(spec)):
         raise CheckpointError(
             f"{file.path} divides the model among {len(manifest.ranks)} ranks in another way than this forerun does: "
             f"{PREPARE_AGAIN}"
         )
     return manifest
-
-
-def _read_ranks(file: JsonFile) -> tuple[RankFile, ...]:
-    entries = file.values.get("ranks")
-    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_RANKS:
-        raise file.wrong("ranks", f"a list of 1 to {MAX_RANKS} files")
-    ranks = []
-    for rank, entry in enumerate(entries):
-        values = JsonFile(path=file.path, values=entry if isinstance(entry, dict) else {}, prefix=f"ranks.{rank}.")
-        digest = values.text("sha256")
-        if not DIGEST.fullmatch(digest):
-            raise values.wrong("sha256", "64 hexadecimal digits")
-        ranks.append(RankFile(num_bytes=values.integer("num_bytes", most=MAX_FILE_BYTES), sha256=digest))
-    return tuple(ranks)

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME
-from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankFile, rank_name
+from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankFile, StoredDType, rank_name
 from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
 from forerun.core.checksums import sha256_of
+from forerun.core.config import WeightsName
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import replacing, write_whole
 from forerun.model.weights import WeightSource
@@ -60,8 +61,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_manifest(
-    folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: str, dtype: str, group_size: int
-) -> Manifest:
+    folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: WeightsName, dtype: StoredDType,
+    group_size: int,
+) -> Manifest:  # fmt: skip
     """Write the manifest of a folder's rank files, which are read again to compute digests."""
     formats, ranks = Counter[str](), []
     for rank in range(num_ranks):
@@ -70,7 +72,12 @@ def write_manifest(
             formats[name] += num_bytes
         ranks.append(RankFile(num_bytes=path.stat().st_size, sha256=sha256_of(path)))
     manifest = Manifest(
-        identity=identity, weights=weights, dtype=dtype, group_size=group_size, formats=dict(formats), ranks=ranks
+        identity=identity,
+        weights=weights,
+        dtype=dtype,
+        group_size=group_size,
+        formats=dict(formats),
+        ranks=tuple(ranks),
     )
     write_whole(folder / MANIFEST_NAME, manifest.to_json(spec))
     return manifest

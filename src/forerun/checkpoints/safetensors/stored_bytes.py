@@ -1,9 +1,13 @@
 """Read the bytes of stored tensors, without torch."""
 
 from io import FileIO
+from typing import TYPE_CHECKING
 
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def read_bytes(tensor: StoredTensor) -> bytearray:
@@ -19,6 +23,13 @@ def read_bytes(tensor: StoredTensor) -> bytearray:
     except OSError as error:
         raise unreadable(tensor, error) from error
     return raw
+
+
+def read_ids(tensor: StoredTensor) -> "Tensor":
+    """Stored whole numbers, as int64."""
+    import torch
+
+    return torch.frombuffer(read_bytes(tensor), dtype=torch.int64 if tensor.dtype == "I64" else torch.int32).long()
 
 
 def fill(file: FileIO, rest: memoryview, tensor: StoredTensor, start: int) -> None:

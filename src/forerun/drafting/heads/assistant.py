@@ -9,7 +9,6 @@ V vocabulary, C centroids, P active ones.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -24,7 +23,6 @@ from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import without_waking
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -209,17 +207,11 @@ class AssistantRows(DraftRows):
 class AssistantDrafter(HeadDrafter):
     """Grows its tree with an assistant, one pass for each batch of nodes. Looked-up text is not hung into it."""
 
-    def __init__(
-        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
-        taps: Sequence[int],
-    ) -> None:  # fmt: skip
+    def _make_rows(self, runner: Runner, config: DraftHead) -> AssistantRows:
         executor = runner.executor
         assert isinstance(executor, AssistantExecutor), f"the executor of an assistant, not {type(executor)}"
         self._executor = executor
-        super().__init__(
-            runner, config, replace(policy, looks_up=False), target_vocab_size=target_vocab_size, taps=taps, max_rows=0,
-            make_rows=lambda runner, features, _: AssistantRows(runner, executor, features), vocabulary=None,
-        )  # fmt: skip
+        return AssistantRows(runner, executor, self._features)
 
     @property
     def reading_s(self) -> float:

@@ -1,9 +1,10 @@
 """Drafters that grow their tree with a draft head on the target's features."""
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,7 +27,6 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.walk import Acceptance
 
 EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
-MakeRows: TypeAlias = Callable[[Runner, TextFeatures, int], DraftRows]
 
 
 class HeadVocabulary(VocabularyMap):
@@ -53,16 +53,24 @@ class HeadDrafter(DraftModelDrafter):
     """
 
     def __init__(
-        self, runner: Runner, config: DraftHead, policy: TreePolicy, *, make_rows: MakeRows, max_rows: int,
-        target_vocab_size: int, taps: Sequence[int], vocabulary: VocabularyMap | None,
+        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
+        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
     ) -> None:  # fmt: skip
-        self.taps = tuple(sorted(set(taps)))
+        self.taps, self._read_taps = tuple(sorted(set(taps))), tuple(taps)
         columns = [self.taps.index(layer) for layer in taps]
         self._features = TextFeatures(columns, runner.cache.keys_LSKD.dtype)
-        rows = make_rows(runner, self._features, max_rows)
         super().__init__(
-            runner, config.shape, policy, target_vocab_size=target_vocab_size, vocabulary=vocabulary, rows=rows
-        )
+            runner, config.shape, self._suited(policy, config), target_vocab_size=target_vocab_size,
+            vocabulary=vocabulary, rows=self._make_rows(runner, config),
+        )  # fmt: skip
+
+    @abstractmethod
+    def _make_rows(self, runner: Runner, config: DraftHead) -> DraftRows:
+        """The rows of this kind of head."""
+
+    def _suited(self, policy: TreePolicy, config: DraftHead) -> TreePolicy:
+        """The policy, changed where this kind of head requires it."""
+        return replace(policy, looks_up=False)
 
     @property
     def round_plan(self) -> RoundPlan | None:
@@ -99,24 +107,17 @@ class EagleDrafter(HeadDrafter):
     from the state of the row before it.
     """
 
-    def __init__(
-        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
-        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
-    ) -> None:  # fmt: skip
+    def _make_rows(self, runner: Runner, config: DraftHead) -> EagleRows:
         executor = runner.executor
         assert isinstance(executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(executor)}"
-        super().__init__(
-            runner, config, replace(policy, looks_up=False), target_vocab_size=target_vocab_size, taps=taps,
-            make_rows=lambda runner, features, most: EagleRows(runner, executor, features, most),
-            max_rows=serial_rows(config.shape), vocabulary=vocabulary,
-        )  # fmt: skip
-        self._plan = RoundPlan(
-            draft=runner, shape=config.shape, policy=self._policy, vocabulary=vocabulary, taps=tuple(taps)
-        )
+        return EagleRows(runner, executor, self._features, serial_rows(config.shape))
 
     @property
     def round_plan(self) -> RoundPlan | None:
-        return self._plan
+        return RoundPlan(
+            draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary,
+            taps=self._read_taps,
+        )  # fmt: skip
 
 
 class BlockDrafter(HeadDrafter):
@@ -126,22 +127,15 @@ class BlockDrafter(HeadDrafter):
     at temperature > 0 with the target's noise. Source: DDTree, arXiv 2604.12989, which does not know the noise.
     """
 
-    def __init__(
-        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
-        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
-    ) -> None:  # fmt: skip
+    def _make_rows(self, runner: Runner, config: DraftHead) -> BlockRows:
         executor = runner.executor
         assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
+        self._block = BlockRows(runner, executor, self._features, 0)
+        return self._block
+
+    def _suited(self, policy: TreePolicy, config: DraftHead) -> TreePolicy:
         num_children = max(1, min(config.verify_width - 1, MOST_CHILDREN))
-
-        def make_rows(runner: Runner, features: TextFeatures, most: int) -> BlockRows:
-            self._block = BlockRows(runner, executor, features, most)
-            return self._block
-
-        super().__init__(
-            runner, config, replace(policy, min_mass=0.0, num_children=num_children), make_rows=make_rows,
-            max_rows=0, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary,
-        )  # fmt: skip
+        return replace(policy, min_mass=0.0, num_children=num_children)
 
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive:

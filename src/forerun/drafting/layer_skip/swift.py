@@ -14,6 +14,10 @@ KAPPA: Final = 2.5  # standard deviations that the upper confidence bound adds t
 NOISE: Final = 1e-2  # added to the diagonal of the Gaussian process's kernel
 MAX_SEED: Final = 2**32  # exclusive limit of the library's generator
 WINDOW: Final = 32  # tokens over which a candidate is scored
+SKIP_RATIO: Final = 0.45  # the share of the skippable sublayers that a candidate skips
+MAX_STEPS: Final = 1000  # the search ends after more than this many candidates,
+PATIENCE: Final = 300  # or after more than this many without gain,
+GOOD_ENOUGH: Final = 0.95  # or at a score greater than this
 FEWEST_ITEMS: Final = 4  # fewest skippable sublayers with which the skip ratio works
 
 
@@ -21,7 +25,7 @@ class SwiftStrategy(Strategy):
     """Proposes one set at a time and keeps the best, until a limit is reached. It is scored by the share of the
     answer's first tokens that it predicts (matchness).
 
-    Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers. They are drawn without
+    Every candidate skips int(2 (num_layers - 2) SKIP_RATIO) of the skippable sublayers. They are drawn without
     replacement, except for every `bayes_interval`-th candidate: that one maximises an upper confidence bound of a
     Gaussian process (Matern 5/2) over the unit cube with one coordinate per skippable sublayer. The sublayers with the
     largest coordinates are skipped; ties are broken at random. This takes seconds and needs the library
@@ -39,32 +43,17 @@ class SwiftStrategy(Strategy):
 
     Args:
         num_layers: layers of the model.
-        skip_ratio: the share of the skippable sublayers that a candidate skips.
         seed: equal seeds and scores give equal candidates; global generators are not used.
         bayes_interval: number of candidates from one Bayesian candidate to the next.
-        max_steps: the search ends after more than this many candidates,
-        patience: or after more than this many without gain,
-        good_enough: or at a score greater than this.
     """
 
     is_shaped = False
 
-    def __init__(
-        self,
-        num_layers: int,
-        *,
-        skip_ratio: float = 0.45,
-        seed: int = 0,
-        bayes_interval: int = 25,
-        max_steps: int = 1000,
-        patience: int = 300,
-        good_enough: float = 0.95,
-    ) -> None:
+    def __init__(self, num_layers: int, *, seed: int = 0, bayes_interval: int = 25) -> None:
         self._items = skippable(num_layers)
-        self._num_skipped = int(len(self._items) * skip_ratio)
+        self._num_skipped = int(len(self._items) * SKIP_RATIO)
         assert 1 <= self._num_skipped <= len(self._items), f"{self._num_skipped} of {len(self._items)} sublayers"
-        self._bayes_interval, self._max_steps, self._patience = bayes_interval, max_steps, patience
-        self._good_enough, self._random = good_enough, np.random.default_rng(seed)
+        self._bayes_interval, self._random = bayes_interval, np.random.default_rng(seed)
         self._scores: dict[SkipSet, list[float]] = {}
         self._num_stale = 0
         self._is_searching, self.skipped = True, every_other_layer(num_layers)
@@ -100,9 +89,7 @@ class SwiftStrategy(Strategy):
         self.num_steps, self._num_stale = self.num_steps + 1, self._num_stale + 1
         if score > self.best_score:
             self.skipped, self.best_score, self._num_stale = skipped, score, 0
-        self._is_searching = not (
-            score > self._good_enough or self._num_stale > self._patience or self.num_steps > self._max_steps
-        )
+        self._is_searching = not (score > GOOD_ENOUGH or self._num_stale > PATIENCE or self.num_steps > MAX_STEPS)
 
     def _bayesian_point(self) -> np.ndarray:
         """The library's estimate of the point with the highest upper confidence bound: one number per item."""

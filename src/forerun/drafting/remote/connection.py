@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from forerun.drafting.remote.frames import KINDS, MAX_FAULTS, Wire
@@ -11,35 +10,19 @@ from forerun.wires.frames import FrameReader
 
 HelloCheck: TypeAlias = Callable[[Hello], str | None]  # why a worker is incompatible, or None
 PROPOSALS_OF_A_HEALTHY_WORKER: Final = 10
+# Chosen by hand, so that a busy machine is not mistaken for a hung process.
+SILENCE_S: Final = 2.0  # a needed drafter that is silent for longer counts as hung; ten times the heartbeat interval
+GAP_FACTOR: Final = 5.0  # after a longer gap that ended, silences up to this multiple of that gap are allowed,
+MAX_SILENCE_S: Final = 10.0  # but none longer than this
+MAX_UNHEARD_S: Final = 1.0  # if the target has not polled for longer, that time does not count as silence
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivenessSettings:
-    """All in seconds except `gap_factor`; chosen by hand, so that a busy machine is not mistaken for a hung process.
-
-    Args:
-        silence_s: a needed drafter that is silent for longer counts as hung; ten times the heartbeat interval.
-        gap_factor: after a longer gap that ended, silences up to this multiple of that gap are allowed.
-        max_silence_s: the longest silence that `gap_factor` can allow.
-        max_unheard_s: if the target has not polled for longer, that time does not count as silence.
-    """
-
-    silence_s: float = 2.0
-    gap_factor: float = 5.0
-    max_silence_s: float = 10.0
-    max_unheard_s: float = 1.0
-
-
-LIVENESS = LivenessSettings()
 
 
 class Liveness:
     """Detects a hanging drafter by how long it has been silent during requests that need it. Times are passed in."""
 
-    def __init__(self, settings: LivenessSettings = LIVENESS) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._last_heard = self._last_listened = self._silent_s = self._longest_gap_s = 0.0
 
     def connect(self, now: float) -> None:
@@ -57,7 +40,7 @@ class Liveness:
 
     def listen(self, now: float, *, has_spoken: bool) -> None:
         """Note that the target has polled for messages."""
-        if now - self._last_listened > self._settings.max_unheard_s:
+        if now - self._last_listened > MAX_UNHEARD_S:
             self._last_heard += now - self._last_listened  # time without polling is not the drafter's silence
         self._last_listened = now
         if has_spoken:
@@ -66,9 +49,8 @@ class Liveness:
 
     def is_hung(self, now: float) -> bool:
         """True if a needed drafter has been silent for too long."""
-        settings = self._settings
-        allowed_s = min(settings.gap_factor * self._longest_gap_s, settings.max_silence_s)
-        return now - self._last_heard > max(settings.silence_s, allowed_s)
+        allowed_s = min(GAP_FACTOR * self._longest_gap_s, MAX_SILENCE_S)
+        return now - self._last_heard > max(SILENCE_S, allowed_s)
 
 
 class WorkerSupply(Protocol):

@@ -180,7 +180,7 @@ class TargetEnd:
         self._setup, self.owner = setup, ""
         self.forget()
         self._begin: Begin | None = None
-        self._request = 0
+        self.request = 0  # number of the latest request
         self._step_s = 0.0
         self._token_ids: list[int] = []
         self._newest: Proposal | None = None
@@ -199,11 +199,6 @@ class TargetEnd:
         return self._token_ids[-1]
 
     @property
-    def request(self) -> int:
-        """Number of the latest request."""
-        return self._request
-
-    @property
     def committed_len(self) -> int:
         return len(self._token_ids)
 
@@ -218,9 +213,9 @@ class TargetEnd:
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
         """The message that starts a request of `owner` and ends the previous one."""
-        self._request += 1
+        self.request += 1
         mark = blake2b(self.owner.encode("utf-8", "surrogatepass"), digest_size=OWNER_BYTES, key=self._salt).digest()
-        self._begin = Begin(request=self._request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark)
+        self._begin = Begin(request=self.request, prompt_ids=tuple(prompt_ids), params=params, seed=seed, owner=mark)
         self._token_ids = list(prompt_ids)
         self.forget_connection()
         return [self._begin]
@@ -228,7 +223,7 @@ class TargetEnd:
     def stop(self) -> list[Message]:
         """The message that ends a request."""
         self._begin = None
-        return [Stop(request=self._request)]
+        return [Stop(request=self.request)]
 
     def resume(self) -> list[Message]:
         """The messages for a new drafter: the settings, the request and the text so far."""
@@ -249,7 +244,7 @@ class TargetEnd:
 
     def receive(self, proposal: Proposal) -> None:
         """Store a tree if it is newer than the stored one and matches this text."""
-        is_ours = proposal.request == self._request and self._begin is not None
+        is_ours = proposal.request == self.request and self._begin is not None
         if not is_ours or not self.confirmed_len <= proposal.base_len <= self.committed_len:
             return
         if proposal.token_ids[0] != self._token_ids[proposal.base_len - 1]:
@@ -287,7 +282,7 @@ class TargetEnd:
 
     def _verdict(self) -> Verdict:
         return Verdict(
-            request=self._request,
+            request=self.request,
             base_len=self.confirmed_len,
             token_ids=tuple(self._unconfirmed()),
             step_s=self._step_s,

@@ -1,9 +1,8 @@
 """The form of conversations that a chat template accepts, and how its model writes thoughts and tool calls."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 CallKind: TypeAlias = Literal["json", "named", "tagged", "pythonic", "gemma", "harmony"]
 EmptyContent: TypeAlias = Literal["text", "null", "absent"]
@@ -127,18 +126,3 @@ class TemplateTraits:
         """Texts that must be decoded even where they are special tokens, so that the parser sees the marks."""
         marks = " ".join((*self.call_format.marks, *(self.thought or ())))
         return frozenset(TOKEN_LIKE.findall(marks))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> "TemplateTraits":
-        """The traits from the result of `to_dict`, also after a round trip through JSON."""
-        calls, thought = said["calls"], said["thought"]
-        known = {
-            "calls": calls and CallFormat(**calls),
-            "thought": thought and tuple(thought),
-            "variables": tuple(said["variables"]),
-        }
-        return cls(**{**said, **known})

@@ -1,0 +1,30 @@
+"""A target that is loaded when its drafter first needs it: a draft head shares its weights, a draft model does not."""
+
+from collections.abc import Callable
+
+from forerun.model.runner import Runner
+
+
+class LazyTarget:
+    """Loads the target once.
+
+    Args:
+        load: called with the number of cache rows needed after the text.
+    """
+
+    def __init__(self, load: Callable[[int], Runner]) -> None:
+        self._load, self._verify_width = load, 0
+        self._loaded: Runner | None = None
+
+    def load(self, verify_width: int) -> Runner:
+        """The target, with room for trees of this many nodes; a later call may not ask for more."""
+        if self._loaded is None:
+            self._loaded, self._verify_width = self._load(rows_behind(verify_width)), verify_width
+        assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
+        return self._loaded
+
+
+def rows_behind(verify_width: int) -> int:
+    """Cache rows after the text: for a round, for another round launched before the first has ended, and a scratch row
+    that is never read."""
+    return 2 * verify_width + 1
