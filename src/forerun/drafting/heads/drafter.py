@@ -26,6 +26,7 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.walk import Acceptance
 
 EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
+BATCH: Final = 8  # nodes that a step on a GPU expands; it has room for 16 children of each
 MakeRows: TypeAlias = Callable[[Runner, TextFeatures, int], DraftRows]
 
 
@@ -142,6 +143,15 @@ class BlockDrafter(HeadDrafter):
             runner, config, replace(policy, min_mass=0.0, num_children=num_children), make_rows=make_rows,
             max_rows=0, target_vocab_size=target_vocab_size, taps=taps, vocabulary=vocabulary,
         )  # fmt: skip
+        depth = num_steps(executor.head.spec.num_drafted, config.verify_width)
+        self._plan = RoundPlan(
+            draft=runner, shape=replace(config.shape, draft_width=BATCH, depth=depth), policy=self._policy,
+            vocabulary=vocabulary, taps=tuple(taps),
+        )  # fmt: skip
+
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        return self._plan
 
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive:
@@ -154,3 +164,13 @@ class BlockDrafter(HeadDrafter):
             rule.spend(perf_counter() - began)
         while self._draft.expand():
             pass
+
+
+def num_steps(num_drafted: int, verify_width: int) -> int:
+    """How many batches lead to the same tree as expanding all nodes that could still lead into it.
+
+    Of the nodes above the tree's last one each waits for a step of its own; a step in which the next of them is not in
+    the batch expands only nodes of the tree that are not among them.
+    """
+    longest = min(num_drafted, verify_width - 1)
+    return max(1, longest + (verify_width - 1 - longest) // BATCH)
