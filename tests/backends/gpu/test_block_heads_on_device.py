@@ -1,7 +1,7 @@
 """Rounds on the device with a DFlash head or a successor: each accepts what the host's loop does with the same head."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ pytest.importorskip("triton")
 from forerun.backends.gpu.block_on_device import BlockOnDevice
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED, spec_of
-from tests.backends.gpu.test_heads_on_device import TEXT, VOCAB, Depths, Headed
+from tests.backends.gpu.test_heads_on_device import KNOWN, TEXT, VOCAB, Depths, Headed
 
 # Nothing can follow a block's end, so that such rows have no largest score in the interpreter's numpy.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -51,17 +51,22 @@ class BlockHeaded(Headed):
     """A target with a random head that drafts blocks."""
 
     def __init__(
-        self, seed: int, device: str, *, num_layers: int = 1, verify_width: int = 6, looks_up: bool = False,
-        **fields: Any,
+        self, seed: int, device: str, *, known: Sequence[int] | None = None, num_layers: int = 1,
+        verify_width: int = 6, looks_up: bool = False, **fields: Any,
     ) -> None:  # fmt: skip
         self.config, self.device = DraftHead(model="-", verify_width=verify_width, adaptive=False), device
         self.policy, rng = TreePolicy(looks_up=looks_up), random.Random(seed)
         self.spec = spec_of(vocab_size=VOCAB, num_layers=num_layers)
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
         if "windows" in fields:
-            fields["body"] = random_body(rng, vocab_size=VOCAB, num_layers=len(fields["windows"]))
+            num_columns = VOCAB if known is None else len(known)
+            fields["body"] = random_body(rng, vocab_size=num_columns, num_layers=len(fields["windows"]))
         self.block = random_block(rng, self.spec, **{"block_size": 4, **fields})
         self.tensors = {name: value.float() for name, value in block_tensors(self.block, self.spec, seed).items()}
+        self.vocabulary = None
+        if known is not None:
+            self.tensors["lm_head.weight"] = self.tensors["lm_head.weight"][list(known)]
+            self.vocabulary = heads.head_vocabulary(torch.tensor(known), VOCAB)
         self.drafter = self.drafter_of()  # type: ignore[assignment]
 
     def drafter_of(self) -> heads.BlockDrafter:  # type: ignore[override]
@@ -73,8 +78,10 @@ class BlockHeaded(Headed):
             dtype=torch.float32, device=self.device, cache_bytes=2**20,
             make_executor=lambda _spec, _weights, cache, _unused: BlockExecutor(head, cache),
         )  # fmt: skip
-        taps = self.block.taps(self.spec.num_layers)
-        return heads.BlockDrafter(runner, self.config, self.policy, target_vocab_size=VOCAB, taps=taps)
+        return heads.BlockDrafter(
+            runner, self.config, self.policy, target_vocab_size=VOCAB, taps=self.block.taps(self.spec.num_layers),
+            vocabulary=self.vocabulary,
+        )  # fmt: skip
 
     def on_device(self) -> tuple[BlockOnDevice, DeviceTree]:
         plan = self.drafter.round_plan
@@ -100,7 +107,8 @@ CASES = [
     pytest.param(22, SHIFTED, GREEDY, id="shifted, greedy", marks=pytest.mark.slow),
     pytest.param(6, SHIFTED, PENALISED, id="shifted, penalised", marks=pytest.mark.slow),
     pytest.param(0, {**DFLASH, "looks_up": True}, SAMPLED, id="looked up, sampled", marks=pytest.mark.slow),
-    pytest.param(3, {**DFLASH, "num_layers": 2}, SAMPLED, id="two layers, sampled", marks=pytest.mark.slow),
+    pytest.param(6, {**SHIFTED, "known": KNOWN}, SAMPLED, id="shifted, part, sampled", marks=pytest.mark.slow),
+    pytest.param(18, {**DFLASH, "num_layers": 2}, SAMPLED, id="two layers, sampled", marks=pytest.mark.slow),
 ]
 
 
@@ -168,6 +176,8 @@ class Drafted:
         for first_row in (1, 0):
             depths, parents = [self.rng.randrange(spec.block_size + 1) for _ in range(WIDTH)], self.tokens(WIDTH)
             rows = slice(first_row, first_row + WIDTH)
+            if first_row:  # the root is the first of a round
+                depths[0], parents[0] = 0, self.text[-1]
             self.draft.rows.positions[rows] = root + torch.tensor(depths, dtype=torch.int32)
             self.draft.rows.token_ids[rows] = torch.tensor(parents, dtype=torch.int32)
             self.draft.pass_layers(rows.stop, 0)
@@ -205,10 +215,10 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: 
         drafted.accept()
     drafted.check_round()
     if drafted.rng.random() < 0.5:  # another request, whose end the target restored or has read again
-        num_tokens = len(drafted.text)
-        drafted.text[num_tokens // 2 :] = drafted.tokens(8)
-        drafted.known &= set(range(num_tokens // 2))
-        drafted.begin(drafted.rng.randint(num_tokens // 2, len(drafted.text) - 1))
+        num_same = len(drafted.text) // 2
+        drafted.text[num_same:] = [(drafted.text[num_same] + 1) % VOCAB, *drafted.tokens(8)]
+        drafted.known &= set(range(num_same))
+        drafted.begin(drafted.rng.randint(num_same, len(drafted.text) - 1))
         drafted.check_round()
 
 

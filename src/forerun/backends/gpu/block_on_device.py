@@ -33,9 +33,9 @@ class BlockOnDevice(HeadOnDevice):
         executor, spec = self._executor, self._executor.head.spec
         assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
         assert runner.cache.capacity >= target.cache.capacity + spec.block_size, "a block stands behind the text"
-        self._root_1, self._committed_1 = tree.nodes.tokens[:1], tree.header[COMMITTED.value : COMMITTED.value + 1]
+        self._committed_1 = tree.header[COMMITTED.value : COMMITTED.value + 1]
         self._width, self.kept = tree.draft_width, runner.cache.storage_2LSKD
-        self._masks = self._root_1.new_full((spec.block_size - 1,), spec.mask_token_id)
+        self._masks = self.rows.token_ids.new_full((spec.block_size - 1,), spec.mask_token_id)
         self._logits_DV = self.kept.new_zeros(spec.num_drafted, runner.spec.vocab_size)
         self._outputs_DH = self.kept.new_zeros(spec.num_drafted, spec.body.hidden_size)
 
@@ -47,11 +47,11 @@ class BlockOnDevice(HeadOnDevice):
         self.runner.adopt(token_ids[first:])
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        if num_rows == self._width:  # The first pass of the round, which has more rows, has drafted the block.
+        first_row, size = num_rows - self._width, self._executor.head.spec.block_size
+        if first_row == 0:  # The first pass of the round, which has more rows, has drafted the block.
             return
-        size = self._executor.head.spec.block_size
         num_seen = min(len(self._slots_S), (num_splits + 1) * SPLIT + size)
-        ids_B = torch.cat((self._root_1, self._masks)).long()
+        ids_B = torch.cat((self.rows.token_ids[first_row : first_row + 1], self._masks)).long()
         output = self._executor.predict(ids_B, self._committed_1 + self._slots_S[:size], num_seen)
         assert output.features is not None, "the outputs of a block"
         self._logits_DV.copy_(output.logits)
