@@ -61,7 +61,7 @@ class BlockOnDevice(HeadOnDevice):
         """Write those of the batch's nodes: of the block's row at a node's depth, given the node's token."""
         nodes, num_drafted, root_1 = slice(first_row, num_rows), len(self._logits_DV), self._committed_1.long()
         depths_W, parents_W = self.rows.positions[nodes].long() - root_1, self.rows.token_ids[nodes].long()
-        drafted_W = depths_W.clamp(max=num_drafted - 1)
+        drafted_W = depths_W.clamp(0, num_drafted - 1)
         logits_WV, outputs_WH = self._logits_DV[drafted_W], self._outputs_DH[drafted_W]
         logits_WV = self._executor.head.logits_after(logits_WV, outputs_WH, parents_W)
         is_read_1 = (root_1 > 0) & self._executor.is_known_S[(root_1 - 1).clamp(min=0)]
