@@ -8,24 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.backends.choose import choose_backend
-from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads import drafter as heads
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.model.runner import Runner
 from tests.drafting.heads.block_reference import block_outputs, logits_after
 from tests.drafting.heads.random_heads import block_head, block_tensors, random_block, random_body
 from tests.marks import rest_slow
-from tests.tiny import random_weights
 
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.block_on_device import BlockOnDevice
 from forerun.backends.gpu.tree.device_tree import DeviceTree
-from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED, spec_of
+from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED
 from tests.backends.gpu.test_heads_on_device import KNOWN, TEXT, VOCAB, Depths, Headed
 
 # Nothing can follow a block's end, so that such rows have no largest score in the interpreter's numpy.
@@ -48,43 +44,32 @@ def _as_in_an_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class BlockHeaded(Headed):
-    """A target with a random head that drafts blocks."""
+    """With a head that drafts blocks."""
 
     def __init__(
         self, seed: int, device: str, *, known: Sequence[int] | None = None, num_layers: int = 1,
         verify_width: int = 6, looks_up: bool = False, **fields: Any,
     ) -> None:  # fmt: skip
-        self.config, self.device = DraftHead(model="-", verify_width=verify_width, adaptive=False), device
+        config = DraftHead(model="-", verify_width=verify_width, adaptive=False)
+        super().__init__(seed, device, config, num_layers=num_layers, known=known)
         self.policy, rng = TreePolicy(looks_up=looks_up), random.Random(seed)
-        self.spec = spec_of(vocab_size=VOCAB, num_layers=num_layers)
-        self.weights = random_weights(self.spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
         if "windows" in fields:
-            num_columns = VOCAB if known is None else len(known)
-            fields["body"] = random_body(rng, vocab_size=num_columns, num_layers=len(fields["windows"]))
+            fields["body"] = random_body(rng, vocab_size=self.num_columns, num_layers=len(fields["windows"]))
         self.block = random_block(rng, self.spec, **{"block_size": 4, **fields})
         self.tensors = {name: value.float() for name, value in block_tensors(self.block, self.spec, seed).items()}
-        self.vocabulary = None
         if known is not None:
             self.tensors["lm_head.weight"] = self.tensors["lm_head.weight"][list(known)]
-            self.vocabulary = heads.head_vocabulary(torch.tensor(known), VOCAB)
-        self.drafter = self.drafter_of()  # type: ignore[assignment]
 
-    def drafter_of(self) -> heads.BlockDrafter:  # type: ignore[override]
-        head = block_head(self.block, {name: value.to(self.device) for name, value in self.tensors.items()})
-        runner = Runner(
-            self.block.body, LoadedWeights({"embedding.weight": torch.zeros(1, 1)}),
-            capacity=CAPACITY + self.block.block_size,
-            backend=choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=2).backend,
-            dtype=torch.float32, device=self.device, cache_bytes=2**20,
-            make_executor=lambda _spec, _weights, cache, _unused: BlockExecutor(head, cache),
-        )  # fmt: skip
+    def drafter_of(self) -> heads.BlockDrafter:
+        head, block = block_head(self.block, self.here), self.block
+        runner = self.runner(block.body, block.block_size, lambda cache: BlockExecutor(head, cache))
         return heads.BlockDrafter(
-            runner, self.config, self.policy, target_vocab_size=VOCAB, taps=self.block.taps(self.spec.num_layers),
+            runner, self.config, self.policy, target_vocab_size=VOCAB, taps=block.taps(self.spec.num_layers),
             vocabulary=self.vocabulary,
         )  # fmt: skip
 
     def on_device(self) -> tuple[BlockOnDevice, DeviceTree]:
-        plan = self.drafter.round_plan
+        plan = self.drafter_of().round_plan
         assert plan is not None
         assert plan.draft is not None
         tree = DeviceTree(
@@ -131,9 +116,9 @@ def test_the_heads_cache_holds_all_committed_tokens(device: str) -> None:
     found = headed.rounds(decoder, TEXT[:3], SAMPLED, 5)
     text, draft = [*TEXT[:3], *(token for tokens in found for token in tokens)], decoder._rounds.draft
     assert isinstance(draft, BlockOnDevice)
-    assert draft.runner.cached_ids == text[: (num_tokens := len(draft.runner.cached_ids))]
+    num_tokens = len(draft.runner.cached_ids)
     assert num_tokens > 5
-    headed.drafter = headed.drafter_of()  # type: ignore[assignment]
+    assert draft.runner.cached_ids == text[:num_tokens]
     fresh, _ = headed.on_device()
     features = headed.plain_target().append(text[:num_tokens], num_logit_rows=0, taps=fresh.taps).features
     assert features is not None
@@ -209,17 +194,16 @@ class Drafted:
 def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: str) -> None:
     drafted = Drafted(seed, device)
     num_before = len(drafted.text) - 1
-    drafted.begin(drafted.rng.choice([0, drafted.rng.randint(0, num_before)]))
+    drafted.begin(drafted.rng.choice([0, drafted.rng.randint(0, num_before), num_before]))
     for _ in range(2):
         drafted.check_round()
         drafted.accept()
     drafted.check_round()
-    if drafted.rng.random() < 0.5:  # another request, whose end the target restored or has read again
-        num_same = len(drafted.text) // 2
-        drafted.text[num_same:] = [(drafted.text[num_same] + 1) % VOCAB, *drafted.tokens(8)]
-        drafted.known &= set(range(num_same))
-        drafted.begin(drafted.rng.randint(num_same, len(drafted.text) - 1))
-        drafted.check_round()
+    num_same = drafted.rng.randint(0, num_before)  # another request, whose beginning is the same
+    drafted.text[num_same:] = [(drafted.text[num_same] + 1) % VOCAB, *drafted.tokens(8)]
+    drafted.known &= set(range(num_same))
+    drafted.begin(drafted.rng.choice([num_same, drafted.rng.randint(num_same, len(drafted.text) - 1)]))
+    drafted.check_round()
 
 
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
