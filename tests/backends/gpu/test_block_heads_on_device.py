@@ -179,10 +179,11 @@ class Drafted:
     def accept(self) -> None:
         """The target verified six nodes, and some of them are accepted."""
         root, path = len(self.text) - 1, sorted(self.rng.sample(range(1, 6), self.rng.randint(0, 3)))
-        places = torch.tensor([root, *[root + 2] * 5])
+        places = [root, *[root + 2] * 5]
         for depth, node in enumerate(path, 1):
             places[node] = root + depth
-        self.draft.keep_features(self.features[places], root + torch.arange(6), places)
+        places_R = torch.tensor(places, device=self.features.device)
+        self.draft.keep_features(self.features[places_R], root + torch.arange(6).to(places_R), places_R)
         kept = self.draft.kept
         kept[:, :, root + 1 : root + 1 + len(path)] = kept[:, :, [root + node for node in path]].clone()
         self.text += self.tokens(1 + len(path))
@@ -204,6 +205,17 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: 
     drafted.known &= set(range(num_same))
     drafted.begin(drafted.rng.choice([num_same, drafted.rng.randint(num_same, len(drafted.text) - 1)]))
     drafted.check_round()
+
+
+def test_missing_features_stay_missing_in_a_restored_text(device: str) -> None:
+    drafted = Drafted(2, device)
+    texts = [[first, *drafted.tokens(69)] for first in (1, 2)]
+    for text, first, known in ((texts[0], 40, range(40, 69)), (texts[1], 0, range(69)), (texts[0], 60, range(40, 69))):
+        drafted.text = text
+        drafted.begin(first)
+        drafted.known = set(known)
+        drafted.check_round()
+    assert len(drafted.draft.runner.cached_ids) == 69
 
 
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

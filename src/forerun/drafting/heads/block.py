@@ -20,6 +20,7 @@ from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
 
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
@@ -141,7 +142,8 @@ class BlockExecutor(HeadExecutor):
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass of a block behind the text; see `predict`."""
         ids_B, places_B = self.ids(inputs.token_ids), self.ids(inputs.positions)
-        return without_waking(len(ids_B), lambda: self.predict(ids_B, places_B, inputs.num_slots))
+        with inference():
+            return without_waking(len(ids_B), lambda: self.predict(ids_B, places_B, inputs.num_slots))
 
     def predict(self, ids_B: Tensor, places_B: Tensor, num_seen: int) -> ForwardOutput:
         """One pass of a block behind the text, whose keys and values stand in the slots behind it until text does.

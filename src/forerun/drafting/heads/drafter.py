@@ -167,10 +167,10 @@ class BlockDrafter(HeadDrafter):
 
 
 def num_steps(num_drafted: int, verify_width: int) -> int:
-    """How many batches lead to the same tree as expanding all nodes that could still lead into it.
+    """How many batches lead to the same tree as expanding until nothing could change it.
 
-    Of the nodes above the tree's last one each waits for a step of its own; a step in which the next of them is not in
-    the batch expands only nodes of the tree that are not among them.
+    The last node found has at most `longest` nodes above it, each expanded in a step of its own. The next of them is
+    left out of a batch only if all of the batch is likelier, so that these are nodes of the tree, too.
     """
     longest = min(num_drafted, verify_width - 1)
     return max(1, longest + (verify_width - 1 - longest) // BATCH)
