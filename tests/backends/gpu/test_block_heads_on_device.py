@@ -130,9 +130,9 @@ def test_the_heads_cache_holds_all_committed_tokens(device: str) -> None:
 class Drafted:
     """A random head on the device with a text, of which it knows some features."""
 
-    def __init__(self, seed: int, device: str) -> None:
+    def __init__(self, seed: int, device: str, **fields: Any) -> None:
         rng = self.rng = random.Random(seed)
-        self.headed = BlockHeaded(seed, device, num_layers=rng.randint(1, 2), block_size=rng.randint(2, 6))
+        self.headed = BlockHeaded(seed, device, num_layers=rng.randint(1, 2), block_size=rng.randint(2, 6), **fields)
         self.draft, self.tree = self.headed.on_device()
         self.arrays = {name: tensor.double().numpy() for name, tensor in self.headed.tensors.items()}
         self.text, self.known = self.tokens(rng.randint(1, 16)), set[int]()
@@ -208,14 +208,13 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: 
 
 
 def test_missing_features_stay_missing_in_a_restored_text(device: str) -> None:
-    drafted = Drafted(2, device)
+    drafted = Drafted(2, device, **DFLASH)
     texts = [[first, *drafted.tokens(69)] for first in (1, 2)]
     for text, first, known in ((texts[0], 40, range(40, 69)), (texts[1], 0, range(69)), (texts[0], 60, range(40, 69))):
         drafted.text = text
         drafted.begin(first)
         drafted.known = set(known)
         drafted.check_round()
-    assert len(drafted.draft.runner.cached_ids) == 69
 
 
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
