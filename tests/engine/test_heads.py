@@ -52,7 +52,7 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
         drafter = engine._drafter
         assert isinstance(drafter, AutomaticDrafter)
         assert [type(one) for one in drafter.drafters.values()] == [expected]
-        assert (drafter.round_plan is not None) == (kind == "eagle3")
+        assert drafter.round_plan is not None
 
 
 @pytest.mark.usefixtures("random_turns")
@@ -75,7 +75,7 @@ def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None
 
 @pytest.mark.parametrize(
     ("draft", "is_alone"),
-    [("builtin-draft", True), (builtin_head("eagle3"), True), (builtin_head("dflash"), False)],
+    [("builtin-draft", True), (builtin_head("eagle3"), True), (builtin_head("dflash"), True)],
     ids=["model", "eagle3", "dflash"],
 )
 def test_on_a_gpu_a_named_draft_is_alone_if_the_device_plays_its_rounds(

@@ -9,12 +9,13 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
-from forerun.core.head_spec import EagleSpec
+from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.core.model_spec import ModelSpec
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
-from tests.drafting.heads.published import write_eagle
+from tests.drafting.heads.published import write_block, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
@@ -60,14 +61,27 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
     assert predicted.stats.num_predicted_accepted > 0
 
 
-def test_an_eagle3_head_drafts_on_the_device(
-    pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
+    rng, sizes = random.Random(1), {"hidden_size": 32, "num_layers": 1}
+    if kind == "eagle3":
+        body = random_body(rng, **sizes, vocab_size=target.vocab_size // 2)
+        head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)
+        return write_eagle(folder, head, target)
+    body = random_body(rng, **sizes, vocab_size=target.vocab_size, qkv_bias=False, qk_norm=True)
+    block = BlockSpec(
+        body=body, target_hidden_size=target.hidden_size, layer_ids=(0, 1), block_size=3, mask_token_id=0,
+        windows=(None,), is_causal=(False,), pair_rank=4, num_pairs=3, conv_kernel=2, conv_group=2,
+    )  # fmt: skip
+    return write_block(folder, block, target)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
+def test_a_head_drafts_on_the_device(
+    kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = open_source(pair[0]).spec()
-    body = random_body(random.Random(1), hidden_size=32, num_layers=1, vocab_size=target.vocab_size // 2)
-    head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)
-    tree = DraftHead(model=str(write_eagle(tmp_path, head, target)), verify_width=4, draft_width=2, depth=2,
-                     adaptive=False)  # fmt: skip
+    head = write_random_head(kind, tmp_path, open_source(pair[0]).spec())
+    tree = DraftHead(model=str(head), verify_width=4, draft_width=2, depth=2, adaptive=False)
     with Engine(EngineConfig(target=pair[0], dtype="float32", drafter=NoDrafter(), max_length=40)) as engine:
         expected = engine.generate(PROMPT, SHORT).token_ids
     config = EngineConfig(target=pair[0], dtype="float32", drafter=tree, max_length=40, kernels="triton")

@@ -92,11 +92,11 @@ def compile_cases() -> Iterator[CompileCase]:
 
 def _tree_cases() -> Iterator[CompileCase]:
     """A tree of 32 nodes that grows by four at a time."""
-    tree, rereading = (
+    tree, rereading, following = (
         DeviceTree(
-            verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE, rereads=rereads
+            verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE, **changes
         )
-        for rereads in (False, True)
+        for changes in ({}, {"rereads": True}, {"follows": True})
     )  # fmt: skip
     rows, text_P = row_table(), empty(NUM_SLOTS, dtype=torch.int32)
     children, draft_ids = _topk(4), empty(VOCAB_SIZE, dtype=torch.int32)
@@ -109,6 +109,7 @@ def _tree_cases() -> Iterator[CompileCase]:
         "verify_rows": partial(fill_verify_rows, tree, rows, children, spare_slot=SPARE_SLOT),
         "walk": partial(walk, tree, _sampled(32), text_P),
         "walk, reread": partial(walk, rereading, _sampled(32), text_P),
+        "walk, following": partial(walk, following, _sampled(32), text_P),
         "add_lookup_chain": partial(add_lookup_chain, tree, text_P, costs_AN),
     }
     for name, step in steps.items():

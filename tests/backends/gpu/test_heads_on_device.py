@@ -1,26 +1,30 @@
 """Rounds on the device with a draft head: each drafts and accepts what the host's loop does with the same head."""
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from forerun.backends.choose import choose_backend
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
+from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder, Request, Round, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.heads.drafter import EagleDrafter, head_vocabulary
+from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
+from forerun.model.executor import Executor
 from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import eagle_head, eagle_tensors, random_body, random_eagle
@@ -30,7 +34,7 @@ from tests.tiny import decode_ids, random_weights, tiny_runner
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.decoder import DeviceDecoder, open_decoders
-from forerun.backends.gpu.head_on_device import HeadOnDevice
+from forerun.backends.gpu.head_on_device import EagleOnDevice
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED, runner_of, spec_of
 
@@ -47,35 +51,38 @@ def _as_in_an_engine() -> Iterator[None]:
         yield
 
 
-class Headed:
+class Headed(ABC):
     """A target with a random head."""
 
-    def __init__(self, seed: int, device: str, *, known: Sequence[int] | None = None, **shape: Any) -> None:
-        fixed: dict[str, Any] = {"verify_width": 6, "draft_width": 2, "depth": 2, "adaptive": False}
-        self.config, self.device = DraftHead(model="-", **{**fixed, **shape}), device
-        self.spec = spec_of(vocab_size=VOCAB, num_layers=2)
-        self.weights = random_weights(self.spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
-        rng, num_columns = random.Random(seed), VOCAB if known is None else len(known)
-        self.head = random_eagle(rng, self.spec, body=random_body(rng, vocab_size=num_columns))
-        self.tensors = {name: value.float() for name, value in eagle_tensors(self.head, self.spec, seed).items()}
-        self.vocabulary = None if known is None else head_vocabulary(torch.tensor(known), VOCAB)
-        self.drafter = self.drafter_of()
+    tensors: dict[str, Tensor]  # the head's
 
-    def drafter_of(self) -> EagleDrafter:
-        body, shape = self.head.body, self.config.shape
-        head = eagle_head(self.head, {name: value.to(self.device) for name, value in self.tensors.items()})
-        runner = Runner(
-            body, LoadedWeights({"embedding.weight": torch.zeros(1, 1)}), capacity=CAPACITY + serial_rows(shape),
+    def __init__(self, seed: int, device: str, config: DraftHead, *, num_layers: int, known: Sequence[int] | None):
+        self.config, self.device = config, device
+        self.spec = spec_of(vocab_size=VOCAB, num_layers=num_layers)
+        self.weights = random_weights(self.spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
+        self.vocabulary = None if known is None else head_vocabulary(torch.tensor(known), VOCAB)
+        self.num_columns = VOCAB if known is None else len(known)
+
+    @abstractmethod
+    def drafter_of(self) -> HeadDrafter:
+        """A drafter with this head, and an empty cache."""
+
+    def runner(self, body: ModelSpec, num_behind: int, executor: Callable[[TreeCache], Executor]) -> Runner:
+        """A head's cache, with room for some rows behind the text."""
+        return Runner(
+            body, LoadedWeights({"embedding.weight": torch.zeros(1, 1)}), capacity=CAPACITY + num_behind,
             backend=choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=2).backend,
             dtype=torch.float32, device=self.device, cache_bytes=2**20,
-            make_executor=lambda _spec, _weights, cache, _unused: EagleExecutor(head, cache),
+            make_executor=lambda _spec, _weights, cache, _unused: executor(cache),
         )  # fmt: skip
-        return EagleDrafter(
-            runner, self.config, TREE, target_vocab_size=VOCAB, taps=self.head.taps(2), vocabulary=self.vocabulary
-        )
+
+    @property
+    def here(self) -> dict[str, Tensor]:
+        """The head's tensors on the device."""
+        return {name: value.to(self.device) for name, value in self.tensors.items()}
 
     def decoder(self) -> DeviceDecoder:
-        plan = self.drafter.round_plan
+        plan = self.drafter_of().round_plan
         assert plan is not None
         (decoder,) = open_decoders(runner_of(self.spec, self.weights, self.device), plan)
         return decoder
@@ -97,6 +104,25 @@ class Headed:
         return tiny_runner(self.spec, self.weights, backend=REFERENCE, capacity=CAPACITY, device=self.device)
 
 
+class EagleHeaded(Headed):
+    """With an EAGLE-3 head."""
+
+    def __init__(self, seed: int, device: str, *, known: Sequence[int] | None = None) -> None:
+        config = DraftHead(model="-", verify_width=6, draft_width=2, depth=2, adaptive=False)
+        super().__init__(seed, device, config, num_layers=2, known=known)
+        rng = random.Random(seed)
+        self.head = random_eagle(rng, self.spec, body=random_body(rng, vocab_size=self.num_columns))
+        self.tensors = {name: value.float() for name, value in eagle_tensors(self.head, self.spec, seed).items()}
+
+    def drafter_of(self) -> EagleDrafter:
+        head = eagle_head(self.head, self.here)
+        num_behind = serial_rows(self.config.shape)
+        return EagleDrafter(
+            self.runner(self.head.body, num_behind, lambda cache: EagleExecutor(head, cache)), self.config, TREE,
+            target_vocab_size=VOCAB, taps=self.head.taps(2), vocabulary=self.vocabulary,
+        )  # fmt: skip
+
+
 CASES = [
     pytest.param(3, None, SAMPLED, id="sampled"),
     pytest.param(6, KNOWN, FILTERED, id="part, filtered"),
@@ -112,7 +138,7 @@ CASES = [
 def test_rounds_accept_what_those_of_the_hosts_loop_do(
     seed: int, known: Sequence[int] | None, params: SamplingParams, device: str
 ) -> None:
-    headed = Headed(seed, device, known=known)
+    headed = EagleHeaded(seed, device, known=known)
     found = headed.rounds(headed.decoder(), TEXT, params, 10)
     assert [token for tokens in found for token in tokens][:10] == headed.plain(TEXT, params, 10)
     assert found == headed.rounds(headed.host_decoder(), TEXT, params, 10)
@@ -122,12 +148,12 @@ def test_rounds_accept_what_those_of_the_hosts_loop_do(
 class Checked:
     """Every row that the head gets scores for on the device is compared with the published formulas."""
 
-    def __init__(self, headed: Headed, decoder: DeviceDecoder) -> None:
+    def __init__(self, headed: EagleHeaded, decoder: DeviceDecoder) -> None:
         self.headed, self.rounds, self.num_rows = headed, decoder._rounds, 0
         self.rounds.graphs.records = False  # A recording could not compare.
         self.arrays: dict[str, Floats] = {name: tensor.double().numpy() for name, tensor in headed.tensors.items()}
         self.missing = set[int]()
-        assert isinstance(self.rounds.draft, HeadOnDevice)
+        assert isinstance(self.rounds.draft, EagleOnDevice)
         self._write, self.draft = self.rounds.draft.write_scores, self.rounds.draft
         self.draft.write_scores = self.write_scores  # type: ignore[method-assign]
 
@@ -154,7 +180,7 @@ class Checked:
 
 
 def test_every_row_of_a_tree_has_the_logits_of_the_published_formulas(device: str) -> None:
-    headed = Headed(3, device)
+    headed = EagleHeaded(3, device)
     decoder = headed.decoder()
     checked = Checked(headed, decoder)
     first = headed.rounds(decoder, TEXT, SAMPLED, 6)
@@ -182,7 +208,7 @@ class Depths:
 
 @pytest.mark.parametrize("num_plain", rest_slow([3, 7], 1))  # the first pass has rows for five tokens
 def test_tokens_of_rounds_without_a_draft_are_read_later(num_plain: int, device: str) -> None:
-    headed = Headed(3, device)
+    headed = EagleHeaded(3, device)
     decoder = headed.decoder()
     checked = Checked(headed, decoder)
     decoder._rule = Depths(2, *[0] * num_plain, *[2] * 9)  # type: ignore[assignment]
@@ -194,11 +220,11 @@ def test_tokens_of_rounds_without_a_draft_are_read_later(num_plain: int, device:
 
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording could not repeat data that the host reads or copies, or sizes that depend on data."""
-    plan = (headed := Headed(3, device)).drafter.round_plan
+    plan = (headed := EagleHeaded(3, device)).drafter_of().round_plan
     assert plan is not None
     assert plan.draft is not None
     tree = DeviceTree(verify_width=6, draft_width=2, num_children=2, min_mass=0.0, device=device, rereads=True)
-    draft = HeadOnDevice(plan.draft, plan, tree, headed.plain_target())
+    draft = EagleOnDevice(plan.draft, plan, tree, headed.plain_target())
     features = torch.zeros(6, len(draft.taps), headed.spec.hidden_size, device=device)
     for name in ("tensor", "as_tensor", "from_numpy", "nonzero", "masked_select"):
         monkeypatch.setattr(torch, name, None)
@@ -206,4 +232,5 @@ def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pyte
         monkeypatch.setattr(torch.Tensor, name, None)
     draft.pass_layers(7, 2)
     draft.write_scores(7, 5)
-    draft.keep_features(features, draft.rows.slots[:6].long())
+    slots_R = draft.rows.slots[:6].long()
+    draft.keep_features(features, slots_R, slots_R)

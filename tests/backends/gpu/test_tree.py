@@ -38,6 +38,7 @@ class Shape:
     num_children: int = 2
     min_mass: float = 0.0
     rereads: bool = False
+    follows: bool = False
 
 
 class Cache:
@@ -102,7 +103,8 @@ class Request:
         self.tree = tree_of(shape)
         self.draft_rows = table_for(self.tree, shape.draft_width + self.tree.shape.most_behind)
         self.target_rows = table_for(self.tree, shape.verify_width)
-        self.draft, self.target = Cache(), Cache()
+        self.target = Cache()
+        self.draft = self.target if shape.follows else Cache()
         self.text_P = torch.full((NUM_SLOTS,), POISON, dtype=torch.int32)
         self.text_P[:num_tokens] = torch.tensor(self.text)
         self.target.fill(self.text[:-1])
@@ -165,7 +167,8 @@ class Request:
         bests_R, seconds_R = torch.arange(len(texts)) + 10.0, torch.arange(len(texts)) / 4
         walk_on_device(self.tree, Sampled(choices_R, bests_R, seconds_R), self.text_P)
         move_slots(self.target.storage_2LSKD, self.tree.target_moves)
-        move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
+        if not self.shape.follows:
+            move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
         acceptance, outcome = walk(tree, choices), read_outcome(self.tree.outcome.clone())
         path = 0, *acceptance.path
         assert tuple(outcome.token_ids) == acceptance.tokens
@@ -209,6 +212,14 @@ def test_accepted_nodes_are_read_again_where_their_rows_are_not_kept(seed: int) 
     for _ in range(5):
         outcome = request.play(rng.randint(1, 4))
         assert outcome.num_behind == len(outcome.token_ids) - 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_draft_lacks_nothing_whose_rows_are_those_of_the_verification(seed: int) -> None:
+    rng = random.Random(seed)
+    request = Request(seed, Shape(draft_width=rng.randint(1, 3), follows=True), num_tokens=rng.randint(2, 9))
+    for depth in (2, 0, 0, 3):
+        assert request.play(depth).num_behind == 0
 
 
 def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:

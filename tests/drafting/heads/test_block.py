@@ -13,11 +13,12 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.sublayers import NOTHING
 from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter
+from forerun.drafting.heads.drafter import BATCH, BlockDrafter, num_steps
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.block_reference import block_outputs, logits_after
 from tests.drafting.heads.random_heads import CAPACITY, block_head, block_tensors, random_block, random_body
@@ -158,3 +159,24 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
             worth[path] = total
     best = sorted(worth, key=worth.__getitem__, reverse=True)[:7]
     assert {tuple(tree.path_tokens(node)) for node in range(1, len(tree))} == set(best)
+
+
+def batches_of(rng: random.Random, num_drafted: int, verify_width: int) -> int:
+    """How many batches with a node of the block lead to the tree of a random head."""
+    growth, num_batches = BestFirstGrowth(0, horizon=verify_width, draft_width=BATCH), 0
+    steepness = rng.choice([0.01, 1.0, 3.0])
+    laws = [sorted(-rng.expovariate(1.0) * steepness for _ in range(min(16, verify_width - 1))) for _ in range(40)]
+    while batch := growth.next_batch():
+        inside = [node for node in batch if growth.tree.depths[node] < num_drafted]
+        num_batches += bool(inside)
+        for node in inside:
+            growth.add_children(node, range(len(laws[0])), rng.choice(laws)[::-1])
+    return num_batches
+
+
+@pytest.mark.parametrize("verify_width", [2, 6, 9, 16, 24, 32])
+@pytest.mark.parametrize("num_drafted", [1, 2, 4, 7, 15])
+def test_no_tree_needs_more_steps_than_a_device_makes(num_drafted: int, verify_width: int) -> None:
+    rng, most = random.Random(num_drafted * 100 + verify_width), num_steps(num_drafted, verify_width)
+    assert max(batches_of(rng, num_drafted, verify_width) for _ in range(60)) <= most
+    assert most <= num_drafted + 3

@@ -36,7 +36,9 @@ class DeviceDecoder(Decoder):
         if draft is not None and config.adaptive:
             target_s = measure_pace(rounds.target.runner, [config.verify_width], budget_s=MEASURING_S).steps[0][1]
             draft_s = measure_pace(draft.runner, [config.draft_width], budget_s=MEASURING_S).steps[0][1]
-            self._rule = DepthRule([target_s + depth * draft_s for depth in range(self._max_depth + 1)])
+            step_s = draft_s if draft.step_s is None else draft.step_s
+            depths_s = [target_s + draft_s + step_s * step for step in range(self._max_depth)]
+            self._rule = DepthRule([target_s, *depths_s])
 
     def can_play(self, request: Request) -> bool:
         return request.params.logprobs is None and request.params.grammar is None and not request.prediction

@@ -1,4 +1,4 @@
-"""A draft head whose passes are parts of rounds on the device: torch's kernels on permanent buffers.
+"""Draft heads whose passes are parts of rounds on the device: torch's kernels on permanent buffers.
 
 A pass can be recorded, as only the contents of its tensors depend on data: every index is a tensor on the device, and
 every size is fixed.
@@ -7,7 +7,9 @@ Legend: T rows, N slots that a pass may see, S slots, E tree slots of a row, H h
 token, G size of a feature, W columns of scores.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from forerun.core.shared_length import shared_length
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import attend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
@@ -29,22 +32,23 @@ from forerun.model.step import Step
 
 
 class HeadOnDevice(SideOnDevice):
-    """An EAGLE-3 head, whose rows start from states.
-
-    A token's row starts from the state in the slot of the token before it. A token of the text leaves there what the
-    head reads of the target's features, a drafted node the head's own state, until it is verified. A state of zeros is
-    not known: the target restored that token from a saved text. A row behind it stays unseen.
+    """A head, which keeps what it reads of the target's features in the target's own slots.
 
     Attributes:
+        lag: how many tokens before its own a row needs the features.
         taps: the target's layers, ascending, whose outputs it reads.
-        states_SH: the states.
+        kept: what it keeps, as a cache [.., .., S, .., ..]; moves of the target's slots move it along.
     """
+
+    lag: ClassVar[int]
+    kept: Tensor
+    _executor: HeadExecutor
 
     def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
         executor, shape, device = runner.executor, tree.shape, runner.device
-        assert isinstance(executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(executor)}"
-        assert runner.cache.capacity >= target.cache.capacity, "each of the target's slots has a state"
-        self._executor, self._stride = executor, shape.stride
+        assert isinstance(executor, HeadExecutor), f"the executor of a head, not {type(executor)}"
+        assert runner.cache.capacity >= target.cache.capacity, "each of the target's slots has one here"
+        self._executor = executor
         self.taps = tuple(sorted(set(plan.taps)))
         self._columns_F = torch.tensor([self.taps.index(layer) for layer in plan.taps], device=device)
         most_rows, num_scores = shape.most_behind + shape.width, runner.spec.vocab_size
@@ -56,42 +60,84 @@ class HeadOnDevice(SideOnDevice):
         self.maxima = TileMaxima.for_vocabulary(
             self.num_columns, block=SCORE_BLOCK, max_rows=shape.width, is_topk=True, device=device
         )
-        keys_LSKD, size = runner.cache.keys_LSKD, executor.body.hidden_size
-        self.states_SH = keys_LSKD.new_zeros(runner.cache.capacity, size)
-        self._outputs_TH = keys_LSKD.new_zeros(most_rows, size)
         self._slots_S = torch.arange(runner.cache.capacity, device=device)
-        self._most_behind_text = serial_rows(plan.shape) + shape.horizon  # slots of a round, and of one still in flight
         self._first_known = 0
 
     def begin(self, token_ids: Sequence[int], owner: str) -> None:
         super().begin(token_ids, owner)
-        self._executor.recognise(len(self.runner.cached_ids))
-        self.states_SH.zero_()
+        num_cached = self.runner.cut(shared_length(self.runner.cached_ids, token_ids))
+        self._executor.recognise(num_cached)
         self._first_known = len(token_ids)  # the root, which the target has not read yet
 
     def read_features(self, place: int, features: Tensor) -> None:
         """Use the target's features [T, F, G] of tokens from this place on; these reach up to the root."""
         self._first_known = min(self._first_known, place)
-        self.keep_features(features, self._slots_S[place : place + len(features)])
+        places_T = self._slots_S[place : place + len(features)]
+        self.keep_features(features, places_T, places_T)
 
     def prefill(self) -> bool:
         """False: the text is read when all of it has its features."""
         return False
 
-    def keep_features(self, features_TFG: Tensor, slots_T: Tensor) -> None:
-        """Keep what the head reads of the target's features of the tokens in these slots."""
-        features_TFG = features_TFG.index_select(1, self._columns_F).to(self.states_SH.dtype)
-        self.states_SH.index_copy_(0, slots_T, self._executor.states(features_TFG))
+    @abstractmethod
+    def keep_features(self, features_TFG: Tensor, slots_T: Tensor, places_T: Tensor) -> None:
+        """Keep what the head reads of the target's features of the tokens in these slots, at these places of a text."""
 
     def catch_up(self, token_ids: Sequence[int]) -> None:
         runner, num_tokens = self.runner, len(token_ids)
         first = runner.cut(shared_length(runner.cached_ids, token_ids))
-        num_empty = max(0, min(self._first_known + 1, num_tokens) - first)
-        if num_empty:
-            runner.cache.reserve(num_empty)
-            self._executor.clear(range(first, first + num_empty))
-            runner.keep(list(range(num_empty)), token_ids[first : first + num_empty])
-        for start in range(first + num_empty, num_tokens, PREFILL_ROWS):
+        stop = max(first, min(self._first_known + self.lag, num_tokens))
+        if stop > first:
+            self._executor.clear(range(first, stop))
+            runner.adopt(token_ids[first:stop])
+        self._read_text(token_ids, stop)
+
+    @abstractmethod
+    def _read_text(self, token_ids: Sequence[int], first: int) -> None:
+        """Make the cache hold this text from a place on from which on its features are known."""
+
+    def launch_attention(self, num_rows: int, num_splits: int) -> None:
+        self.pass_layers(num_rows, num_splits)
+
+    def _states(self, features_TFG: Tensor) -> Tensor:
+        features_TFG = features_TFG.index_select(1, self._columns_F).to(self.kept.dtype)
+        return self._executor.states(features_TFG)
+
+
+class EagleOnDevice(HeadOnDevice):
+    """An EAGLE-3 head, whose rows start from states.
+
+    A token's row starts from the state in the slot of the token before it. A token of the text leaves there what the
+    head reads of the target's features, a drafted node the head's own state, until it is verified. A state of zeros is
+    not known: the target restored that token from a saved text. A row behind it stays unseen.
+
+    Attributes:
+        states_SH: the states.
+    """
+
+    lag = 1
+    _executor: EagleExecutor
+
+    def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
+        super().__init__(runner, plan, tree, target)
+        cache, shape = runner.cache, tree.shape
+        assert isinstance(self._executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(self._executor)}"
+        self._stride, size = shape.stride, self._executor.body.hidden_size
+        self.states_SH = cache.keys_LSKD.new_zeros(cache.capacity, size)
+        self.kept = self.states_SH[None, None, :, None]
+        self._outputs_TH = cache.keys_LSKD.new_zeros(self.rows.max_rows, size)
+        self._most_behind_text = serial_rows(plan.shape) + shape.horizon  # slots of a round, and of one still in flight
+
+    def begin(self, token_ids: Sequence[int], owner: str) -> None:
+        super().begin(token_ids, owner)
+        self.states_SH.zero_()
+
+    def keep_features(self, features_TFG: Tensor, slots_T: Tensor, places_T: Tensor) -> None:
+        self.states_SH.index_copy_(0, slots_T, self._states(features_TFG))
+
+    def _read_text(self, token_ids: Sequence[int], first: int) -> None:
+        runner, num_tokens = self.runner, len(token_ids)
+        for start in range(first, num_tokens, PREFILL_ROWS):
             end = min(start + PREFILL_ROWS, num_tokens)
             inputs = ForwardInput(
                 token_ids=list(token_ids[start:end]), positions=list(range(start, end)), first_slot=start,
@@ -119,9 +165,6 @@ class HeadOnDevice(SideOnDevice):
         outputs_TH = executor.head.step(rows.token_ids[:num_rows].long(), starts_TH, cos_sin_T2D, mix)
         self._outputs_TH[:num_rows] = outputs_TH
         states_SH.index_copy_(0, slots_T, executor.head.next_states(outputs_TH))
-
-    def launch_attention(self, num_rows: int, num_splits: int) -> None:
-        self.pass_layers(num_rows, num_splits)
 
     def write_scores(self, num_rows: int, first_row: int) -> None:
         logits_TW = self._executor.head.logits(self._outputs_TH[first_row:num_rows])

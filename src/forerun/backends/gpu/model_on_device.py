@@ -32,9 +32,13 @@ class SideOnDevice(ABC):
         num_rows: the most rows of a pass that get scores.
         num_children: of a draft, 0 of the target.
         vocabulary: maps a draft's token ids to the target's.
+
+    Attributes:
+        step_s: seconds of growing the tree after the first pass, once; None: as long as that pass.
     """
 
     maxima: TileMaxima
+    step_s: float | None = None
 
     def __init__(
         self, runner: Runner, rows: RowTable, scores_RV: Tensor, *, num_rows: int, num_children: int,

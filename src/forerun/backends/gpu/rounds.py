@@ -17,10 +17,11 @@ from functools import partial
 
 import torch
 
+from forerun.backends.gpu.block_on_device import BlockOnDevice
 from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.executor import all_num_splits, num_splits_for
-from forerun.backends.gpu.head_on_device import HeadOnDevice
+from forerun.backends.gpu.head_on_device import EagleOnDevice, HeadOnDevice
 from forerun.backends.gpu.model_on_device import ModelOnDevice, SideOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN
@@ -37,6 +38,7 @@ from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import RoundPlan
+from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
@@ -78,10 +80,12 @@ class DeviceRounds:
         device, taps = target.device, tuple(sorted(set(plan.taps)))
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, taps=taps)
         self._overlaps = self.target.executor.overlaps
+        self._has_block = draft is not None and isinstance(draft.executor, BlockExecutor)
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
             num_children=self._policy.num_children,
-            min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device, rereads=bool(taps),
+            min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device,
+            rereads=bool(taps) and not self._has_block, follows=self._has_block,
         )  # fmt: skip
         self._most_draft_rows = self.config.draft_width + self.tree.shape.most_behind
         self.draft = None if draft is None else self._draft_side(draft, plan, target)
@@ -177,7 +181,7 @@ class DeviceRounds:
 
     def _draft_side(self, draft: Runner, plan: RoundPlan, target: Runner) -> SideOnDevice:
         if plan.taps:
-            return HeadOnDevice(draft, plan, self.tree, target)
+            return (BlockOnDevice if self._has_block else EagleOnDevice)(draft, plan, self.tree, target)
         return ModelOnDevice(
             draft, num_rows=self._most_draft_rows, num_children=self._policy.num_children,
             vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),
@@ -221,7 +225,8 @@ class DeviceRounds:
         fill_verify_rows(tree, target.rows, children, spare_slot=target.spare_slot, overlaps=overlaps)
         target.pass_layers(verify_width, shape.num_splits)
         if head is not None:
-            head.keep_features(target.features_RFG[:verify_width], target.rows.slots[:verify_width].long())
+            slots_R, places_R = (rows[:verify_width].long() for rows in (target.rows.slots, target.rows.positions))
+            head.keep_features(target.features_RFG[:verify_width], slots_R, places_R)
         draw = self._draw(target, is_greedy=shape.is_greedy)
         if shape.is_shaped:
             target.write_scores(verify_width, 0)
@@ -234,8 +239,8 @@ class DeviceRounds:
         if verify_width > 1:  # A root alone is already in its final slot.
             move_slots(target.runner.cache.storage_2LSKD, tree.target_moves, overlaps=overlaps)
             if head is not None:
-                move_slots(head.states_SH[None, None, :, None], tree.target_moves, overlaps=overlaps)
-        if drafted is not None and head is None:  # A head reads accepted tokens again.
+                move_slots(head.kept, tree.target_moves, overlaps=overlaps)
+        if drafted is not None and head is None:
             move_slots(drafted.runner.cache.storage_2LSKD, tree.draft_moves, overlaps=overlaps)
 
     def _draw(self, side: SideOnDevice, *, is_greedy: bool) -> Draw:

@@ -6,7 +6,7 @@ O taps of a convolution, C groups of channels, W rows of the output, P tokens th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -20,6 +20,7 @@ from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
+from forerun.runtime.inference import inference
 
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
@@ -77,27 +78,27 @@ class BlockHead:
         logits, cap = self._head(outputs) * self.spec.logit_scale, self.spec.logit_cap
         return cap * (logits / cap).tanh() if cap else logits
 
-    def logits_after(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+    def logits_after(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
         """Logits [T, W] given each row's parent token, in float32 at least if the head looks at it."""
         if self.spec.pair_rank:
-            return self._paired(logits_TW, outputs_TH, parents)
-        return self._shifted(logits_TW, outputs_TH, parents) if self.spec.markov_rank else logits_TW
+            return self._paired(logits_TW, outputs_TH, parents_T)
+        return self._shifted(logits_TW, outputs_TH, parents_T) if self.spec.markov_rank else logits_TW
 
-    def _shifted(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+    def _shifted(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
         """Logits shifted by the parent's code. Source: speculators' dspark/model_definitions.py."""
-        codes_TR = self._weights["markov_head.markov_w1.weight"][list(parents)]
+        codes_TR = self._weights["markov_head.markov_w1.weight"][parents_T]
         if self.spec.has_markov_gate:
             codes_TR = codes_TR * self._gate(torch.cat((outputs_TH, codes_TR), -1)).sigmoid()
         return logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)) + self._shift(codes_TR)
 
-    def _paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents: Sequence[int]) -> Tensor:
+    def _paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
         """The logits of the best tokens with the score of the pair, and no others."""
         weights, part = self._weights, "candidate_selector."
         best_TP, ids_TP = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)).topk(
             min(self.spec.num_pairs, logits_TW.shape[1])
         )
         asked_TR = functional.linear(outputs_TH, weights[part + "hidden_projection.weight"])
-        asked_TR = asked_TR * weights[part + "predecessor_codebook"][list(parents)]
+        asked_TR = asked_TR * weights[part + "predecessor_codebook"][parents_T]
         pairs_TP = (weights[part + "successor_codebook"][ids_TP] @ asked_TR[..., None]).squeeze(-1)
         return torch.full_like(logits_TW, -math.inf, dtype=best_TP.dtype).scatter(1, ids_TP, best_TP + pairs_TP)
 
@@ -129,29 +130,41 @@ def same(rows: Tensor) -> Tensor:
 
 
 class BlockExecutor(HeadExecutor):
-    """A DFlash head with its cache, which holds keys and values of committed tokens alone."""
+    """A DFlash head with its cache, which holds keys and values of committed tokens alone.
+
+    The token at place p of the text stands in slot p.
+    """
 
     def __init__(self, head: BlockHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache)
         self.head = head
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass of a block behind the text, of which the cache keeps nothing.
+        """One pass of a block behind the text; see `predict`."""
+        ids_B, places_B = self.ids(inputs.token_ids), self.ids(inputs.positions)
+        with inference():
+            return without_waking(len(ids_B), lambda: self.predict(ids_B, places_B, inputs.num_slots))
+
+    def predict(self, ids_B: Tensor, places_B: Tensor, num_seen: int) -> ForwardOutput:
+        """One pass of a block behind the text, whose keys and values stand in the slots behind it until text does.
+
+        Args:
+            places_B: places in a row.
+            num_seen: slots that are looked at; the block's are among them.
 
         Returns:
             logits [D, W] for the D tokens behind the text that the head predicts, and as `features` their outputs.
         """
-        return without_waking(len(inputs.token_ids), lambda: self._predict(inputs))
-
-    def _predict(self, inputs: ForwardInput) -> ForwardOutput:
-        positions, end = inputs.positions, inputs.prefix_len
+        places_S = torch.arange(num_seen, device=self.device)
+        is_behind_S = places_S >= places_B[0]
+        is_there_S = torch.where(is_behind_S, places_S <= places_B[-1], self.is_known_S[:num_seen])
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys_SKD = torch.cat((self.cache.keys_LSKD[layer, :end], k))
-            values_SKD = torch.cat((self.cache.values_LSKD[layer, :end], v))
-            return attend(q, keys_SKD, values_SKD, self._visible(layer, positions, end))
+            keys_SKD, values_SKD = self._write(layer, places_B, k, v)
+            sees_BS = self._visible(layer, places_S, places_B[:, None]) & is_there_S
+            return attend(q, keys_SKD[:num_seen], values_SKD[:num_seen], sees_BS)
 
-        outputs_BH = self.head.block(self.ids(inputs.token_ids), self.cos_sin(positions), mix)
+        outputs_BH = self.head.block(ids_B, self.cos_sin_P2D[places_B], mix)
         outputs_BH = outputs_BH[-self.head.spec.num_drafted :]
         return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
 
@@ -160,20 +173,22 @@ class BlockExecutor(HeadExecutor):
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """Write the keys and values of committed tokens."""
-        slots = slice(inputs.first_slot, inputs.num_slots)
-        for layer, (k, v) in enumerate(self.head.text_kv(states_TH, self.cos_sin(inputs.positions))):
-            self.cache.keys_LSKD[layer, slots], self.cache.values_LSKD[layer, slots] = k, v
+        places_T = self.ids(inputs.positions)
+        self.write_text(states_TH, places_T, places_T)
         return ForwardOutput(logits=states_TH.new_zeros(0, 0))
 
-    def _visible(self, layer: int, positions: Sequence[int], end: int) -> Tensor:
-        """bool [B, S + B]: what the rows of a block see of the text's slots, which are its places, and of the block."""
+    def write_text(self, states_TH: Tensor, slots_T: Tensor, places_T: Tensor) -> None:
+        """Write the keys and values of tokens at these places of the text into these slots."""
+        for layer, (k, v) in enumerate(self.head.text_kv(states_TH, self.cos_sin_P2D[places_T])):
+            self._write(layer, slots_T, k, v)
+
+    def _write(self, layer: int, slots_T: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys_SKD, values_SKD = self.cache.keys_LSKD[layer], self.cache.values_LSKD[layer]
+        return keys_SKD.index_copy_(0, slots_T, k), values_SKD.index_copy_(0, slots_T, v)
+
+    def _visible(self, layer: int, places_S: Tensor, own_B1: Tensor) -> Tensor:
+        """bool [B, S]: the places that a layer's rows look at."""
         spec = self.head.spec
-        own_B1 = self.ids(positions)[:, None]
-        places = torch.cat((torch.arange(end, device=self.device), own_B1[:, 0]))
-        sees = functional.pad(self.is_known_S[:end], (0, len(positions)), value=True).expand(len(positions), -1)
         window = spec.windows[layer]
-        if spec.is_causal[layer]:
-            sees = sees & (places <= own_B1)
-        if window is not None:
-            sees = sees & ((places - own_B1).abs() < window)
-        return sees
+        is_near_BS = (places_S - own_B1).abs() < (len(places_S) if window is None else window)
+        return is_near_BS & (places_S <= own_B1) if spec.is_causal[layer] else is_near_BS

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
+from forerun.core.drafter_config import MOST_CHILDREN, DraftHead, DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.draft_rows import DraftRows
@@ -27,6 +27,7 @@ from forerun.speculation.economy.widths import WidthRule
 from forerun.speculation.walk import Acceptance
 
 EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
+BATCH: Final = 8  # nodes that a step on a GPU expands; it has room for 16 children of each
 
 
 class HeadVocabulary(VocabularyMap):
@@ -76,6 +77,11 @@ class HeadDrafter(DraftModelDrafter):
     def round_plan(self) -> RoundPlan | None:
         return None
 
+    def _plan_of(self, shape: DraftModel) -> RoundPlan:
+        return RoundPlan(
+            draft=self._runner, shape=shape, policy=self._policy, vocabulary=self._vocabulary, taps=self._read_taps
+        )
+
     def read_features(self, place: int, features: Tensor) -> None:
         self._features.read(place, features)
         self._read_if_many()
@@ -114,10 +120,7 @@ class EagleDrafter(HeadDrafter):
 
     @property
     def round_plan(self) -> RoundPlan | None:
-        return RoundPlan(
-            draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary,
-            taps=self._read_taps,
-        )  # fmt: skip
+        return self._plan_of(self._config)
 
 
 class BlockDrafter(HeadDrafter):
@@ -137,6 +140,11 @@ class BlockDrafter(HeadDrafter):
         num_children = max(1, min(config.verify_width - 1, MOST_CHILDREN))
         return replace(policy, min_mass=0.0, num_children=num_children)
 
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        depth = num_steps(self._block.num_drafted, self.verify_width)
+        return self._plan_of(replace(self._config, draft_width=BATCH, depth=depth))
+
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive:
             self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
@@ -148,3 +156,13 @@ class BlockDrafter(HeadDrafter):
             rule.spend(perf_counter() - began)
         while self._draft.expand():
             pass
+
+
+def num_steps(num_drafted: int, verify_width: int) -> int:
+    """How many batches lead to the same tree as expanding until nothing could change it.
+
+    The last node found has at most `longest` nodes above it, each expanded in a step of its own. The next of them is
+    left out of a batch only if all of the batch is likelier, so that these are nodes of the tree, too.
+    """
+    longest = min(num_drafted, verify_width - 1)
+    return max(1, longest + (verify_width - 1 - longest) // BATCH)

@@ -130,7 +130,7 @@ class BlockRows(HeadRows):
 
     def __init__(self, runner: Runner, executor: BlockExecutor, features: TextFeatures, max_rows: int) -> None:
         super().__init__(runner, executor, features, max_rows)
-        self._head, self._block = executor.head, executor
+        self._head, self._block, self.num_drafted = executor.head, executor, executor.head.spec.num_drafted
         self._drafted: tuple[Tensor, Tensor] | None = None  # the block's logits and outputs
 
     @property
@@ -172,7 +172,8 @@ class BlockRows(HeadRows):
         assert self._drafted is not None, "a tree grows on a drafted block"
         logits, outputs = self._drafted
         rows = [min(tree.depths[node], len(logits) - 1) for node in batch]
-        after = self._head.logits_after(logits[rows], outputs[rows], [tree.token_ids[node] for node in batch])
+        parents = self._block.ids([tree.token_ids[node] for node in batch])
+        after = self._head.logits_after(logits[rows], outputs[rows], parents)
         is_beyond = [tree.depths[node] >= len(logits) for node in batch]
         if any(is_beyond):
             after = after.masked_fill(torch.tensor(is_beyond, device=after.device)[:, None], float("-inf"))

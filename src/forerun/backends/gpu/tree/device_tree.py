@@ -68,6 +68,7 @@ class TreeShape(NamedTuple):
         child_block: the power of two that holds W * C.
         most_behind: tokens before the root that the draft's cache may lack; a round's first pass has a row for each.
         rereads: only the root's row is kept in the draft's cache; accepted nodes are read again in the next round.
+        follows: the draft's cache gets the rows of accepted nodes from the verification, and lacks none.
         stride: tree slots of a row: a path of all nodes, and the tokens before the root.
     """
 
@@ -78,6 +79,7 @@ class TreeShape(NamedTuple):
     child_block: int
     most_behind: int
     rereads: bool
+    follows: bool
     stride: int
 
 
@@ -94,7 +96,7 @@ class DeviceTree:
 
     def __init__(
         self, *, verify_width: int, draft_width: int, num_children: int, min_mass: float, device: str,
-        rereads: bool = False,
+        rereads: bool = False, follows: bool = False,
     ) -> None:  # fmt: skip
         assert 1 <= verify_width <= MOST_NODES, f"verify_width {verify_width} must lie in 1 .. {MOST_NODES}"
         num_all = draft_width * num_children
@@ -104,7 +106,7 @@ class DeviceTree:
         child_block = triton.next_power_of_2(num_all)
         most_behind = max(1, verify_width - 1) if rereads else 1
         self.shape = TreeShape(
-            verify_width, capacity, draft_width, num_children, child_block, most_behind, rereads,
+            verify_width, capacity, draft_width, num_children, child_block, most_behind, rereads, follows,
             stride=verify_width + most_behind,
         )  # fmt: skip
         self._state, self._host_state = (TreeState(capacity, draft_width, where) for where in (device, "cpu"))

@@ -71,8 +71,8 @@ def walk_kernel(
     num_drafted = tl.sum(is_drafted.to(tl.int32), 0)
     first_slot, is_moved = draft_committed + root_row + 1, is_drafted & (node > 0)
     write_moves(draft_moves, first_slot, is_moved, depths, draft_committed + draft_rows)
-    new_committed = committed + path_len
-    new_draft_committed = draft_committed + tl.where(num_drafted > 0, root_row + num_drafted, 0)
+    num_kept = path_len if TREE.follows else tl.where(num_drafted > 0, root_row + num_drafted, 0)
+    new_committed, new_draft_committed = committed + path_len, draft_committed + num_kept
 
     best, second = tl.load(sampled.bests + node, mask=is_path), tl.load(sampled.seconds + node, mask=is_path)
     emitted = outcome + OUTCOME_HEADER + depths
