@@ -23,7 +23,7 @@ from forerun import (
 from forerun.backends.choose import choose_backend
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
-from forerun.core.drafter_config import DrafterConfig
+from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
@@ -42,7 +42,7 @@ MOST_DEVIATION = 0.03  # of 8-bit products, relative to the largest
 
 
 def engine_of(drafter: DrafterConfig) -> Engine:
-    return Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=128))
+    return Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=192))
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
@@ -53,6 +53,18 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
         assert isinstance(drafter, AutomaticDrafter)
         assert [type(one) for one in drafter.drafters.values()] == [expected]
         assert drafter.round_plan is not None
+
+
+@pytest.mark.parametrize("name", BUILTIN_HEADS.values())
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_packages_heads_guess_well_for_the_built_in_target(name: str, temperature: float) -> None:
+    params, texts = SamplingParams(max_new_tokens=128, temperature=temperature, seed=1, ignore_eos=True), []
+    for drafter in (NoDrafter(), DraftHead(model=name, adaptive=False)):
+        with engine_of(drafter) as engine:
+            done = engine.generate("def read_lines(path):", params)
+            texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    assert done.stats.tokens_per_round > (2.5 if temperature == 0.0 else 1.5)
 
 
 @pytest.mark.usefixtures("random_turns")

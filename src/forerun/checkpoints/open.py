@@ -17,10 +17,13 @@ from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
 from forerun.checkpoints.short_names.catalogue import find_named, named_models
 from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, SMOLLM2_DRAFT
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_HEADS, BUILTIN_TARGET, SMOLLM2_DRAFT
 from forerun.core.errors import CheckpointError
 
-BUILTIN_FOLDERS: Final = {BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft"}
+BUILTIN_FOLDERS: Final = {
+    BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft",
+    **{name: kind for kind, name in BUILTIN_HEADS.items()},
+}  # fmt: skip
 OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # a path, not a model's name
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
@@ -29,11 +32,11 @@ def open_source(name: str) -> CheckpointSource:
     """Open the model `name`; its format is detected.
 
     Args:
-        name: a folder with a config.json, or with one GGUF file; such a file; "builtin", "builtin-draft" or
-            "smollm2-draft", which are part of the package; a short name of `short_names/catalogue`; else a hub name
-            such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that type. Models of hub names and short names
-            are fetched into the hub's own cache if they are not there. A folder or file takes precedence over a hub
-            name, a short name over a folder.
+        name: a folder with a config.json, or with one GGUF file; such a file; one of `BUILTIN_FOLDERS`, which are part
+            of the package; a short name of `short_names/catalogue`; else a hub name such as "org/model", or
+            "org/model:Q4_K_M" for a GGUF file of that type. Models of hub names and short names are fetched into the
+            hub's own cache if they are not there. A folder or file takes precedence over a hub name, a short name over
+            a folder.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.

@@ -10,6 +10,7 @@ from forerun.core.model_spec import WeightFormat
 
 BUILTIN_TARGET: Final = "builtin"
 BUILTIN_DRAFT: Final = "builtin-draft"
+BUILTIN_HEADS: Final = {"eagle3": "builtin-eagle3", "dflash": "builtin-dflash"}  # by their kind
 SMOLLM2_DRAFT: Final = "smollm2-draft"
 MIN_MATCH: Final = 2  # fewest tokens at the end of the text that prompt lookup matches
 MAX_MATCH: Final = 5  # tokens at the end of the text that prompt lookup tries to match first
