@@ -27,11 +27,12 @@ from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
 from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.engine import drafters
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
+from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
 from tests.drafting.heads.published import builtin_head, flat_config, write_eagle, write_files
 from tests.drafting.heads.random_heads import eagle_tensors, random_body, random_eagle
@@ -124,6 +125,31 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("name", BUILTIN_HEADS.values())
+def test_among_other_drafters_a_narrow_head_has_room_for_their_trees(name: str) -> None:
+    """As the GPU's rounds need a slot of the head for each of the target's."""
+    with engine_of(Automatic(draft=DraftModel(model=name, verify_width=4, draft_width=2, depth=2))) as engine:
+        assert isinstance(engine.drafter, AutomaticDrafter)
+        head = engine.drafter.drafters["draft_head"]
+        assert isinstance(head, HeadDrafter)
+        assert head._runner.cache.capacity >= engine._target.cache.capacity
+        assert engine.generate("Once", SamplingParams(max_new_tokens=8, ignore_eos=True)).stats.num_new_tokens == 8
+
+
+@pytest.mark.parametrize("error", [CheckpointError("a damaged head"), KeyboardInterrupt()], ids=["damaged", "Ctrl-C"])
+def test_a_target_is_closed_if_its_head_cannot_be_loaded(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Runner] = []
+    monkeypatch.setattr(Runner, "close", lambda self: closed.append(self))
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(drafters, "load_head", fail)
+    with pytest.raises(type(error)):
+        engine_of(DraftHead(model="builtin-dflash"))
+    assert len(closed) == 1
 
 
 def test_tokens_that_a_head_cannot_draft_are_counted() -> None:

@@ -75,12 +75,20 @@ class DrafterLoader:
         Raises:
             CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
         """
+        if isinstance(drafter, LayerSkip):
+            whole = load_target(rows_behind_text(drafter, self._policies.skip))
+            checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
+            return self_drafter(drafter, self._policies, checkpoint, whole), whole
         target = LazyTarget(load_target)
+        try:
+            built = self._load(drafter, target, on_progress)
+            return built, target.load(built.verify_width)
+        except BaseException:
+            target.close()
+            raise
+
+    def _load(self, drafter: DrafterConfig, target: LazyTarget, on_progress: Progress | None) -> Drafter:
         match drafter:
-            case LayerSkip():
-                whole = load_target(rows_behind_text(drafter, self._policies.skip))
-                checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
-                return self_drafter(drafter, self._policies, checkpoint, whole), whole
             case DraftModel() | DraftHead():
                 built = self._load_model_or_head(drafter, target, on_progress)
             case Parallel():
@@ -91,19 +99,16 @@ class DrafterLoader:
                 built = without_model(drafter, self._policies, self._target)
             case NoDrafter():
                 built = NoneDrafter()
+            case LayerSkip():
+                raise AssertionError("it shares the target's runner")
             case _:
                 assert_never(drafter)
-        if getattr(drafter, "adaptive", False):
-            built = AutomaticDrafter({type(drafter).__name__: built})
-        return built, target.load(built.verify_width)
+        return AutomaticDrafter({type(drafter).__name__: built}) if getattr(drafter, "adaptive", False) else built
 
     def _load_model_or_head(
         self, drafter: DraftModel | DraftHead, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
     ) -> Drafter:
-        """
-        Args:
-            least_width: the nodes of a tree for which the target's cache must have room, whatever this draft's are.
-        """
+        """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
         if stored is None:
             if isinstance(drafter, DraftHead):
@@ -112,10 +117,11 @@ class DrafterLoader:
         head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
         alone = replace(self._config, **ALONE)
         stored.require_fit(self._target, self._config.target)
-        loaded = target.load(max(least_width, head.verify_width))
+        width = max(least_width, head.verify_width)
+        loaded = target.load(width)
         return load_head(
             stored, head, self._policies.tree, loaded, Checkpoint.open(open_source(self._config.target), alone), alone,
-            capacity=self._max_length + rows_behind(head.verify_width),
+            capacity=self._max_length + rows_behind(width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 

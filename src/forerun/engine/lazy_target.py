@@ -23,6 +23,11 @@ class LazyTarget:
         assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
         return self._loaded
 
+    def close(self) -> None:
+        """End the other ranks of a loaded target."""
+        if self._loaded is not None:
+            self._loaded.close()
+
 
 def rows_behind(verify_width: int) -> int:
     """Cache rows after the text: for a round, for another round launched before the first has ended, and a scratch row

@@ -155,9 +155,9 @@ class _Contents(msgspec.Struct, kw_only=True):
 
 def read_learnt(path: Path, about: About) -> Learnt:
     """The contents of a file; empty if there is none, or if it cannot be used, which is logged."""
-    if not path.exists():
-        return Learnt()
     try:
+        if not path.exists():
+            return Learnt()
         file = msgspec.json.decode(read_bounded(path, MAX_BYTES), type=_Contents)
         if file.version == OLD_VERSION:
             return Learnt()

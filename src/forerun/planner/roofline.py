@@ -160,7 +160,9 @@ def roofline_profile(machine: Machine, target: SizedModel, draft: SizedModel, *,
     if not paces["target"]:
         raise ConfigError(
             f"{target.name} with weights of {target.weight_bits} bit needs {target.stored_bytes() / 1e9:.0f} GB, "
-            f"{machine.name} has {machine.num_units} x {machine.memory_gb:g} GB: take fewer bits or a larger machine"
+            f"{machine.name} has {machine.num_units} x {machine.memory_gb:g} GB"
+            f"{', among which it cannot be divided' if target.most_units == 1 else ''}: take fewer bits or a larger "
+            "machine"
         )
     return Profile(
         source="roofline",

@@ -201,6 +201,28 @@ def test_a_process_that_ends_writes_the_rest_itself(model: Path, tmp_path: Path)
     assert pack_all(model, open_packed(kept_in(tmp_path, is_whole=False))) == expected
 
 
+FORKED: Final = """
+import os, sys, time
+from pathlib import Path
+from forerun.backends.cpu import packed_file
+from tests.backends.cpu import test_packed_file as tests
+packed_file.LEAST_BYTES, packed_file.PIECE_BYTES = 0, 1000
+tests.wait_for_files = lambda: None
+put = packed_file.GrowingFile._put
+packed_file.GrowingFile._put = lambda self, data: (time.sleep(0.001), put(self, data))
+tests.pack_all(Path(sys.argv[1]), packed_file.open_packed(tests.kept_in(Path(sys.argv[2]))))
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_leaves_the_file_to_its_parent(model: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(model), str(tmp_path)], check=True, timeout=60)
+    assert pack_all(model, open_packed(kept_in(tmp_path, is_whole=False))) == pack_all(model, None)
+    assert [path.suffix for path in files_in(tmp_path)] == [".packed"]
+
+
 def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for about in ("a", "b", "c"):
         pack_all(model, open_packed(kept_in(tmp_path, about)))

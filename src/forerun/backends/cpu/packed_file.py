@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import byref, c_char
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from tempfile import mkstemp
 from threading import Lock, Thread, get_native_id
@@ -96,8 +97,9 @@ class GrowingFile:
     def __init__(self, path: Path, kept: KeptWeights, about: str) -> None:
         self._path, self._about, self._name = path, about, kept.name
         self._linears = dict[str, Packed]()  # kept alive until they are written
+        self._owner = os.getpid()
         descriptor, part = mkstemp(prefix=PART, dir=path.parent)
-        self._file, self._part = open(descriptor, "wb", buffering=PIECE_BYTES), Path(part)  # noqa: PTH123, SIM115
+        self._file, self._part = FileIO(descriptor, "wb"), Path(part)
         try:
             lock(descriptor)
         except OSError:
@@ -115,7 +117,7 @@ class GrowingFile:
     def finish(self) -> None:
         """Write all linears in a background thread and then give the file its final name."""
         if self._linears:
-            self._steps, self._turn = self._write(), Lock()
+            self._steps, self._turn, self._is_ending = self._write(), Lock(), False
             Thread(target=self._write_slowly, name="forerun keeps packed weights", daemon=True).start()
             atexit.register(self._write_rest)
         else:
@@ -124,28 +126,38 @@ class GrowingFile:
     def _write_slowly(self) -> None:
         if sys.platform == "linux":  # where this lowers the priority of this thread only, so passes stay fast
             os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
-        self._write_rest()
-        atexit.unregister(self._write_rest)
+        is_left = True
+        while is_left and not self._is_ending:
+            is_left = self._step()
+        if not is_left:
+            atexit.unregister(self._write_rest)
 
     def _write_rest(self) -> None:
         """Write what is left; a process that ends does so at its own priority, since it has nothing else to do."""
-        is_left = True
-        while is_left:
-            with self._turn:
-                is_left = next(self._steps, False)
+        if os.getpid() != self._owner:
+            return
+        self._is_ending = True
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Write a piece; False if nothing was left."""
+        with self._turn:
+            return next(self._steps, False)
 
     def _write(self) -> Iterator[bool]:
-        """Write the file, a linear at a time."""
+        """Write the file, a piece at a time."""
         try:
             places = dict[str, int]()
             for key, linear in self._linears.items():
-                self._file.write(bytes(-self._file.tell() % LINE))
+                self._put(bytes(-self._file.tell() % LINE))
                 places[key] = self._file.tell()
-                self._file.write((c_char * linear.num_bytes).from_address(linear.descriptor.weights))
-                yield True
+                whole = memoryview((c_char * linear.num_bytes).from_address(linear.descriptor.weights)).cast("B")
+                for start in range(0, len(whole), PIECE_BYTES):
+                    self._put(whole[start : start + PIECE_BYTES])
+                    yield True
             index = json.dumps({"about": self._about, "places": places}).encode()
-            self._file.write(index + len(index).to_bytes(LENGTH_BYTES, "little"))
-            self._file.flush()
+            self._put(index + len(index).to_bytes(LENGTH_BYTES, "little"))
             os.fsync(self._file.fileno())
             self._part.replace(self._path)
             synchronise(self._path.parent)
@@ -155,8 +167,16 @@ class GrowingFile:
             self._linears = {}
             self._leave()
 
+    def _put(self, data: bytes | memoryview) -> None:
+        """Write all of it. Nothing stays in a buffer, which a forked process would write once more."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
     def _leave(self) -> None:
-        """Close the file, and remove it if it does not have its final name yet."""
+        """Close the file, and remove it if it does not have its final name yet; a forked process leaves it alone."""
+        if os.getpid() != self._owner:
+            return
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
