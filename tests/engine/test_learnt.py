@@ -18,7 +18,7 @@ from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine import learnt as module
-from forerun.engine.learnt import MAX_BYTES, LearntFile
+from forerun.engine.learnt import MAX_BYTES, Learnt, LearntFile, read_learnt
 from forerun.model.runner import Runner
 
 ABOUT = {"model": "m", "threads": 2}
@@ -83,6 +83,17 @@ def test_a_damaged_or_foreign_file_is_left_aside_with_one_line(
     assert (learnt.paces, learnt.context_s, learnt.speeds) == ({}, None, {})
     assert len(caplog.records) == 1
     assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_a_folder_that_must_not_be_read_is_left_aside_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert read_learnt(tmp_path / "learnt.json", {}) == Learnt()
+    assert caplog.text.count("are ignored, and made again") == 1
 
 
 def test_the_next_start_measures_nothing_and_writes_the_same_text(
