@@ -102,10 +102,8 @@ class Pair:
             capacity=CAPACITY,
         )  # fmt: skip
         body = stored.spec.body
-        self.executor = AssistantExecutor(
-            head, [stored.spec.layer_of(self.spec, idx) for idx in range(body.num_layers)]
-        )
-        self.executor.lend(self.runner.cache)
+        layers = [stored.spec.layer_of(self.spec, idx) for idx in range(body.num_layers)]
+        self.executor = AssistantExecutor(head, self.runner.cache, layers)
         self.own = Runner(
             body, source.weights(dtype=dtype), backend=kernels, capacity=64, dtype=dtype, device="cpu",
             make_executor=lambda _spec, _weights, _cache, _unused: self.executor,

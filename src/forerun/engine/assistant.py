@@ -38,8 +38,8 @@ def load_assistant(
         order=None if order is None else order.to(device),
         capacity=capacity,
     )
-    executor = AssistantExecutor(head, [spec.layer_of(target.spec, layer) for layer in range(spec.body.num_layers)])
-    executor.lend(target.cache)
+    layers = [spec.layer_of(target.spec, layer) for layer in range(spec.body.num_layers)]
+    executor = AssistantExecutor(head, target.cache, layers)
     runner = Runner(
         spec.body,
         source,

@@ -128,27 +128,20 @@ class _Layer:
 
 
 class AssistantExecutor(Executor):
-    """An assistant beside the target's cache, which `lend` gives it once the target is loaded.
+    """An assistant that reads the target's cache, which only the target writes.
 
     Args:
         layers: for each layer of the assistant that of the target whose keys and values it reads.
     """
 
-    def __init__(self, head: AssistantHead, layers: Sequence[int]) -> None:
-        self.head, self._layers = head, layers
-        self._cache: TreeCache | None = None
-
-    def lend(self, cache: TreeCache) -> None:
-        """Read this cache of the target from now on."""
-        self._cache = cache
+    def __init__(self, head: AssistantHead, cache: TreeCache, layers: Sequence[int]) -> None:
+        self.head, self._cache, self._layers = head, cache, layers
 
     def step(self, token_ids: Sequence[int], states: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """See `AssistantHead.step`; the rows see all tokens before `place`."""
-        assert self._cache is not None, "the target's cache is lent before anything is drafted"
-        cache = self._cache
 
         def keys(idx: int) -> tuple[Tensor, Tensor]:
-            keys_SKD, values_SKD = cache.layer(self._layers[idx])
+            keys_SKD, values_SKD = self._cache.layer(self._layers[idx])
             return keys_SKD[:place], values_SKD[:place]
 
         ids = torch.tensor(token_ids, device=states.device)
@@ -157,7 +150,6 @@ class AssistantExecutor(Executor):
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass from states of zeros, for measuring."""
-        assert self._cache is not None, "the target's cache is lent before anything is measured"
         size = (len(inputs.token_ids), self.head.spec.target_hidden_size)
         logits, _ = self.step(inputs.token_ids, self._cache.keys_LSKD.new_zeros(size), max(1, inputs.first_slot))
         return ForwardOutput(logits=logits)
