@@ -17,6 +17,7 @@ from common import config_of, standard_arguments, write_results
 
 from forerun import Engine
 from forerun.backends.cpu.draft_linear import DraftLinear
+from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import HeadExecutor
@@ -54,7 +55,10 @@ def main() -> None:
         executor = drafter._runner.executor
         assert isinstance(executor, HeadExecutor), type(executor)
         linears = [each for each in gc.get_objects() if isinstance(each, DraftLinear)]
-        num_bytes = sum(linear.num_bytes for linear in linears)
+        sizes = [linear.num_bytes for linear in linears]
+        if isinstance(executor, NativeEagleExecutor):
+            sizes += [part.num_bytes for linear in executor.layers.lowering.linears.values() for part in linear.parts()]
+        num_bytes = sum(sizes)
         memory, rows = torch.ones(READ_BYTES // 4), list[dict[str, object]]()
         floor_ms = median(milliseconds(memory.sum) for _ in range(REPEATS)) * num_bytes / READ_BYTES
         time.sleep(SLEEP_S)
@@ -68,7 +72,7 @@ def main() -> None:
             })  # fmt: skip
     notes = [
         f"{num_bytes / 1e6:.1f} MB of packed weights, read in {floor_ms:.3f} ms at the speed of summing 256 MiB.",
-        f"{len(linears)} products; medians of {REPEATS} passes.",
+        f"{len(sizes)} products; medians of {REPEATS} passes.",
     ]
     write_results(arguments, "A pass of a draft head, beside reading its weights", rows, notes)
 

@@ -21,6 +21,7 @@ from forerun import (
     SamplingParams,
 )
 from forerun.backends.choose import choose_backend
+from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
@@ -28,7 +29,6 @@ from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
-from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.engine import drafters
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
@@ -120,8 +120,8 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
         with Engine(config) as engine:
             texts.append(engine.generate("Once upon", SamplingParams(max_new_tokens=8, ignore_eos=True)).token_ids)
             executor = engine.drafter._runner.executor
-            assert isinstance(executor, EagleExecutor)
-            assert (executor.head._embed == engine._target.executor.embed) == (tensors is lacking)
+            assert isinstance(executor, NativeEagleExecutor)
+            assert (executor.head.embed == engine._target.executor.embed) == (tensors is lacking)
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
     assert torch.equal(*logits)

@@ -5,12 +5,18 @@ from typing import Any, Protocol, Self
 
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
+from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
-from forerun.model.backend import ModelBackend
+from forerun.drafting.heads.block import BlockExecutor, BlockHead
+from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
+from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.layer import Embed, HeadWeights
+from forerun.model.backend import Linear, ModelBackend
 from forerun.model.executor import Executor
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
+from forerun.model.tree_cache import TreeCache
 from forerun.sharding.torch_group import TorchGroup
 
 
@@ -24,6 +30,21 @@ class Backend(ModelBackend, Protocol):
     def keeping(self, kept: KeptWeights) -> Self:
         """The same backend, which saves the weights that it packs; most backends pack none."""
         return self
+
+    def head_executor(
+        self, spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
+    ) -> HeadExecutor:
+        """A draft head bound to its cache; the default calls torch.
+
+        Args:
+            weights: the head's own; its linear layers are those of `draft_linear`.
+            embed, output: see `EagleEnds`.
+        """
+        match spec:
+            case EagleSpec():
+                return EagleExecutor(EagleHead(spec, weights, embed, output), cache)
+            case BlockSpec():
+                return BlockExecutor(BlockHead(spec, weights, embed, output), cache)
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         """Measures the kernels of this executor one by one; None if the backend cannot time them separately."""

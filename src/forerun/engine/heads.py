@@ -7,22 +7,17 @@ import torch
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, MadeSpec
+from forerun.core.head_spec import AssistantSpec, BlockSpec, MadeSpec
 from forerun.core.pace import read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.block import BlockExecutor, BlockHead
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
-from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
-from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import Embed, HeadWeights, embedding
+from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.backend import Linear
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
-from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight
 
 
@@ -58,7 +53,7 @@ def load_head(
         output = backend.draft_linear(source.linear("head")[0])
     spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=num_outputs))
     weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
-    head = head_of(spec, weights, shared.embed if own_table is None else embedding(own_table), output)
+    embed = shared.embed if own_table is None else embedding(own_table)
     runner = Runner(
         spec.body,
         source,
@@ -68,27 +63,15 @@ def load_head(
         device=device,
         pace=read_device(config.device).draft,
         cache_bytes=cache_bytes,
-        make_executor=lambda _spec, _weights, cache, _unused: executor_of(head, cache),
+        make_executor=lambda _spec, _weights, cache, _unused: backend.head_executor(
+            spec, weights, embed, output, cache
+        ),
     )
     ids, kind = stored.target_ids(), BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
     return kind(
         runner, drafter, policy, target_vocab_size=target.spec.vocab_size, taps=spec.taps(target.spec.num_layers),
         vocabulary=None if ids is None else head_vocabulary(ids, target.spec.vocab_size),
     )  # fmt: skip
-
-
-def head_of(spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear) -> EagleHead | BlockHead:
-    """The head that a spec describes."""
-    match spec:
-        case EagleSpec():
-            return EagleHead(spec, weights, embed, output)
-        case BlockSpec():
-            return BlockHead(spec, weights, embed, output)
-
-
-def executor_of(head: EagleHead | BlockHead, cache: TreeCache) -> HeadExecutor:
-    """A head with its cache."""
-    return EagleExecutor(head, cache) if isinstance(head, EagleHead) else BlockExecutor(head, cache)
 
 
 def dtype_of_head(checkpoint: Checkpoint, config: EngineConfig) -> torch.dtype:

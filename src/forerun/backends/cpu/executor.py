@@ -80,6 +80,7 @@ class NativeExecutor(ModelExecutor):
     def output(self) -> DraftLinear | None:
         """Shared if it is as narrow in memory as a draft's own copy would be."""
         head = self.lowering.head
+        assert head is not None, "a model computes logits"
         is_plain = head.descriptor.format in (FORMATS["float32"], FORMATS["bfloat16"])
         return None if is_plain or self._group is not None else DraftLinear(head)
 
@@ -146,8 +147,7 @@ class NativeProgram:
         Raises:
             ContextOverflowError: the machine has too little memory for the pass.
         """
-        if one_pass.num_rows > self._max_rows:
-            self._make_room(one_pass.num_rows)
+        self.make_room(one_pass.num_rows)
         last_op = self.num_ops if last_op is None else last_op
         num_threads = kernel_threads() if num_threads is None else num_threads
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
@@ -161,11 +161,13 @@ class NativeProgram:
         """The first rows of a buffer, without a copy."""
         return self._rooms[-1][name][:num_rows]
 
-    def _make_room(self, num_rows: int) -> None:
-        """Allocate larger buffers, in an order such that an interrupt leaves the library with valid buffers.
+    def make_room(self, num_rows: int) -> None:
+        """Allocate larger buffers if needed, in an order such that an interrupt leaves the library with valid buffers.
 
         The old buffers are freed only after the library has the addresses of the new ones.
         """
+        if num_rows <= self._max_rows:
+            return
         buffers = {name: torch.zeros(num_rows, 0 if name == OUTPUT else width) for name, width in self._widths.items()}
         described = (Buffer * len(self._widths))(
             *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())

@@ -33,8 +33,9 @@ class Lowering:
     """A program bound to weights and a cache, in the library's format.
 
     Attributes: `linears` are the packed weights by their names in the program, `shape` describes the model and its
-    cache, `ops` are the ops that compute something, `buffers` has the floats per row of each buffer, and `holds` keeps
-    alive the memory that `shape` and the lowered ops point to.
+    cache, `head` is the last linear layer (None: the program computes no logits), `ops` are the ops that compute
+    something, `buffers` has the floats per row of each buffer, and `holds` keeps alive the memory that `shape` and the
+    lowered ops point to.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Lowering:
         input_bits: int = 16,
         kept: KeptWeights | None = None,
     ) -> None:
-        self.spec, self.cache, self._group, self._last_ops = spec, cache, group, program[-2:]
+        self.spec, self.cache, self._group, self._end = spec, cache, group, program[-1]
+        kinds = [op.kind for op in program]
+        self._selected = program[kinds.index("select_rows") :] if "select_rows" in kinds else ()
         self._file = open_packed(kept)
         self._head: Weight | None = None
         self.ops = [op for op in program if op.kind not in NOT_RUN]
@@ -78,8 +81,9 @@ class Lowering:
             self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table,
             self._layer_table, cache, group,
         )  # fmt: skip
-        self.head = self.linears[program[-1].weights]
-        self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in self.head.parts()))
+        self.head = self.linears.get(self._end.weights)
+        heads = () if self.head is None else self.head.parts()
+        self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in heads))
 
     @property
     def work_of_experts(self) -> int:
@@ -103,7 +107,7 @@ class Lowering:
         previous: Op | None = None
         for op in self.ops:
             native = self._lower(op, numbers)
-            follows_norm = previous is not None and previous.kind == "norm"
+            follows_norm = previous is not None and previous.kind == "norm" and previous.writes not in previous.reads
             if fuse and follows_norm and op.writes != "router":  # experts read its norm, too
                 native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
                 lowered[-1] = native
@@ -125,7 +129,7 @@ class Lowering:
             residual=numbers[op.reads[-1]] if is_sum or op.kind == "gate_input" else -1,
             sublayer=-1 if op.sublayer is None else self.sublayers[op.sublayer],
             layer=self.spec.cached_layer(op.layer) if op.kind == "tree_attention" else op.layer,
-            after_select=int(op in self._last_ops),
+            after_select=int(op in self._selected),
             window=(op.kind == "tree_attention" and self.spec.window_of(op.layer)) or 0,
         )
         if "linear" in op.kind:
@@ -140,7 +144,7 @@ class Lowering:
             native.norm = self._norms[op.weights].data_ptr()
         if op.kind == "layer_inputs":
             native.factor = self.spec.hidden_size**-0.5
-        if op is self._last_ops[-1] and self.spec.logit_cap is not None:
+        if op is self._end and self.spec.logit_cap is not None:
             native.epilogue, native.factor = EPILOGUES["capped"], self.spec.logit_cap
         if op.kind in ("norm_qk", "rope_append", "tree_attention"):
             self._describe_attention(op, native)
@@ -164,7 +168,7 @@ class Lowering:
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
         """Pack an op's weight; gate and up are interleaved if they have the same format."""
-        if op is self._last_ops[-1]:
+        if op is self._end:
             self._head = weight
         if op.kind == "experts" and isinstance(weight, StackedWeight):
             weight = DenseWeight(values_OI=as_plain(weight))  # gate and up of two formats
@@ -176,7 +180,7 @@ class Lowering:
         """The head's packed weight if the embedding is tied to it; otherwise the table, packed if it has blocks."""
         head, self._head = self._head, None
         if table is head:
-            return self.linears[self._last_ops[-1].weights]
+            return self.linears[self._end.weights]
         if isinstance(table, BlockWeight):
             return PackedLinear.pack(table, None, name=name, file=self._file)
         return as_plain(table).contiguous()

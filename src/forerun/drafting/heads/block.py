@@ -136,7 +136,7 @@ class BlockExecutor(HeadExecutor):
     """
 
     def __init__(self, head: BlockHead, cache: TreeCache) -> None:
-        super().__init__(head.spec.body, cache)
+        super().__init__(head.spec.body, cache, head.states)
         self.head = head
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
@@ -167,9 +167,6 @@ class BlockExecutor(HeadExecutor):
         outputs_BH = self.head.block(ids_B, self.cos_sin_P2D[places_B], mix)
         outputs_BH = outputs_BH[-self.head.spec.num_drafted :]
         return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
-
-    def states(self, features: Tensor) -> Tensor:
-        return without_waking(len(features), lambda: self.head.states(features))
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """Write the keys and values of committed tokens."""

@@ -15,7 +15,7 @@ from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.drafter import DraftReport, Measure, RoundPlan
 from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows, EagleRows
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
@@ -115,7 +115,7 @@ class EagleDrafter(HeadDrafter):
 
     def _make_rows(self, runner: Runner, config: DraftHead) -> EagleRows:
         executor = runner.executor
-        assert isinstance(executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(executor)}"
+        assert isinstance(executor, HeadExecutor), f"the executor of a head, not {type(executor)}"
         return EagleRows(runner, executor, self._features, serial_rows(config.shape))
 
     @property

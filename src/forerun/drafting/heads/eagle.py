@@ -11,32 +11,29 @@ import torch
 from torch import Tensor
 
 from forerun.core.head_spec import EagleSpec
-from forerun.drafting.heads.executor import HeadExecutor, without_waking
+from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
-from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
 
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
 
-class EagleHead:
-    """The formulas of a head; where keys and values are kept is the caller's business.
+class EagleEnds:
+    """What a head computes before and after its layers.
 
     The row of a token at place p reads the token, and the feature of place p - 1; it predicts the token at p + 1.
 
     Args:
         weights: by their published names, with the first layer as "layers.0.".
         embed: the embedding of the target's tokens.
-        head: the output, H to W.
+        output: H to W.
     """
 
-    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
-        self.spec, self._weights, self._embed, self._head = spec, weights, embed, head
+    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
+        self.spec, self.embed, self.output, self._weights = spec, embed, output, weights
         self._fc = weights.linear("fc")
-        self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
 
     def states(self, features: Tensor) -> Tensor:
         """[..., T, H], what the head reads of the target's features [..., T, F, G]."""
@@ -49,28 +46,9 @@ class EagleHead:
             flat = self._norm("input_norm.weight", flat)
         return self._fc(flat)
 
-    def step(self, ids: Tensor, states: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
-        """The last layer's output [..., T, H] for tokens [..., T] and states [..., T, H].
-
-        Args:
-            cos_sin: [..., T, 2, D], the rotations at the rows' places.
-            mix: attention, given the index of a layer.
-        """
-        first, *others = self._layers
-        normed = first.norm("hidden_norm", states)
-        embedded = first.norm("input_layernorm", self._embed(ids))
-        stream = normed if self.spec.norms_residual else states
-        stream = stream + first.attended(mix(0, *first.qkv(torch.cat((embedded, normed), -1), cos_sin)))
-        stream = stream + first.mlp(first.norm("post_attention_layernorm", stream))
-        for idx, layer in enumerate(others, 1):
-            mixed = mix(idx, *layer.qkv(layer.norm("input_layernorm", stream), cos_sin))
-            stream = stream + layer.attended(mixed)
-            stream = stream + layer.mlp(layer.norm("post_attention_layernorm", stream))
-        return stream
-
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., T, W] of the last layer's outputs."""
-        return self._head(self._normed(outputs) if self.spec.norms_logits else outputs)
+        return self.output(self._normed(outputs) if self.spec.norms_logits else outputs)
 
     def next_states(self, outputs: Tensor) -> Tensor:
         """The states [..., T, H] from which the next tokens' rows start, where the target's features are not known."""
@@ -83,25 +61,43 @@ class EagleHead:
         return rms(x, self._weights[name], self.spec.body.norm_eps)
 
 
+class EagleHead(EagleEnds):
+    """All formulas of a head; where keys and values are kept is the caller's business."""
+
+    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
+        super().__init__(spec, weights, embed, output)
+        self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
+
+    def step(self, ids: Tensor, states: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
+        """The last layer's output [..., T, H] for tokens [..., T] and states [..., T, H].
+
+        Args:
+            cos_sin: [..., T, 2, D], the rotations at the rows' places.
+            mix: attention, given the index of a layer.
+        """
+        first, *others = self._layers
+        normed = first.norm("hidden_norm", states)
+        embedded = first.norm("input_layernorm", self.embed(ids))
+        stream = normed if self.spec.norms_residual else states
+        stream = stream + first.attended(mix(0, *first.qkv(torch.cat((embedded, normed), -1), cos_sin)))
+        stream = stream + first.mlp(first.norm("post_attention_layernorm", stream))
+        for idx, layer in enumerate(others, 1):
+            mixed = mix(idx, *layer.qkv(layer.norm("input_layernorm", stream), cos_sin))
+            stream = stream + layer.attended(mixed)
+            stream = stream + layer.mlp(layer.norm("post_attention_layernorm", stream))
+        return stream
+
+
 class EagleExecutor(HeadExecutor):
-    """An EAGLE-3 head with its cache."""
+    """An EAGLE-3 head in torch, with its cache."""
 
     def __init__(self, head: EagleHead, cache: TreeCache) -> None:
-        super().__init__(head.spec.body, cache)
+        super().__init__(head.spec.body, cache, head.states)
         self.head = head
-
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass from states of zeros, for measuring."""
-        zeros_TH = self.cache.keys_LSKD.new_zeros(len(inputs.token_ids), self.body.hidden_size)
-        return self.starting_from(zeros_TH).run(inputs)
-
-    def states(self, features: Tensor) -> Tensor:
-        with inference():
-            return without_waking(len(features), lambda: self.head.states(features))
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
-        first, end, sees_TS = inputs.first_slot, inputs.num_slots, self._visible(inputs)
+        first, end, sees_TS = inputs.first_slot, inputs.num_slots, self.visible(inputs)
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys_SKD, values_SKD = self.cache.keys_LSKD[layer], self.cache.values_LSKD[layer]
@@ -111,11 +107,3 @@ class EagleExecutor(HeadExecutor):
         outputs_TH = self.head.step(self.ids(inputs.token_ids), states_TH, self.cos_sin(inputs.positions), mix)
         logits = self.head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
         return ForwardOutput(logits=logits, features=self.head.next_states(outputs_TH)[:, None])
-
-    def _visible(self, inputs: ForwardInput) -> Tensor:
-        """bool [T, S]: the slots that every row attends to."""
-        if inputs.ancestry is not None:
-            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
-            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
-        slots_S = torch.arange(inputs.num_slots, device=self.device)
-        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])

@@ -1,6 +1,7 @@
 """A draft head's cache and the passes that fill it.
 
-Legend: T rows, S slots, L layers, K key/value heads, D head size, H hidden size of the head.
+Legend: T rows, S slots, L layers, K key/value heads, D head size, H hidden size of the head, F features of a token,
+G size of a feature.
 """
 
 from abc import ABC, abstractmethod
@@ -26,13 +27,16 @@ T = TypeVar("T")
 class HeadExecutor(ABC):
     """An `Executor` of a head, and a cache in which some slots may hold no row.
 
+    Args:
+        states_of: the head's formula for what it reads, [T, H], of the target's features [T, F, G].
+
     Attributes:
         cos_sin_P2D: the rotations of all places.
         is_known_S: bool, the slots that hold a row; nothing attends to the others.
     """
 
-    def __init__(self, body: ModelSpec, cache: TreeCache) -> None:
-        self.body, self.cache = body, cache
+    def __init__(self, body: ModelSpec, cache: TreeCache, states_of: Callable[[Tensor], Tensor]) -> None:
+        self.body, self.cache, self._states_of = body, cache, states_of
         keys_LSKD = cache.keys_LSKD
         self.device = keys_LSKD.device
         self.cos_sin_P2D = rope_table(
@@ -40,13 +44,15 @@ class HeadExecutor(ABC):
         )
         self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
 
-    @abstractmethod
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass of rows without features."""
+        """One pass of rows without features: of rows that start from zeros, for measuring."""
+        zeros_TH = self.cache.keys_LSKD.new_zeros(len(inputs.token_ids), self.body.hidden_size)
+        return self.starting_from(zeros_TH).run(inputs)
 
-    @abstractmethod
     def states(self, features: Tensor) -> Tensor:
         """[T, H], what the head reads of the target's features."""
+        with inference():
+            return without_waking(len(features), lambda: self._states_of(features))
 
     @abstractmethod
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
@@ -69,6 +75,14 @@ class HeadExecutor(ABC):
         """Find which of the first slots hold a row, after the cache was filled from saved texts."""
         with inference():
             self.is_known_S[:num_slots] = (self.cache.keys_LSKD[0, :num_slots] != 0).flatten(1).any(1)
+
+    def visible(self, inputs: ForwardInput) -> Tensor:
+        """bool [T, S]: the slots that every row attends to."""
+        if inputs.ancestry is not None:
+            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
+            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
+        slots_S = torch.arange(inputs.num_slots, device=self.device)
+        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])
 
     def cos_sin(self, positions: Sequence[int]) -> Tensor:
         """[T, 2, D] of these places."""

@@ -46,15 +46,19 @@ class HeadWeights:
 
     def linear(self, *names: str) -> Linear:
         """One product with these weights, above each other, and their biases."""
+        return self._make_linear(*self.stacked(*names))
+
+    def stacked(self, *names: str) -> tuple[Tensor, Tensor | None]:
+        """These weights above each other, and their biases, if any has one; they are no longer kept here."""
         weights = [self._tensors.pop(f"{name}.weight") for name in names]
         biases = [self._tensors.pop(f"{name}.bias", None) for name in names]
         if all(bias is None for bias in biases):
-            return self._make_linear(torch.cat(weights), None)
+            return torch.cat(weights), None
         known = [
             weight.new_zeros(len(weight)) if bias is None else bias
             for weight, bias in zip(weights, biases, strict=True)
         ]
-        return self._make_linear(torch.cat(weights), torch.cat(known))
+        return torch.cat(weights), torch.cat(known)
 
 
 class HeadLayer:

@@ -1,0 +1,86 @@
+"""The layers of an EAGLE-3 head as a program, which a backend can run in one call, and its weights by its names.
+
+The first layer reads two inputs side by side, the token's embedding and the state, each with its own norm. The program
+multiplies them one after the other, by the two halves of that layer's weight.
+
+Legend: H hidden size, O output features, V vocabulary.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from forerun.core.head_spec import EagleSpec
+from forerun.drafting.heads.layer import HeadWeights
+from forerun.model.part import WHOLE, Part
+from forerun.model.program import Op, Program, attention_ops, mlp_ops
+from forerun.model.quantise import quantise
+from forerun.model.weights import DenseWeight, Table, Weight
+
+EMBEDDED: Final = "embedded"  # the buffer of the tokens' embeddings
+OF_EMBEDDING: Final = "layers.0.embedded_qkv"
+OF_STATE: Final = "layers.0.qkv"
+LINEARS: Final = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention_out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp_out": ("mlp.down_proj",),
+}
+VECTORS: Final = {
+    "attention_norm": "input_layernorm",
+    "state_norm": "hidden_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+}
+
+
+def eagle_program(spec: EagleSpec) -> Program:
+    """The ops from the states in x and the embeddings in EMBEDDED to the outputs in x, and, normalised, in h."""
+    body, state_norm = spec.body, "layers.0.state_norm"
+    norm, qkv, *rest = attention_ops(body, 0)
+    starts = [
+        replace(norm, reads=(EMBEDDED,)),
+        replace(qkv, weights=OF_EMBEDDING),
+        replace(norm, weights=state_norm, writes="x" if spec.norms_residual else "h"),
+        Op(
+            kind="linear_add",
+            reads=("x" if spec.norms_residual else "h", "qkv"),
+            writes="qkv",
+            weights=OF_STATE,
+            sublayer=qkv.sublayer,
+        ),
+    ]
+    later = [op for layer in range(1, body.num_layers) for op in (*attention_ops(body, layer), *mlp_ops(body, layer))]
+    end = Op(kind="norm", reads=("x",), writes="h", weights="final_norm")
+    return (*starts, *rest, *mlp_ops(body, 0), *later, end)
+
+
+class EagleWeights:
+    """A `WeightSource` of that program, whose linear layers have 8 bits. It has no embedding."""
+
+    def __init__(self, weights: HeadWeights, hidden_size: int) -> None:
+        self._weights, self._hidden_size = weights, hidden_size
+        first_OI, bias_O = self._stacked(OF_STATE)
+        self._halves: dict[str, tuple[Tensor, Tensor | None]] = {
+            OF_EMBEDDING: (first_OI[:, :hidden_size], bias_O),
+            OF_STATE: (first_OI[:, hidden_size:], None),
+        }
+
+    def table(self) -> Table:
+        return DenseWeight(values_OI=torch.zeros(0, self._hidden_size))
+
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
+        assert part == WHOLE, "a head is not shared between ranks"
+        weight_OI, bias_O = self._halves.pop(name) if name in self._halves else self._stacked(name)
+        return quantise(weight_OI, "int8"), bias_O
+
+    def vector(self, name: str) -> Tensor:
+        layer, _, last = name.rpartition(".")
+        return self._weights[f"{layer}.{VECTORS[last]}.weight" if layer else "norm.weight"]
+
+    def _stacked(self, name: str) -> tuple[Tensor, Tensor | None]:
+        layer, _, last = name.rpartition(".")
+        return self._weights.stacked(*(f"{layer}.{each}" for each in LINEARS[last]))

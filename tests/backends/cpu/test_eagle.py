@@ -1,0 +1,109 @@
+"""EAGLE-3 heads whose layers the native kernels run: their outputs against torch's in float64."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.backend import Backend
+from forerun.backends.cpu.backend import NATIVE
+from forerun.backends.cpu.eagle import NativeEagleExecutor
+from forerun.backends.cpu.layouts import FORMATS
+from forerun.core.head_spec import EagleSpec
+from forerun.drafting.heads import eagle_program
+from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import DenseWeight, Weight
+from forerun.runtime.inference import inference
+from tests.drafting.heads.random_heads import CAPACITY, eagle_tensors, random_eagle
+from tests.tiny import tiny_spec
+
+CLOSE = 1e-4  # of float32's sums and those of float64, in heads of up to three layers
+
+
+def executor_of(
+    spec: EagleSpec, tensors: dict[str, Tensor], make: Callable[..., HeadExecutor], dtype: torch.dtype
+) -> HeadExecutor:
+    """The head with a cache of its own and plain weights."""
+    typed = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    weights = HeadWeights(typed, plain_linear)
+    cache = TreeCache(spec.body, CAPACITY, dtype=dtype, device="cpu", move_slots=NATIVE.move_slots)
+    cache.reserve(CAPACITY)
+    with inference():
+        table, output = embedding(typed["embed_tokens.weight"]), plain_linear(typed["lm_head.weight"])
+        return make(spec, weights, table, output, cache)
+
+
+def in_torch(*arguments: object) -> HeadExecutor:
+    return Backend.head_executor(NATIVE, *arguments)  # type: ignore[arg-type]
+
+
+def passes(executor: HeadExecutor, vocab_size: int, seed: int) -> list[ForwardOutput]:
+    """A text in two passes, some of whose rows are then unknown, a tree behind it, and rows behind it in its place."""
+    rng, generator, outputs = random.Random(seed), torch.Generator().manual_seed(seed), []
+    num_text, num_nodes = rng.randint(2, 90), rng.randint(1, 9)
+
+    def run(first: int, num_rows: int, num_logit_rows: int, parents: list[int] | None = None) -> None:
+        ancestry, places = None, list(range(first, first + num_rows))
+        if parents is not None:
+            ancestry = np.eye(num_rows, dtype=np.bool_)
+            for row, parent in enumerate(parents, 1):
+                ancestry[row] |= ancestry[parent]
+            places = [first - 1 + int(above.sum()) for above in ancestry]
+        inputs = ForwardInput(
+            token_ids=[rng.randrange(vocab_size) for _ in range(num_rows)], positions=places, first_slot=first,
+            prefix_len=first, ancestry=ancestry, num_logit_rows=num_logit_rows,
+        )  # fmt: skip
+        states_TH = torch.randn(num_rows, executor.body.hidden_size, generator=generator, dtype=torch.float64)
+        outputs.append(executor.starting_from(states_TH.to(executor.cache.keys_LSKD.dtype)).run(inputs))
+
+    half = num_text // 2
+    if half:
+        run(0, half, 0)
+    run(half, num_text - half, 1)
+    executor.clear([slot for slot in range(num_text - 1) if rng.random() < 0.4] if seed % 2 else [])
+    run(num_text, num_nodes, rng.randint(1, num_nodes), [rng.randrange(row) for row in range(1, num_nodes)])
+    run(num_text, num_nodes, num_nodes)
+    return outputs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_native_layers_compute_what_torchs_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_it_is(weight_OI: Tensor, _: str) -> Weight:
+        return DenseWeight(values_OI=weight_OI.contiguous())
+
+    monkeypatch.setattr(eagle_program, "quantise", as_it_is)  # else the rounding of inputs hides what is compared
+    rng = random.Random(seed)
+    target = tiny_spec(rng, num_layers=3)
+    spec = random_eagle(rng, target)
+    tensors = eagle_tensors(spec, target, seed)
+    native = executor_of(spec, tensors, NATIVE.head_executor, torch.float32)
+    assert isinstance(native, NativeEagleExecutor)
+    plain = executor_of(spec, tensors, in_torch, torch.float64)
+    both = zip(passes(native, target.vocab_size, seed), passes(plain, target.vocab_size, seed), strict=True)
+    for found, expected in both:
+        assert found.features is not None
+        assert expected.features is not None
+        torch.testing.assert_close(found.logits.double(), expected.logits, rtol=CLOSE, atol=CLOSE)
+        torch.testing.assert_close(found.features.double(), expected.features, rtol=CLOSE, atol=CLOSE)
+
+
+def test_its_weights_have_8_bits_and_are_held_once() -> None:
+    rng = random.Random(1)
+    target = tiny_spec(rng, num_layers=3)
+    spec = random_eagle(rng, target)
+    tensors = eagle_tensors(spec, target, 1)
+    weights = HeadWeights(tensors)
+    native = executor_of(
+        spec, tensors, lambda spec, _, *rest: NATIVE.head_executor(spec, weights, *rest), torch.float32
+    )
+    assert isinstance(native, NativeEagleExecutor)
+    linears = native.layers.lowering.linears.values()
+    assert {linear.descriptor.format for linear in linears} == {FORMATS["int8"]}
+    assert not [name for name in tensors if name.startswith("layers.") and "proj" in name and name in weights]
