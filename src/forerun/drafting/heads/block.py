@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
-from forerun.drafting.heads.executor import HeadExecutor, without_waking
+from forerun.drafting.heads.executor import HeadExecutor, rotations, without_waking
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
@@ -137,7 +137,7 @@ class BlockExecutor(HeadExecutor):
 
     def __init__(self, head: BlockHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
-        self.head = head
+        self.head, self.cos_sin_P2D = head, rotations(head.spec.body, cache)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass of a block behind the text; see `predict`."""

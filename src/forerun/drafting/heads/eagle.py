@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.head_spec import EagleSpec
-from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.heads.executor import HeadExecutor, rotations
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -93,7 +93,7 @@ class EagleExecutor(HeadExecutor):
 
     def __init__(self, head: EagleHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
-        self.head = head
+        self.head, self.cos_sin_P2D = head, rotations(head.spec.body, cache)
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
@@ -104,6 +104,8 @@ class EagleExecutor(HeadExecutor):
             keys_SKD[first:end], values_SKD[first:end] = k, v
             return attend(q, keys_SKD[:end], values_SKD[:end], sees_TS)
 
-        outputs_TH = self.head.step(self.ids(inputs.token_ids), states_TH, self.cos_sin(inputs.positions), mix)
+        outputs_TH = self.head.step(
+            self.ids(inputs.token_ids), states_TH, self.cos_sin_P2D[self.ids(inputs.positions)], mix
+        )
         logits = self.head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
         return ForwardOutput(logits=logits, features=self.head.next_states(outputs_TH)[:, None])

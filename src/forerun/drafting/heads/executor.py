@@ -31,17 +31,12 @@ class HeadExecutor(ABC):
         states_of: the head's formula for what it reads, [T, H], of the target's features [T, F, G].
 
     Attributes:
-        cos_sin_P2D: the rotations of all places.
         is_known_S: bool, the slots that hold a row; nothing attends to the others.
     """
 
     def __init__(self, body: ModelSpec, cache: TreeCache, states_of: Callable[[Tensor], Tensor]) -> None:
         self.body, self.cache, self._states_of = body, cache, states_of
-        keys_LSKD = cache.keys_LSKD
-        self.device = keys_LSKD.device
-        self.cos_sin_P2D = rope_table(
-            body.rope, body.head_dim, cache.capacity, dtype=keys_LSKD.dtype, device=str(self.device)
-        )
+        self.device = cache.keys_LSKD.device
         self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
@@ -84,10 +79,6 @@ class HeadExecutor(ABC):
         slots_S = torch.arange(inputs.num_slots, device=self.device)
         return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])
 
-    def cos_sin(self, positions: Sequence[int]) -> Tensor:
-        """[T, 2, D] of these places."""
-        return self.cos_sin_P2D[torch.tensor(positions, device=self.device)]
-
     def ids(self, token_ids: Sequence[int]) -> Tensor:
         """The tokens on the head's device."""
         return torch.tensor(token_ids, device=self.device)
@@ -113,3 +104,9 @@ def without_waking(num_rows: int, work: Callable[[], T]) -> T:
     Waking torch's threads takes longer than what they would compute, and they then compete with the kernels' threads.
     """
     return torch_on_one_thread(work) if num_rows <= FEW_ROWS else work()
+
+
+def rotations(body: ModelSpec, cache: TreeCache) -> Tensor:
+    """[P, 2, D], the rotations of all places of a cache, see `model.rope`."""
+    keys_LSKD = cache.keys_LSKD
+    return rope_table(body.rope, body.head_dim, cache.capacity, dtype=keys_LSKD.dtype, device=str(keys_LSKD.device))
