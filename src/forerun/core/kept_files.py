@@ -66,7 +66,7 @@ class KeptFiles:
                     raise FileChangedError(f"{path} was changed by another program: name another file")
                 write_whole(path, raw)
         except (OSError, RuntimeError) as error:
-            raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+            raise unwritable(path, error) from error
         self._known[path] = raw
 
 
