@@ -35,7 +35,7 @@ def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
     """These pieces of a tensor side by side, copied, because a view would keep the whole tensor in memory."""
     parts = []
     for piece in pieces:
-        parts.append(values.narrow(dim, piece.start, piece.stop - piece.start))
+        parts.append(values.narrow(dim, piece.start, piece.num_real))
         if piece.padding:
             shape = list(values.shape)
             shape[dim] = piece.padding
