@@ -89,7 +89,7 @@ class ModelSpec:
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
         logit_divisor: the logits are divided by it.
-        logit_cap: the logits become cap tanh(logits / cap); None: they stay.
+        logit_cap: the logits become cap tanh(logits / cap); None: they are not capped.
         value_norm: each head's values are normalised, without a weight.
         layer_scale: the residual stream is multiplied by a number after each layer.
         layer_input_size: numbers of each token's embedding for each layer, besides the one that enters the first layer

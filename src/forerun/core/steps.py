@@ -7,8 +7,8 @@ from typing import Final
 
 from forerun.core.timing import Span
 
-PREDICTION: Final = "prediction"  # the user's, as the source of tokens
-PLAIN: Final = "none"  # as the drafter of a round: nothing was proposed
+PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
+PLAIN: Final = "none"  # the drafter of a round without a proposal
 
 
 class FinishReason(StrEnum):
@@ -20,8 +20,11 @@ class FinishReason(StrEnum):
 
 
 class DrafterState(StrEnum):
-    """Ready; late: its proposals arrive too late, and the target does not wait for them; down: its process is lost, and
-    is restarted; paused: a plain round was timed instead."""
+    """The state of a drafter in a round.
+
+    LATE: its proposals arrive too late, and the target does not wait for them. DOWN: its process is lost, and is being
+    restarted. PAUSED: a plain round was timed instead.
+    """
 
     READY = "ready"
     LATE = "late"
