@@ -76,10 +76,10 @@ class Chooser:
         reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
     ) -> None:  # fmt: skip
         self.costs, self._names, self._reading_s = costs, names, reading_s
-        self._trials = {kind: 0 if (known or {}).get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
+        known = known or {}
+        self._trials = {kind: 0 if known.get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
         self._records = {
-            kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
-            for kind in TEMPERATURE_CLASSES
+            kind: {name: DraftRecord(known.get(kind, {}).get(name)) for name in names} for kind in TEMPERATURE_CLASSES
         }
         self._asked = list(names)  # order in which to watch them, the least recently watched first
         self._proposals = {name: ProposalMeans() for name in names}
