@@ -61,7 +61,7 @@ class KeptFiles:
         raw = content.encode()
         try:
             path = path.resolve()
-            with _held_still(path):
+            with _locked(path):
                 if not is_agreed and not self.is_known(path):
                     raise FileChangedError(f"{path} was changed by another program: name another file")
                 write_whole(path, raw)
@@ -71,7 +71,7 @@ class KeptFiles:
 
 
 @contextmanager
-def _held_still(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lock a file against other processes that use this lock. A missing file is created empty.
 
     Every write replaces the file. So if this process had to wait, the locked file may no longer be the one at this

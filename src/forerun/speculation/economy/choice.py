@@ -93,7 +93,7 @@ class Chooser:
         self._drafted_last: str | None = None  # the drafter of the previous round
         self._room_s = inf  # the time that the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
-        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of an answer, the mean at most SHORT
+        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of this answer; of earlier ones, each at most SHORT
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""

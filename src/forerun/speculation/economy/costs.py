@@ -41,7 +41,7 @@ class RoundCosts:
         self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
         self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
         self._trusted = TRUSTED  # weight of the measurement before the first request
-        self._played, self._num_plain = set[int](), 0  # rows - 1 of rounds that were measured; plain ones
+        self._played, self._num_plain = set[int](), 0  # rows - 1 of each measured width; plain rounds
 
     @property
     def plain_s(self) -> float:
