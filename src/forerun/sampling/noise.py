@@ -132,7 +132,7 @@ class KeyedRows:
     Column 0 belongs to token `first_token`.
     """
 
-    def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int = 0) -> None:
+    def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int) -> None:
         self._noise, self.positions, self._first_token = noise, positions, first_token
 
     @property
