@@ -79,11 +79,11 @@ class DraftedTree:
         process looks up the same text, so its looked-up tokens are known here too.
         """
         found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
-        here, left = 0, list(reversed(self.chain))
+        here, wanted = 0, iter(self.chain)
+        token_id = next(wanted, None)
         for node in range(1, len(self.token_ids)):
-            if left and self.parents[node] == here and self.token_ids[node] == left[-1]:
-                found[node], here = self.guessers.chain, node
-                left.pop()
+            if self.parents[node] == here and self.token_ids[node] == token_id:
+                found[node], here, token_id = self.guessers.chain, node, next(wanted, None)
         return tuple(found)
 
 
