@@ -96,7 +96,7 @@ def passes(model: Model, setting: Setting) -> Iterator[Row]:
 
 def time_pass(runner: Runner, inputs: ForwardInput, setting: Setting) -> tuple[Spread, float]:
     """Seconds of the graph's replay by the device's clock, and of a call from the host until its logits are there."""
-    executor = runner._executor
+    executor = runner.executor
     assert isinstance(executor, DeviceExecutor)
     for _ in range(1 if setting.is_rehearsal else 3):  # compile, record, replay
         runner.forward(inputs)

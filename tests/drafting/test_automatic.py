@@ -135,7 +135,7 @@ def test_plain_rounds_are_told_together_and_none_is_forgotten() -> None:
     drafter.begin(PROMPT, SamplingParams(), None)
     for token_id in range(10):
         assert len(drafter.propose()) == 1
-        drafter.accept(Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
+        drafter.accept(Acceptance(path=(), tokens=(token_id,)))
     drafter.end()
     assert [token_id for tokens in told for token_id in tokens] == list(range(10))
     assert len(told) <= 4

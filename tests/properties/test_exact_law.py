@@ -138,7 +138,7 @@ def walk_with_the_drafts_bonus(tree: TokenTree, choices: list[int]) -> Acceptanc
     last = honest.path[-1] if honest.path else 0
     children = [node for node in range(len(tree)) if tree.parents[node] == last]
     bonus = tree.token_ids[children[0]] if children else honest.bonus_token
-    return Acceptance(path=honest.path, bonus_token=bonus, tokens=(*honest.tokens[:-1], bonus))
+    return Acceptance(path=honest.path, tokens=(*honest.tokens[:-1], bonus))
 
 
 def walk_past_the_parent(tree: TokenTree, choices: list[int]) -> Acceptance:
@@ -149,13 +149,13 @@ def walk_past_the_parent(tree: TokenTree, choices: list[int]) -> Acceptance:
             break
         path.append(node)
     bonus = choices[path[-1] if path else 0]
-    return Acceptance(path=tuple(path), bonus_token=bonus, tokens=(*(tree.token_ids[node] for node in path), bonus))
+    return Acceptance(path=tuple(path), tokens=(*(tree.token_ids[node] for node in path), bonus))
 
 
 def walk_without_the_bonus_choice(tree: TokenTree, choices: list[int]) -> Acceptance:
     """Broken: the bonus is the root's choice, wherever the walk ended."""
     honest = walk(tree, choices)
-    return Acceptance(path=honest.path, bonus_token=choices[0], tokens=(*honest.tokens[:-1], choices[0]))
+    return Acceptance(path=honest.path, tokens=(*honest.tokens[:-1], choices[0]))
 
 
 @pytest.mark.parametrize("broken", [walk_with_the_drafts_bonus, walk_past_the_parent, walk_without_the_bonus_choice])

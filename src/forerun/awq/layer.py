@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forerun.awq.layer_inputs import LayerInputs
 from forerun.core.model_spec import ModelSpec
-from forerun.model.quantise import MAX_INT4, dequantise, in_groups, nonzero
+from forerun.model.quantise import MAX_INT4, dequantise, in_groups, nonzero, round_to_int4
 from forerun.model.weights import Int4Weight
 
 CLIPPING: Final = tuple(1.0 - step / 20 for step in range(11))  # shares of a group's range, as AutoAWQ tries them
@@ -36,9 +36,8 @@ def to_groups(weight_OI: Tensor, group_size: int, clips_OG: Tensor | None = None
     high_OG1 = plain_OGM.amax(-1, keepdim=True).clamp_(min=0.0) * share_OG1
     scales_OG1 = ((high_OG1 - low_OG1) / MAX_INT4).half().float()
     zeros_OG1 = (-low_OG1 / nonzero(scales_OG1)).round_().clamp_(0, MAX_INT4)
-    values_OGM = (plain_OGM / nonzero(scales_OG1)).round_().add_(zeros_OG1).clamp_(0, MAX_INT4)
     return Int4Weight(
-        values_OI=values_OGM.flatten(1).to(torch.uint8),
+        values_OI=round_to_int4(plain_OGM, scales_OG1, zeros_OG1).flatten(1).to(torch.uint8),
         scales_OG=scales_OG1.squeeze(-1),
         zeros_OG=zeros_OG1.squeeze(-1).to(torch.uint8),
         group_size=group_size,
@@ -132,8 +131,7 @@ class LayerPacker:
     def _scale(self, name: str, means_I: Tensor, feed: Feed) -> Tensor:
         """Multiply a layer's weights by their best scales; returns its input rows [N, I] divided by them."""
         weight_OI, x_NI = self.weights[f"{name}.weight"].float(), self.inputs.rows(name)
-        scales_I = best_scales(weight_OI, x_NI, means_I, self.group_size)
-        scales_I = feed(scales_I)
+        scales_I = feed(best_scales(weight_OI, x_NI, means_I, self.group_size))
         self.weights[f"{name}.weight"] = weight_OI * scales_I
         return x_NI / scales_I
 

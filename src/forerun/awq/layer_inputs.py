@@ -36,8 +36,7 @@ class LayerInputs:
         if name is None:
             return
         rows_TI = written.reshape(len(written), -1).float()
-        sums_I = rows_TI.abs().sum(0)
-        self._sums[name] = sums_I if name not in self._sums else self._sums[name] + sums_I
+        self._sums[name] = self._sums.get(name, 0.0) + rows_TI.abs().sum(0)
         self._rows.setdefault(name, []).append(rows_TI[:: self._stride].cpu())
         self._num_rows[name] = self._num_rows.get(name, 0) + len(rows_TI)
 

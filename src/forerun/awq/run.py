@@ -1,6 +1,6 @@
 """Convert a folder of plain weights into one packed in 4 bits by AWQ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,6 @@ from forerun.model.weights import Int4Weight, WeightSource
 
 WINDOW: Final = 512  # tokens read at once, from an empty cache
 HELD_OUT: Final = 4  # one window in four is not used for calibration but measured
-LEAST_WINDOWS: Final = HELD_OUT
 PACKED_FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 OnLayer = Callable[[int, int], None]  # number of layers packed so far, number of all layers
 
@@ -51,9 +50,7 @@ class AwqReport:
     num_bytes: int
 
 
-def pack_model(
-    source: CheckpointSource, out: Path, text: str, on_layer: OnLayer = lambda done, total: None
-) -> AwqReport:
+def pack_model(source: CheckpointSource, out: Path, text: str, on_layer: OnLayer) -> AwqReport:
     """Pack a model on the CPU, in float32, and write its folder; the model must fit in memory.
 
     Args:
@@ -143,16 +140,15 @@ def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[li
         ConfigError: the text is too short for both.
     """
     token_ids, size = source.tokenizer().encode(text), min(WINDOW, spec.max_positions)
-    windows: Sequence[list[int]] = [
-        token_ids[start : start + size] for start in range(0, len(token_ids) - size + 1, size)
-    ]
-    if len(windows) < LEAST_WINDOWS:
+    windows = [token_ids[start : start + size] for start in range(0, len(token_ids) - size + 1, size)]
+    if len(windows) < HELD_OUT:
         raise ConfigError(
-            f"the text has {len(token_ids)} tokens, but {LEAST_WINDOWS * size} are needed to calibrate with and to "
+            f"the text has {len(token_ids)} tokens, but {HELD_OUT * size} are needed to calibrate with and to "
             "measure: give a longer file"
         )
-    measured = list(windows[HELD_OUT - 1 :: HELD_OUT])
-    return [window for number, window in enumerate(windows) if number % HELD_OUT != HELD_OUT - 1], measured
+    measured = windows[HELD_OUT - 1 :: HELD_OUT]
+    del windows[HELD_OUT - 1 :: HELD_OUT]
+    return windows, measured
 
 
 def open_runner(spec: ModelSpec, weights: WeightSource) -> Runner:

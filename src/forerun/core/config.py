@@ -164,7 +164,7 @@ class EngineConfig:
         kernels: "auto" uses the native kernels on a CPU if they were built, and Triton's on a GPU if they can run;
             "torch" uses neither; "triton" is an error if they cannot run.
         num_threads: CPU threads; None takes torch's default. Never more than the cores of this process, by its affinity
-            and its container's quota, minus those of a drafter's process. torch has them only while the engine works.
+            and its container's quota, minus those of a drafter's process. Between requests torch has its former number.
         chat_template: a Jinja file, the template itself, or the name of a common one (chatml, llama3, zephyr), instead
             of the model's own.
         chat_template_kwargs: variables of the chat template, such as {"enable_thinking": False}, for every request.

@@ -1,7 +1,7 @@
 """The drafters' configs: one for each kind of drafter, with only its own settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import require
@@ -87,18 +87,12 @@ class DraftHead:
     @classmethod
     def of(cls, draft: DraftModel) -> "DraftHead":
         """The head of a config that names it as a draft model."""
-        return cls(
-            model=draft.model, verify_width=draft.verify_width, draft_width=draft.draft_width, depth=draft.depth,
-            adaptive=draft.adaptive,
-        )  # fmt: skip
+        return cls(**asdict(draft))
 
     @property
     def shape(self) -> DraftModel:
         """The same settings of a draft model."""
-        return DraftModel(
-            model=self.model, verify_width=self.verify_width, draft_width=self.draft_width, depth=self.depth,
-            adaptive=self.adaptive,
-        )  # fmt: skip
+        return DraftModel(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

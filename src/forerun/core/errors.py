@@ -1,16 +1,4 @@
-"""The exception tree. Every error a user can cause is a `ForerunError`.
-
-ForerunError
-├── ConfigError              a setting is unknown, out of range or contradicts another
-├── CheckpointError          a model folder is missing, damaged or of an unsupported family
-├── VocabularyError          draft and target do not share their tokens
-├── ContextOverflowError     the text does not fit into the context
-├── NumericalError           NaN, infinity or no token left to choose from
-├── GrammarError             a grammar leaves no token to choose from
-├── EngineBusyError          the engine is at work in another thread, or was closed
-├── RankLostError            a process that has a part of the model has ended, failed or stopped
-└── DrafterUnreachableError  a drafter process cannot be reached or lacks the key
-"""
+"""The exception tree. Every error a user can cause is a `ForerunError`."""
 
 
 class ForerunError(Exception):

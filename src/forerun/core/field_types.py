@@ -23,9 +23,9 @@ def setting(default: Any, *flags: str, help: str) -> Any:
         default: the default value, or a class that makes it.
     """
     metadata = {"flags": flags, "help": help}
-    return field(default_factory=default, metadata=metadata) if isinstance(default, type) else field(
-        default=default, metadata=metadata
-    )  # fmt: skip
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def read_fields(config: Any) -> None:
@@ -53,24 +53,23 @@ def _kinds(config_class: Any) -> dict[str, Any]:
 
 def _read(kind: Any, value: Any) -> object:
     """Convert `value` to this kind; raises TypeError, ValueError or OverflowError if that is impossible."""
-    parts, is_truth = get_args(kind), isinstance(value, bool)
-    match get_origin(kind) or kind:
-        case origin if origin in (Union, UnionType):
-            return _read_any(parts, value)
-        case origin if origin is Literal:
-            return parts[parts.index(value)]
-        case origin if origin is tuple and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-            return tuple(_read(parts[0], item) for item in value)
-        case origin if origin is Mapping and isinstance(value, Mapping):
-            return {_read(parts[0], key): _read(parts[1], item) for key, item in value.items()}
-        case origin if origin is int and not is_truth:
-            return index(value)
-        case origin if origin is float and not is_truth and isinstance(value, Real):
-            return float(value)
-        case origin if origin is str and isinstance(os.fspath(value), str):
-            return os.fspath(value)
-        case origin if origin not in (int, float, str) and isinstance(value, origin):
-            return value
+    origin, parts, is_truth = get_origin(kind) or kind, get_args(kind), isinstance(value, bool)
+    if origin in (Union, UnionType):
+        return _read_any(parts, value)
+    if origin is Literal:
+        return parts[parts.index(value)]
+    if origin is tuple and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        return tuple(_read(parts[0], item) for item in value)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {_read(parts[0], key): _read(parts[1], item) for key, item in value.items()}
+    if origin is int and not is_truth:
+        return index(value)
+    if origin is float and not is_truth and isinstance(value, Real):
+        return float(value)
+    if origin is str and isinstance(os.fspath(value), str):
+        return os.fspath(value)
+    if origin not in (int, float, str) and isinstance(value, origin):
+        return value
     raise TypeError
 
 
@@ -84,25 +83,20 @@ def _read_any(kinds: tuple[Any, ...], value: object) -> object:
 
 
 def _described(kind: Any) -> str:
-    parts = get_args(kind)
-    match get_origin(kind) or kind:
-        case origin if origin in (Union, UnionType):
-            return _listed([_described(part) for part in parts])
-        case origin if origin is Literal:
-            return f"one of {', '.join(parts)}"
-        case origin if origin is tuple:
-            return f"a tuple of {_plural(parts[0])}"
-        case origin if origin is Mapping:
-            return f"a mapping of {_plural(parts[0])} to {_plural(parts[1])}"
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join([", ".join(map(_described, parts[:-1])), _described(parts[-1])])
+    if origin is Literal:
+        return f"one of {', '.join(parts)}"
+    if origin is tuple:
+        return f"a tuple of {_plural(parts[0])}"
+    if origin is Mapping:
+        return f"a mapping of {_plural(parts[0])} to {_plural(parts[1])}"
     return SINGULAR.get(kind, f"{kind.__name__}()")
 
 
 def _plural(kind: Any) -> str:
     return PLURAL.get(kind) or f"{_described(kind)} each"
-
-
-def _listed(words: list[str]) -> str:
-    return " or ".join([", ".join(words[:-1]), words[-1]])
 
 
 def _advice(kind: Any, value: object) -> str:

@@ -124,8 +124,7 @@ class AssistantSpec:
     def layer_of(self, target: ModelSpec, layer: int) -> int:
         """The target's layer whose keys and values a layer attends to: the last of its kind that has its own; -1 if
         there is none."""
-        slides, owners = layer in self.body.sliding_layers, range(target.num_layers - target.num_borrowing_layers)
-        return max((owner for owner in owners if (owner in target.sliding_layers) == slides), default=-1)
+        return target.last_owner(slides=layer in self.body.sliding_layers)
 
     def taps(self, num_layers: int) -> tuple[int, ...]:
         """The target's last layer; the head itself applies the target's final norm to its output."""

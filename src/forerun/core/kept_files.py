@@ -61,17 +61,17 @@ class KeptFiles:
         raw = content.encode()
         try:
             path = path.resolve()
-            with _held_still(path):
+            with _locked(path):
                 if not is_agreed and not self.is_known(path):
                     raise FileChangedError(f"{path} was changed by another program: name another file")
                 write_whole(path, raw)
         except (OSError, RuntimeError) as error:
-            raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+            raise unwritable(path, error) from error
         self._known[path] = raw
 
 
 @contextmanager
-def _held_still(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lock a file against other processes that use this lock. A missing file is created empty.
 
     Every write replaces the file. So if this process had to wait, the locked file may no longer be the one at this

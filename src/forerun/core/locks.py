@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
@@ -32,32 +32,26 @@ def lock(descriptor: int, *, waits: bool = False) -> None:
     flock(descriptor, LOCK_EX if waits else LOCK_EX | LOCK_NB)
 
 
-def hold(path: Path) -> int | None:
-    """Lock a folder, which is created if it is missing. Closing the returned descriptor releases it.
-
-    Returns:
-        The folder's descriptor; None on Windows, where nothing is locked.
+def hold(path: Path) -> ExitStack:
+    """Lock a folder, which is created if it is missing, until the result is closed. On Windows nothing is locked.
 
     Raises:
         ConfigError: another process holds the lock, or the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if sys.platform == "win32":
-            return None
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            lock(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        with ExitStack() as opened:
+            if sys.platform != "win32":
+                descriptor = os.open(path, os.O_RDONLY)
+                opened.callback(os.close, descriptor)
+                lock(descriptor)
+            return opened.pop_all()
     except BlockingIOError as error:
         raise ConfigError(
             f"another process writes to {path}: wait until it ends, or give another folder to --out"
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
-    return descriptor
 
 
 @contextmanager

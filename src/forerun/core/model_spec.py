@@ -89,7 +89,7 @@ class ModelSpec:
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
         logit_divisor: the logits are divided by it.
-        logit_cap: the logits become cap tanh(logits / cap); None: they stay.
+        logit_cap: the logits become cap tanh(logits / cap); None: they are not capped.
         value_norm: each head's values are normalised, without a weight.
         layer_scale: the residual stream is multiplied by a number after each layer.
         layer_input_size: numbers of each token's embedding for each layer, besides the one that enters the first layer
@@ -173,11 +173,12 @@ class ModelSpec:
 
     def cached_layer(self, layer: int) -> int:
         """The layer whose keys and values a layer attends to."""
-        if not self.borrows(layer):
-            return layer
-        slides = layer in self.sliding_layers
+        return self.last_owner(slides=layer in self.sliding_layers) if self.borrows(layer) else layer
+
+    def last_owner(self, *, slides: bool) -> int:
+        """The last layer with keys and values of its own, of those with a window or of those without; -1: none."""
         owners = range(self.num_layers - self.num_borrowing_layers)
-        return max(owner for owner in owners if (owner in self.sliding_layers) == slides)
+        return max((owner for owner in owners if (owner in self.sliding_layers) == slides), default=-1)
 
     def rope_of(self, layer: int) -> RopeSpec | None:
         """A layer's rotation; None: it has none."""

@@ -27,13 +27,11 @@ def require_writable(path: Path, *, needs_folder: bool = False) -> None:
         path = path.resolve()
         if path.is_dir():
             raise unwritable(path, "it is a folder")
+        _require_changeable(path)
         if _is_replaceable(path):
-            _require_changeable(path)
             _try_folder(path, needs_folder=needs_folder)
-        else:
-            _require_changeable(path)
     except (OSError, RuntimeError) as error:
-        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, error) from error
 
 
 def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False, is_private: bool = False) -> None:
@@ -58,7 +56,7 @@ def write_whole(path: Path, content: str | bytes, *, makes_folder: bool = False,
         with replacing(path, is_private=is_private) as beside:
             beside.write_bytes(raw)
     except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError up to Python 3.12
-        raise unwritable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise unwritable(path, error) from error
 
 
 @contextmanager
@@ -135,5 +133,6 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 
-def unwritable(path: Path, obstacle: str) -> ConfigError:
-    return ConfigError(f"{path} cannot be written ({obstacle}): name another file")
+def unwritable(path: Path, obstacle: str | Exception) -> ConfigError:
+    reason = getattr(obstacle, "strerror", None) or obstacle
+    return ConfigError(f"{path} cannot be written ({reason}): name another file")

@@ -1,7 +1,6 @@
 """A folder that is renamed once it is complete, and that an interrupted run can resume."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -53,8 +52,7 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
     finally:
         if job is None:
             shutil.rmtree(unfinished, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        lock.close()
 
 
 def refuse_existing(out: Path) -> None:

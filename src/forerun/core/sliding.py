@@ -4,8 +4,8 @@ from typing import Final
 
 from forerun.core.model_spec import ModelSpec
 
-MARGIN: Final = 1024  # tokens that a text can be cut back by and resumed: an answer asked for again, or its thoughts
-STEP: Final = 256  # slots whose memory is returned at a time, some 10 us a layer: as many as a prefill pass fills
+MARGIN: Final = 1024  # a text can be cut back by this many tokens and resumed, as for another answer
+STEP: Final = 256  # slots whose memory is returned at once, in about 10 us a layer; a prefill pass fills as many
 
 
 def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:

@@ -7,8 +7,8 @@ from typing import Final
 
 from forerun.core.timing import Span
 
-PREDICTION: Final = "prediction"  # the user's, as the source of tokens
-PLAIN: Final = "none"  # as the drafter of a round: nothing was proposed
+PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
+PLAIN: Final = "none"  # the drafter of a round without a proposal
 
 
 class FinishReason(StrEnum):
@@ -20,8 +20,11 @@ class FinishReason(StrEnum):
 
 
 class DrafterState(StrEnum):
-    """Ready; late: its proposals arrive too late, and the target does not wait for them; down: its process is lost, and
-    is restarted; paused: a plain round was timed instead."""
+    """The state of a drafter in a round.
+
+    LATE: its proposals arrive too late, and the target does not wait for them. DOWN: its process is lost, and is being
+    restarted. PAUSED: a plain round was timed instead.
+    """
 
     READY = "ready"
     LATE = "late"
@@ -76,11 +79,11 @@ class DraftedTree:
         process looks up the same text, so its looked-up tokens are known here too.
         """
         found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
-        here, left = 0, list(reversed(self.chain))
+        here, wanted = 0, iter(self.chain)
+        token_id = next(wanted, None)
         for node in range(1, len(self.token_ids)):
-            if left and self.parents[node] == here and self.token_ids[node] == left[-1]:
-                found[node], here = self.guessers.chain, node
-                left.pop()
+            if self.parents[node] == here and self.token_ids[node] == token_id:
+                found[node], here, token_id = self.guessers.chain, node, next(wanted, None)
         return tuple(found)
 
 

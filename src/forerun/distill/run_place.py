@@ -54,9 +54,7 @@ class RunPlace:
             raise
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     def _read(self) -> dict[str, Any] | None:
         """The settings of the run in the folder; None if there is no run yet."""

@@ -169,7 +169,7 @@ class AutomaticDrafter(Drafter):
             return
         token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], 0.0
         for drafter in self.drafters.values():
-            drafter.note(Acceptance(path=(), bonus_token=token_ids[-1], tokens=token_ids))
+            drafter.note(Acceptance(path=(), tokens=token_ids))
         num_rounds = len(token_ids)
         self.chooser.measure(
             num_rows=1, token_ids=token_ids, proposal_s=0.0, round_s=seconds / num_rounds, num_rounds=num_rounds

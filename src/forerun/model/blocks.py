@@ -33,17 +33,14 @@ def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
 
 
 def values_of_q5_k(blocks: Tensor) -> Tensor:
-    places = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
-    fifth_NG32 = (blocks[:, None, 16:48] >> places) & 1
-    return scaled(blocks, halves_of_64(blocks[:, 48:]) | fifth_NG32 << 4)
+    return scaled(blocks, halves_of_64(blocks[:, 48:]) | eighths(blocks[:, 16:48]) << 4)
 
 
 def values_of_q6_k(blocks: Tensor) -> Tensor:
     """A block has two halves of 128 elements. The low four bits of a half are two runs of 64 nibbles; its high two bits
     are packed four to a byte."""
     low_NG32 = halves_of_64(blocks[:, :128], width=64).reshape(len(blocks), 8, 32)
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
-    high_NG32 = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(len(blocks), 8, 32)
+    high_NG32 = quarters(blocks[:, 128:192]).reshape(len(blocks), 8, 32)
     codes_NGE = (low_NG32 | high_NG32 << 4).float().sub_(32).reshape(len(blocks), 16, 16)
     steps_NG = floats(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
     return (steps_NG[:, :, None] * codes_NGE).flatten(1)
@@ -58,11 +55,11 @@ def values_of_q2_k(blocks: Tensor) -> Tensor:
 
 def values_of_q3_k(blocks: Tensor) -> Tensor:
     """A group's factor has its low four bits in eight bytes and its high two in the four bytes after them."""
-    places = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
-    third_NGE = ((blocks[:, None, :32] >> places) & 1).reshape(len(blocks), 16, 16)
+    third_NGE = eighths(blocks[:, :32]).reshape(len(blocks), 16, 16)
     codes_NGE = (quarters(blocks[:, 32:96]) | third_NGE << 2).float().sub_(4)
-    low_NG = torch.cat((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), 1)
-    high_NG = ((blocks[:, None, 104:108] >> places[:4] * 2) & 3).flatten(1)
+    low_NG = halves(blocks[:, 96:104])
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
+    high_NG = ((blocks[:, None, 104:108] >> shifts) & 3).flatten(1)
     steps_NG = floats(blocks, 108) * (low_NG | high_NG << 4).float().sub_(32)
     return (steps_NG[:, :, None] * codes_NGE).flatten(1)
 
@@ -83,7 +80,7 @@ def floats(blocks: Tensor, begin: int) -> Tensor:
 
 
 def halves(codes: Tensor) -> Tensor:
-    """Split [N, 16] bytes into [N, 32] nibbles: all low ones, then all high ones."""
+    """Split [N, B] bytes into [N, 2 B] nibbles: all low ones, then all high ones."""
     return torch.cat((codes & 15, codes >> 4), 1)
 
 
@@ -97,6 +94,12 @@ def quarters(codes: Tensor) -> Tensor:
     """Codes of two bits [N, 16, 16] from [N, 64] bytes: for each 32 bytes all lowest pairs of bits, then the others."""
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=codes.device)[:, None]
     return ((codes.reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(len(codes), 16, 16)
+
+
+def eighths(codes: Tensor) -> Tensor:
+    """Codes of one bit [N, 8, 32] from [N, 32] bytes: all lowest bits, then the others."""
+    places = torch.arange(8, dtype=torch.uint8, device=codes.device)[:, None]
+    return (codes[:, None] >> places) & 1
 
 
 def looked_up(codes: Tensor, table: Sequence[int]) -> Tensor:

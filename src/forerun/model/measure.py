@@ -46,13 +46,13 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
 @torch.inference_mode()
 def measure_reading(runner: DraftRunner) -> Pace:
     """Seconds of reading a prompt by its rows. Empties the cache."""
-    steps, most_rows = list[tuple[int, float]](), empty_cache(runner).capacity
+    widths, seconds, most_rows = list[int](), list[float](), empty_cache(runner).capacity
     for width in TEXT_ROWS:
-        num_rows = min(width, most_rows)
-        steps.append((num_rows, min(least_times([partial(time_pass, runner, num_rows, is_text=True)], 0.0))))
-        if steps[-1][1] > QUICK_S or num_rows == most_rows:
+        widths.append(min(width, most_rows))
+        seconds += least_times([partial(time_pass, runner, widths[-1], is_text=True)], 0.0)
+        if seconds[-1] > QUICK_S or widths[-1] == most_rows:
             break
-    return Pace(steps=tuple(zip([rows for rows, _ in steps], rising([seconds for _, seconds in steps]), strict=True)))
+    return Pace(steps=tuple(zip(widths, rising(seconds), strict=True)))
 
 
 def empty_cache(runner: DraftRunner) -> TreeCache:

@@ -169,14 +169,14 @@ def sublayer_ops(spec: ModelSpec, name: Sublayer, ops: list[Op], last: str) -> l
 def shared_ops(op: Op) -> tuple[Op, ...]:
     """Split the last product of a sublayer into the product and its sum over the ranks."""
     if op.kind == "linear_add":
-        reads, residual = op.reads
+        factor, residual = op.reads
         return (
-            Op(kind="linear", reads=(reads,), writes="partial", weights=op.weights, sublayer=op.sublayer),
-            Op(kind="add_partials", reads=("partial", residual), writes=op.writes, sublayer=op.sublayer),
+            replace(op, kind="linear", reads=(factor,), writes="partial"),
+            replace(op, kind="add_partials", reads=("partial", residual), weights=""),
         )
     if op.writes == "branch":
         return (
             replace(op, writes="partial"),
-            Op(kind="sum_partials", reads=("partial",), writes="branch", sublayer=op.sublayer),
+            replace(op, kind="sum_partials", reads=("partial",), weights=""),
         )
     return (op,)

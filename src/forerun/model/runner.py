@@ -67,7 +67,7 @@ class Runner:
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
             make = make_executor or backend.executor
-            self._executor = make(spec, weights, self.cache, unused)
+            self.executor = make(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run one pass, which writes keys and values of all rows to the cache."""
@@ -94,7 +94,7 @@ class Runner:
             return self._no_output
         if step.inputs.num_slots > self.cache.end:
             self.cache.reserve(step.inputs.num_slots - self.cache.end)
-        return self._run_paced(executor or self._executor, step.inputs, share, observe)
+        return self._run_paced(executor or self.executor, step.inputs, share, observe)
 
     def _run_paced(
         self, executor: Executor, inputs: ForwardInput, share: float, observe: Observer | None
@@ -108,11 +108,6 @@ class Runner:
             share *= kept_share(self.spec, inputs.skipped | self._unused)
             wait_until(began + share * self._pace.step_s(len(inputs.token_ids)))
         return output
-
-    @property
-    def executor(self) -> Executor:
-        """For callers that launch the executor's kernels themselves."""
-        return self._executor
 
     def adopt(self, token_ids: Sequence[int]) -> None:
         """Commit tokens whose keys and values are already in the slots after the text, in order."""

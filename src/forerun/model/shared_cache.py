@@ -2,14 +2,11 @@
 
 from typing import TypeAlias
 
-from forerun.core.model_spec import ModelSpec
-from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.step import Step
-from forerun.model.tree_cache import TreeCache
 
 
 class SharedCacheRunner:
@@ -28,10 +25,7 @@ class SharedCacheRunner:
 
     def __init__(self, owner: Runner, copy: Executor | None = None, copy_share: float = 1.0) -> None:
         self._owner, self._copy, self._copy_share = owner, copy, copy_share
-        self.spec: ModelSpec = owner.spec
-        self.device: str = owner.device
-        self.backend: ModelBackend = owner.backend
-        self.cache: TreeCache = owner.cache
+        self.spec, self.device, self.backend, self.cache = owner.spec, owner.device, owner.backend, owner.cache
 
     @property
     def has_copy(self) -> bool:

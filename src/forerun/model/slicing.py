@@ -35,7 +35,7 @@ def take(values: Tensor, pieces: Sequence[Piece], dim: int = 0) -> Tensor:
     """These pieces of a tensor side by side, copied, because a view would keep the whole tensor in memory."""
     parts = []
     for piece in pieces:
-        parts.append(values.narrow(dim, piece.start, piece.stop - piece.start))
+        parts.append(values.narrow(dim, piece.start, piece.num_real))
         if piece.padding:
             shape = list(values.shape)
             shape[dim] = piece.padding
@@ -70,14 +70,11 @@ def take_columns(weight: Weight, piece: Piece) -> Weight:
             return take_grouped(weight, piece)
         case BlockWeight():
             num_elements, num_bytes = BLOCKS[weight.block_type]
-            if any(number % num_elements for number in (piece.start, piece.stop, piece.padding)):
+            numbers = (piece.start, piece.stop, piece.padding)
+            if any(number % num_elements for number in numbers):
                 return DenseWeight(values_OI=take(as_plain(weight), [piece], 1))
-            blocks = Piece(
-                start=piece.start // num_elements,
-                stop=piece.stop // num_elements,
-                padding=piece.padding // num_elements,
-            )
-            return weight.with_blocks(take(weight.blocks_OB, [blocks.scaled(num_bytes)], 1))
+            start, stop, padding = (number // num_elements * num_bytes for number in numbers)
+            return weight.with_blocks(take(weight.blocks_OB, [Piece(start=start, stop=stop, padding=padding)], 1))
         case StackedWeight():
             raise AssertionError("a stacked weight cannot be cut by columns")
 

@@ -114,10 +114,9 @@ class WarmTexts:
         """The blocks that match the beginning of the text, and how many tokens of each match: all, except in the last
         block."""
         path: list[tuple[Block, int]] = []
-        block: Block | None = self._root
-        while block is not None and len(path) * BLOCK < len(token_ids):
-            start = len(path) * BLOCK
-            block, num_shared = best_child(block, token_ids[start : start + BLOCK], owner)
+        for start in range(0, len(token_ids), BLOCK):
+            parent = path[-1][0] if path else self._root
+            block, num_shared = best_child(parent, token_ids[start : start + BLOCK], owner)
             if block is not None:
                 path.append((block, num_shared))
             if num_shared < BLOCK:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MASK_64 = (1 << 64) - 1
-ELEMENTS_PER_BLOCK = (
-    1 << 16
-)  # noise values made at once: enough to make up for the calls' overhead, few enough for the CPU's cache
+# Noise values made at once: enough that the calls' overhead does not matter, few enough for the CPU's cache.
+ELEMENTS_PER_BLOCK = 1 << 16
 MAX_ROWS_PER_BLOCK = 16
 MAX_ROWS_KEPT = 128
 TOKEN_STEP = 0x9E3779B1  # a token's id times this is added to the low half of a row's key
@@ -28,7 +27,7 @@ def splitmix64(value: int) -> int:
 
 
 def signed_mix(seed: int) -> int:
-    """The mixed seed, from which and a position a row's key is made, as a signed 64-bit number."""
+    """The mixed seed as a signed 64-bit number. A row's key is made from it and the row's position."""
     mix = splitmix64(seed)
     return mix - (1 << 64) if mix >> 63 else mix
 
@@ -67,11 +66,9 @@ def gumbel_rows(seed: int, positions: Sequence[int], vocab_size: int, *, device:
 
     Integer hashing gives the same 32 uniform bits on every device; logarithms are taken in float64 and rounded once.
     """
-    keys = [row_key(seed, position) for position in positions]
-    low = torch.tensor([key[0] for key in keys], dtype=torch.int32, device=device)[:, None]
-    high = torch.tensor([key[1] for key in keys], dtype=torch.int32, device=device)[:, None]
-    tokens = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(TOKEN_STEP)
-    bits = mix32_(mix32_(tokens[None] + low) ^ high)
+    keys_P2 = torch.tensor([row_key(seed, position) for position in positions], dtype=torch.int32, device=device)
+    tokens_V = torch.arange(vocab_size, dtype=torch.int32, device=device) * signed32(TOKEN_STEP)
+    bits = mix32_(mix32_(tokens_V + keys_P2[:, :1]) ^ keys_P2[:, 1:])
     uniform = bits.double().add_(2.0**31 + 0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_().float()
 
@@ -135,7 +132,7 @@ class KeyedRows:
     Column 0 belongs to token `first_token`.
     """
 
-    def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int = 0) -> None:
+    def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int) -> None:
         self._noise, self.positions, self._first_token = noise, positions, first_token
 
     @property

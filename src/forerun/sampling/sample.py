@@ -59,7 +59,7 @@ class LogitShaper:
         if self.needs_paths:
             self._seen_V[list(prompt_ids)] = True
         known = {token: bias for token, bias in params.logit_bias.items() if 0 <= token < vocab_size}
-        self._bias_ids = torch.tensor(list(known.keys()), dtype=torch.int64, device=device)
+        self._bias_ids = torch.tensor(list(known), dtype=torch.int64, device=device)
         self._bias = torch.tensor(list(known.values()), dtype=torch.float32, device=device)
         self.is_plain = not (self.needs_paths or self._is_filtered or known)
 

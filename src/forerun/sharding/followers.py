@@ -16,7 +16,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.step import Told
 from forerun.runtime.interrupts import deferred_interrupts
 from forerun.sharding.messages import ANSWER, GAVE_UP, READY, Signal, to_frame
-from forerun.wires.children import END_S, Command, is_stopped, see_off, start_child
+from forerun.wires.children import END_S, Command, end_child, is_stopped, start_child
 
 SEND_S: Final = 10.0  # a follower that has not read for this long counts as stopped
 LAST_WORDS_S: Final = 0.5  # time until a process that has ended is reported as ended
@@ -218,5 +218,5 @@ def end_all(followers: Sequence[RankProcess]) -> None:
     deadline = monotonic() + END_S
     for follower in followers:
         if follower.process is not None:
-            see_off(follower.process, deadline)
+            end_child(follower.process, deadline)
         follower.control.close()

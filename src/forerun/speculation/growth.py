@@ -18,13 +18,13 @@ NUM_DEPTHS: Final = 3  # depth classes: 1, 2 to 3, deeper
 CELLS_PER_BIN: Final = NUM_DEPTHS * NUM_RANKS
 PRIOR_TRIALS: Final = 20.0  # weight, in trials, of the draft's probability as a bin's prior, and of a bin as a cell's
 MOST_DOUBT: Final = -math.log(0.2)  # -log prob up to which a node's children are foreseen, which takes about 20 us
-UNSAID: Final = 2 * HOPELESS  # log-probability of a foreseen child that the draft then does not propose
+NOT_PROPOSED: Final = 2 * HOPELESS  # log-probability of a foreseen child that the draft then does not propose
 LEAST_LOG_PROB: Final = -600.0  # floor that keeps the probability above 0 in a float, even after many failures
 MEMORY: Final = 2000.0  # limit on a cell's trials, above which old ones are discounted
 
 
 Foresee: TypeAlias = Callable[[int], Sequence[tuple[int, float]]]
-NOBODY: Final = math.inf, 0, -1  # an entry after the frontier's end
+NO_ENTRY: Final = math.inf, 0, -1  # stands for an entry after the frontier's end
 
 
 class BestFirstGrowth:
@@ -85,7 +85,7 @@ class BestFirstGrowth:
         batch: list[int] = []
         foreseen: list[tuple[float, int, int, int]] = []  # (-log prob, depth, parent, token), a heap
         for num_left in range(self._draft_width - 1, -1, -1):
-            cost, depth, node = frontier[num_known] if num_known < len(frontier) else NOBODY
+            cost, depth, node = frontier[num_known] if num_known < len(frontier) else NO_ENTRY
             if foreseen and foreseen[0][:2] < (cost, depth):
                 cost, depth, parent, token_id = heappop(foreseen)
                 if not cost < limit:
@@ -157,16 +157,16 @@ class BestFirstGrowth:
         self._best_costs = padded(sorted(costs)[: self._horizon], self._horizon)
         return places
 
-    def _settle(self, parent_cost: float, children: Mapping[int, int], said: Mapping[int, float]) -> list[int]:
+    def _settle(self, parent_cost: float, children: Mapping[int, int], proposed: Mapping[int, float]) -> list[int]:
         """Give foreseen children their actual log-probabilities, known now that their parent is expanded; return those
         that the draft proposed."""
         settled: list[int] = []
         for token_id, node in children.items():
             if node in self._foreseen:
                 self._foreseen.remove(node)
-                cost = parent_cost - min(said.get(token_id, UNSAID), 0.0)
+                cost = parent_cost - min(proposed.get(token_id, NOT_PROPOSED), 0.0)
                 if not cost < min(self._best_costs[-1], -HOPELESS):
-                    cost = parent_cost - UNSAID
+                    cost = parent_cost - NOT_PROPOSED
                 else:
                     settled.append(node)
                     insort(self._best_costs, cost)
@@ -240,8 +240,8 @@ class AcceptanceTable:
             bin_ = int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH))
             cell = (bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1)
             bin_ += NUM_BINS * CELLS_PER_BIN
-            said = exp(max(log_prob, LEAST_LOG_PROB))
-            chance = (num_true[bin_] + PRIOR_TRIALS * said) / (num_tried[bin_] + PRIOR_TRIALS)
+            drafted = exp(max(log_prob, LEAST_LOG_PROB))
+            chance = (num_true[bin_] + PRIOR_TRIALS * drafted) / (num_tried[bin_] + PRIOR_TRIALS)
             cells.append(cell)
             values.append(log((num_true[cell] + PRIOR_TRIALS * chance) / (num_tried[cell] + PRIOR_TRIALS)))
         return cells, values

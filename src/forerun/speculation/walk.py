@@ -12,13 +12,16 @@ class Acceptance:
 
     Args:
         path: indices of the accepted nodes from below the root down.
-        bonus_token: the target's choice where the walk ended.
         tokens: the accepted nodes' tokens and the bonus token: len(tokens) == len(path) + 1.
     """
 
     path: tuple[int, ...]
-    bonus_token: int
     tokens: tuple[int, ...]
+
+    @property
+    def bonus_token(self) -> int:
+        """The target's choice where the walk ended."""
+        return self.tokens[-1]
 
 
 def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
@@ -40,8 +43,7 @@ def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
         if parents[node] == here and token_ids[node] == choices[here]:
             here = node
             path.append(node)
-    bonus = choices[here]
-    return Acceptance(path=tuple(path), bonus_token=bonus, tokens=(*[token_ids[node] for node in path], bonus))
+    return Acceptance(path=tuple(path), tokens=(*[token_ids[node] for node in path], choices[here]))
 
 
 def find_fault(tree: TokenTree, *, root: int, max_nodes: int, vocab_size: int) -> str | None:

@@ -37,7 +37,6 @@ class Channel:
         self._rest = NOTHING
         # Reused, because allocating a megabyte for a few bytes would cost more than the system call.
         self._received = memoryview(bytearray(MAX_RECEIVED_BYTES))
-        # Not select(), which fails for file numbers from 1024 on.
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
 

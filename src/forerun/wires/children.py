@@ -48,8 +48,8 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def see_off(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Wait for a process to end until `deadline`, then kill it."""
+def end_child(process: "subprocess.Popen[bytes]", deadline: float) -> None:
+    """Wait for a process to end until `deadline`, then kill it; one that a signal has stopped is killed at once."""
     if is_stopped(process.pid):
         process.kill()
     try:

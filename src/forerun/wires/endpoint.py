@@ -126,7 +126,7 @@ def connect(address: Address, key: bytes | None, timeout_s: float, *, peer: str 
             sock.close()
             failures.append(f"{where[0]}: {error}")
         else:
-            return settle(sock)
+            return with_keepalive(sock)
     raise DrafterUnreachableError(
         f"no {peer} at {address} within {timeout_s} s ({'; '.join(failures)}): start one there, with the same key"
     )
@@ -149,8 +149,8 @@ def introduce(sock: socket.socket, key: bytes | None, deadline: float) -> None:
         wait_readable([sock.fileno()], remaining_s(deadline))
 
 
-def settle(sock: socket.socket) -> socket.socket:
-    """Make the socket blocking, with keepalive, so that a lost peer is detected within 30 s; returns the socket."""
+def with_keepalive(sock: socket.socket) -> socket.socket:
+    """The same socket, blocking and with keepalive, so that a lost peer is detected within 30 s."""
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in SILENCE.items():
@@ -208,7 +208,7 @@ class Admission:
             for number in [number for number in ready if number in self._pending]:
                 try:
                     if self._pending[number].handshake.is_done():
-                        sock = settle(self._pending[number].handshake.sock)
+                        sock = with_keepalive(self._pending[number].handshake.sock)
                         del self._pending[number]
                         return sock
                 except OSError as error:

@@ -15,7 +15,7 @@ from typing import Final
 from forerun.core.errors import DrafterUnreachableError
 from forerun.runtime.affinity import own_cores, run_on
 from forerun.wires.channel import Channel, wait_readable
-from forerun.wires.children import END_S, Command, StarvationWatch, see_off, start_child
+from forerun.wires.children import END_S, Command, StarvationWatch, end_child, start_child
 from forerun.wires.endpoint import Address, connect
 from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent, delay_s
 from forerun.wires.frames import FrameReader
@@ -154,7 +154,7 @@ class LocalSupply:
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
     """Hang up, and end the forkserver. It is not a method, so that it can run as a finalizer."""
     control.close()
-    see_off(process, monotonic() + END_S)
+    end_child(process, monotonic() + END_S)
 
 
 class RemoteSupply:

@@ -213,7 +213,7 @@ def test_what_is_free_may_be_read_even_if_watching_spent_its_time() -> None:
 
 
 def test_a_long_first_proposal_soon_counts_as_one_of_several() -> None:
-    mean = RunningMean(0.1)
+    mean = RunningMean()
     for value in (9.0, 1.0, 1.0, 1.0):
         mean.add(value)
     assert mean.value == 3.0

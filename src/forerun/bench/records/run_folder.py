@@ -1,7 +1,6 @@
 """The folder of a run: its settings, and every answer so far."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -89,9 +88,7 @@ class RunFolder:
         for file in self._files.values():
             file.close()
         self._files = {}
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     def _file(self, dataset: str, name: str, temperature: float) -> RecordFile:
         path = self._path / dataset / f"{name}-temperature-{temperature:g}.jsonl"

@@ -54,7 +54,7 @@ class BegunRounds:
         is_end = is_last or not self._num_left
         if is_end:
             self._verdict.tell()
-        self._drafter.note(Acceptance(path=self._path if is_end else (), bonus_token=token_id, tokens=(token_id,)))
+        self._drafter.note(Acceptance(path=self._path if is_end else (), tokens=(token_id,)))
 
 
 class HeldVerdict(NoneDrafter):
@@ -94,7 +94,7 @@ def begin_everywhere(
             begun.verify(target)
         if not learning:
             target.choose(root)
-        target.commit(root, Acceptance(path=(), bonus_token=token_id, tokens=(token_id,)))
+        target.commit(root, Acceptance(path=(), tokens=(token_id,)))
         for begun in every:
             begun.commit(token_id, is_last=place + 1 == len(token_ids))
     return {name: begun.trees for name, begun in zip(drafters, every, strict=True)}

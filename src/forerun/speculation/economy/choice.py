@@ -76,10 +76,10 @@ class Chooser:
         reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
     ) -> None:  # fmt: skip
         self.costs, self._names, self._reading_s = costs, names, reading_s
-        self._trials = {kind: 0 if (known or {}).get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
+        known = known or {}
+        self._trials = {kind: 0 if known.get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
         self._records = {
-            kind: {name: DraftRecord((known or {}).get(kind, {}).get(name)) for name in names}
-            for kind in TEMPERATURE_CLASSES
+            kind: {name: DraftRecord(known.get(kind, {}).get(name)) for name in names} for kind in TEMPERATURE_CLASSES
         }
         self._asked = list(names)  # order in which to watch them, the least recently watched first
         self._proposals = {name: ProposalMeans() for name in names}
@@ -93,7 +93,7 @@ class Chooser:
         self._drafted_last: str | None = None  # the drafter of the previous round
         self._room_s = inf  # the time that the answer may still lose
         self._num_since_plain, self._readings_s = 0, dict[str, float]()
-        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of an answer, the mean at most SHORT
+        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of this answer; of earlier ones, each at most SHORT
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""

@@ -7,7 +7,8 @@ from typing import Final
 
 from forerun.core.pace import Pace
 
-SMOOTHING: Final = 0.02  # weight of the newest measurement in a running mean
+SMOOTHING: Final = 0.02  # weight of the newest measurement in `blend` and `blend_time`
+NEWEST: Final = 0.1  # least weight of the newest value in a `RunningMean`
 TRUSTED: Final = 16.0  # weight, in rounds, of the measurement before the first request
 MEMORY: Final = 96.0  # number of rounds, of all widths, over which old ones fade
 FEWEST: Final = 8.0  # rounds of one width before they are used to estimate other widths
@@ -40,7 +41,7 @@ class RoundCosts:
         self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
         self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
         self._trusted = TRUSTED  # weight of the measurement before the first request
-        self._played, self._num_plain = set[int](), 0  # rows - 1 of rounds that were measured; plain ones
+        self._played, self._num_plain = set[int](), 0  # rows - 1 of each measured width; plain rounds
 
     @property
     def plain_s(self) -> float:
@@ -111,16 +112,15 @@ class RoundCosts:
 
 
 class RunningMean:
-    """The mean of all values at first, later of recent ones: the newest counts at least with weight `least`."""
+    """The mean of all values at first, later of recent ones: the newest counts at least with weight NEWEST."""
 
-    def __init__(self, least: float = 0.1) -> None:
-        self.value = 0.0
-        self._least, self._num_values = least, 0
+    def __init__(self) -> None:
+        self.value, self._num_values = 0.0, 0
 
     def add(self, newest: float) -> None:
         """Add a value."""
         self._num_values += 1
-        self.value += max(self._least, 1.0 / self._num_values) * (newest - self.value)
+        self.value += max(NEWEST, 1.0 / self._num_values) * (newest - self.value)
 
 
 def blend(mean: float, newest: float, weight: float = SMOOTHING) -> float:
