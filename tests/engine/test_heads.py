@@ -22,7 +22,9 @@ from forerun import (
 )
 from forerun.backends.choose import choose_backend
 from forerun.checkpoints.heads.stored import find_head
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
+from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
@@ -203,6 +205,25 @@ def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle
             texts.append(done.token_ids)
     assert texts[0] == texts[1]
     assert done.stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("name", rest_slow(["builtin-dflash", "builtin-eagle3"], 1))
+def test_a_target_that_was_prepared_for_ranks_shares_its_weights_with_a_head(name: str, tmp_path: Path) -> None:
+    params, done = SamplingParams(max_new_tokens=48, ignore_eos=True), []
+    (tmp_path / "prepared").mkdir()
+    source = open_source("builtin")
+    assert isinstance(source, HuggingFaceFolder)
+    write_parts(source, EngineConfig(target_ranks=2), tmp_path / "prepared")
+    for target, drafter in (
+        ("builtin", DraftHead(model=name, adaptive=False)),
+        (str(tmp_path / "prepared"), DraftHead(model=name, adaptive=False)),
+        (str(tmp_path / "prepared"), NoDrafter()),
+    ):
+        config = EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
+        with Engine(config) as engine:
+            done.append(engine.generate("def read_lines(path):", params))
+    assert done[0].token_ids == done[1].token_ids == done[2].token_ids
+    assert done[0].stats.num_accepted == done[1].stats.num_accepted > 0
 
 
 def test_a_head_does_not_draft_in_another_process() -> None:
