@@ -21,6 +21,7 @@ from forerun import (
     SamplingParams,
 )
 from forerun.backends.choose import choose_backend
+from forerun.backends.cpu.backend import CpuBackend
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
@@ -88,18 +89,17 @@ def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None
     assert done.stats.rounds_by[name] > 0
 
 
-@pytest.mark.parametrize(
-    ("draft", "is_alone"),
-    [("builtin-draft", True), (builtin_head("eagle3"), True), (builtin_head("dflash"), True)],
-    ids=["model", "eagle3", "dflash"],
-)
-def test_on_a_gpu_a_named_draft_is_alone_if_the_device_plays_its_rounds(
-    draft: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("plays_rounds", [False, True])
+@pytest.mark.parametrize("draft", ["builtin-draft", "builtin-dflash"])
+def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
+    draft: str, plays_rounds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Else it is one of several, on a GPU too: with torch's kernels, or several ranks."""
     monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
+    monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
         assert isinstance(engine.drafter, AutomaticDrafter)
-        assert (len(engine.drafter.drafters) == 1) == is_alone
+        assert (len(engine.drafter.drafters) == 1) == plays_rounds
 
 
 @pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
