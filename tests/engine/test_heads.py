@@ -1,9 +1,10 @@
 """Engines with draft heads: found by their files under any name for a draft, and refused where they cannot draft."""
 
 import random
+from ctypes import memset
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from forerun import (
 )
 from forerun.backends.choose import choose_backend
 from forerun.backends.cpu.backend import CpuBackend
+from forerun.backends.cpu.executor import NativeExecutor
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
@@ -30,9 +32,11 @@ from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.engine import drafters
+from forerun.engine import drafters, heads
+from forerun.model.executor import ModelExecutor
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
@@ -127,6 +131,33 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("is_auto", [False, True])
+@pytest.mark.parametrize("settings", [{"weights": "int8"}, {"kernels": "torch"}], ids=str)
+def test_a_head_uses_the_targets_embedding_and_output_in_memory(
+    settings: dict[str, Any], is_auto: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_again(*_: object, **__: object) -> None:
+        raise AssertionError("the target's output is in memory")
+
+    monkeypatch.setattr(heads, "output_weight", read_again)
+    name = "builtin-dflash"  # it has neither
+    drafter = Automatic(draft=DraftModel(model=name)) if is_auto else DraftHead(model=name, adaptive=False)
+    with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64, **settings)) as engine:
+        held, target = engine.drafter, engine._target.executor
+        drafting = held.drafters["draft_head"] if isinstance(held, AutomaticDrafter) else held
+        assert isinstance(drafting, HeadDrafter)
+        assert isinstance(drafting._runner.executor, BlockExecutor)
+        head = drafting._runner.executor.head
+        assert isinstance(target, ModelExecutor)
+        assert head._embed == target.embed
+        rows = torch.ones(1, engine.spec.hidden_size)
+        assert head._head(rows).any()
+        if isinstance(target, NativeExecutor):
+            packed = target.lowering.head
+            memset(packed.descriptor.weights, 0, packed.num_bytes)
+            assert not head._head(rows).any(), "the head has a copy"
 
 
 @pytest.mark.parametrize("name", BUILTIN_HEADS.values())
