@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from forerun.cli.bench_trace import trace
 from forerun.cli.plain import PlainGroup, add_command
 from forerun.cli.plan import plan
+from forerun.core.drafter_config import BUILTIN_HEADS
 from forerun.engine import calibrate
 from forerun.engine.profile import Profile
 from forerun.engine.trace import write_traces
@@ -84,6 +85,36 @@ def test_a_machine_that_is_not_here_is_called_a_projection(run_command: RunPlan,
         "target": 39.8,
         "draft": 2.3,
     }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan",),
+        ("plan", "--machine", "8xH800", "--accept-length", "2"),
+        ("plan", "--paced", PACED, "--accept-length", "2"),
+        ("plan", "--calibrate", "profile.json"),
+        ("trace", "--out", "trace.jsonl"),
+    ],
+    ids=lambda arguments: "-".join(arguments[:2]),
+)
+@pytest.mark.parametrize("head", BUILTIN_HEADS.values())
+def test_a_draft_head_is_refused_and_what_measures_it_is_named(
+    run_command: RunPlan, head: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = run_command(*arguments, "--draft", head)
+    said = " ".join(shown.stderr.split())
+    assert shown.exit_code == 2, said
+    assert f"{head} is a draft head" in said
+    assert f"forerun bench run --draft {head} --drafters none,draft_model --out FOLDER" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_draft_of_the_package_can_be_projected(run_command: RunPlan, traces: Path) -> None:
+    machine = ("--machine", "8xH800", "--units", "2")
+    shown = run_command("plan", *machine, "--draft", "smollm2-draft", "--trace", str(traces))
+    assert shown.exit_code == 0, shown.output
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Engines with draft heads: found by their files under any name for a draft, and refused where they cannot draft."""
 
 import random
+from ctypes import memset
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,15 +22,21 @@ from forerun import (
     SamplingParams,
 )
 from forerun.backends.choose import choose_backend
+from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.eagle import NativeEagleExecutor
+from forerun.backends.cpu.executor import NativeExecutor
 from forerun.checkpoints.heads.stored import find_head
+from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
+from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
-from forerun.engine import drafters
+from forerun.engine import drafters, heads
+from forerun.model.executor import ModelExecutor
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
@@ -86,18 +93,17 @@ def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None
     assert done.stats.rounds_by[name] > 0
 
 
-@pytest.mark.parametrize(
-    ("draft", "is_alone"),
-    [("builtin-draft", True), (builtin_head("eagle3"), True), (builtin_head("dflash"), True)],
-    ids=["model", "eagle3", "dflash"],
-)
-def test_on_a_gpu_a_named_draft_is_alone_if_the_device_plays_its_rounds(
-    draft: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("plays_rounds", [False, True])
+@pytest.mark.parametrize("draft", ["builtin-draft", "builtin-dflash"])
+def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
+    draft: str, plays_rounds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Else it is one of several, on a GPU too: with torch's kernels, or several ranks."""
     monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
+    monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
         assert isinstance(engine.drafter, AutomaticDrafter)
-        assert (len(engine.drafter.drafters) == 1) == is_alone
+        assert (len(engine.drafter.drafters) == 1) == plays_rounds
 
 
 @pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
@@ -125,6 +131,33 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("is_auto", [False, True])
+@pytest.mark.parametrize("settings", [{"weights": "int8"}, {"kernels": "torch"}], ids=str)
+def test_a_head_uses_the_targets_embedding_and_output_in_memory(
+    settings: dict[str, Any], is_auto: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_again(*_: object, **__: object) -> None:
+        raise AssertionError("the target's output is in memory")
+
+    monkeypatch.setattr(heads, "output_weight", read_again)
+    name = "builtin-dflash"  # it has neither
+    drafter = Automatic(draft=DraftModel(model=name)) if is_auto else DraftHead(model=name, adaptive=False)
+    with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64, **settings)) as engine:
+        held, target = engine.drafter, engine._target.executor
+        drafting = held.drafters["draft_head"] if isinstance(held, AutomaticDrafter) else held
+        assert isinstance(drafting, HeadDrafter)
+        assert isinstance(drafting._runner.executor, BlockExecutor)
+        head = drafting._runner.executor.head
+        assert isinstance(target, ModelExecutor)
+        assert head._embed == target.embed
+        rows = torch.ones(1, engine.spec.hidden_size)
+        assert head._head(rows).any()
+        if isinstance(target, NativeExecutor):
+            packed = target.lowering.head
+            memset(packed.descriptor.weights, 0, packed.num_bytes)
+            assert not head._head(rows).any(), "the head has a copy"
 
 
 @pytest.mark.parametrize("name", BUILTIN_HEADS.values())
@@ -203,6 +236,25 @@ def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle
             texts.append(done.token_ids)
     assert texts[0] == texts[1]
     assert done.stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("name", rest_slow(["builtin-dflash", "builtin-eagle3"], 1))
+def test_a_target_that_was_prepared_for_ranks_shares_its_weights_with_a_head(name: str, tmp_path: Path) -> None:
+    params, done = SamplingParams(max_new_tokens=48, ignore_eos=True), []
+    (tmp_path / "prepared").mkdir()
+    source = open_source("builtin")
+    assert isinstance(source, HuggingFaceFolder)
+    write_parts(source, EngineConfig(target_ranks=2), tmp_path / "prepared")
+    for target, drafter in (
+        ("builtin", DraftHead(model=name, adaptive=False)),
+        (str(tmp_path / "prepared"), DraftHead(model=name, adaptive=False)),
+        (str(tmp_path / "prepared"), NoDrafter()),
+    ):
+        config = EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
+        with Engine(config) as engine:
+            done.append(engine.generate("def read_lines(path):", params))
+    assert done[0].token_ids == done[1].token_ids == done[2].token_ids
+    assert done[0].stats.num_accepted == done[1].stats.num_accepted > 0
 
 
 def test_a_head_does_not_draft_in_another_process() -> None:

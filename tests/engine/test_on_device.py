@@ -7,10 +7,11 @@ import pytest
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DraftHead, DraftModel, NoDrafter
+from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
@@ -18,6 +19,7 @@ from tests.conftest import SIZES
 from tests.drafting.heads.published import write_block, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
+from tests.marks import rest_slow
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
@@ -90,6 +92,21 @@ def test_a_head_drafts_on_the_device(
         found = engine.generate(PROMPT, SHORT)
     assert found.token_ids == expected
     assert found.stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
+def test_auto_has_the_named_draft_alone_where_the_device_plays_its_rounds(
+    pair: tuple[str, str], num_ranks: int
+) -> None:
+    tree = DraftModel(model=pair[1], verify_width=4, draft_width=2, depth=1)
+    config = EngineConfig(
+        target=pair[0], dtype="float32", drafter=Automatic(draft=tree), max_length=40, kernels="triton",
+        target_ranks=num_ranks,
+    )  # fmt: skip
+    with Engine(config, policies=Policies(tree=TreePolicy(num_children=2, looks_up=False))) as engine:
+        assert isinstance(engine.drafter, AutomaticDrafter)
+        others = ["recycling", "prompt_lookup"]
+        assert list(engine.drafter.drafters) == ["draft_model", *([] if num_ranks == 1 else others)]
 
 
 @pytest.mark.slow  # their passes: backends/gpu/test_peer_group

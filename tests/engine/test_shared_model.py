@@ -5,6 +5,8 @@ import gc
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +28,16 @@ END_S = 5.0
 PROMPT = "def read(path):\n    return"
 NATIVE = pytest.mark.skipif(not runs_native("float32", "cpu"), reason="no native kernels")
 GREEDY = SamplingParams(max_new_tokens=24)
+UNCLOSED = """
+import logging
+import psutil
+from forerun import Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
+logging.disable()  # a drafter's process warns of too few cores
+one = Engine(EngineConfig(drafter={drafter}, target_ranks=2, num_threads=1, max_length=128))
+one.drafter.wait_until_ready(120.0)
+one.generate("Once", SamplingParams(max_new_tokens=4))
+print(*(child.pid for child in psutil.Process().children(recursive=True)))
+"""
 DRAWN = SamplingParams(max_new_tokens=24, temperature=0.9, top_p=0.9, seed=5)
 
 
@@ -135,6 +147,21 @@ def test_ctrl_c_leaves_all_ranks_with_the_same_cache_and_none_outlives_its_engin
     follower = follower_of_this_process()
     shared.close()
     assert not follower.is_running()
+
+
+@NATIVE
+@pytest.mark.parametrize("drafter", rest_slow(["NoDrafter()", "Parallel(ranks=2)"], 1))
+def test_a_process_ends_well_with_an_engine_that_was_not_closed(drafter: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNCLOSED.format(drafter=drafter)], capture_output=True, text=True, timeout=START_S
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    children = [int(pid) for pid in done.stdout.split()]
+    assert len(children) >= (1 if drafter == "NoDrafter()" else 3)
+    until = time.monotonic() + END_S
+    while any(map(psutil.pid_exists, children)) and time.monotonic() < until:  # a draft's rank ends after its leader
+        time.sleep(0.01)
+    assert not any(map(psutil.pid_exists, children))
 
 
 def write_on(one: Engine, prompt: str) -> None:

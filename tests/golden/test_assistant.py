@@ -105,8 +105,8 @@ class Pair:
         layers = [stored.spec.layer_of(self.spec, idx) for idx in range(body.num_layers)]
         self.executor = AssistantExecutor(head, self.runner.cache, layers)
         self.own = Runner(
-            body, source.weights(dtype=dtype), backend=kernels, capacity=64, dtype=dtype, device="cpu",
-            make_executor=lambda _spec, _weights, _cache, _unused: self.executor,
+            body, None, backend=kernels, capacity=64, dtype=dtype, device="cpu",
+            make_executor=lambda _: self.executor,
         )  # fmt: skip
 
     def tokens(self, number: int) -> list[int]:

@@ -58,10 +58,10 @@ def test_followers_have_the_cache_of_their_leader(seed: int, monkeypatch: pytest
     follower = Follower(cache, WarmTexts(cache, CACHE_BYTES), executor)
     leader = Runner(
         spec,
-        LoadedWeights(dict(weights)),
+        None,
         backend=REFERENCE,
-        make_executor=lambda _, whole, own, unused: SharedExecutor(
-            spec, whole, own, unused, backend=REFERENCE, plan=plan, group=alone()
+        make_executor=lambda own: SharedExecutor(
+            spec, LoadedWeights(dict(weights)), own, backend=REFERENCE, plan=plan, group=alone()
         ),
         capacity=CAPACITY,
         dtype=torch.float64,

@@ -27,6 +27,10 @@ class Backend(ModelBackend, Protocol):
         """Decoders that run whole rounds of these two without the host, fastest first; usually empty."""
         return ()
 
+    def plays_rounds(self, target: Runner, drafter: Drafter) -> bool:
+        """Whether `decoders` has any for these two."""
+        return False
+
     def keeping(self, kept: KeptWeights) -> Self:
         """The same backend, which saves the weights that it packs; most backends pack none."""
         return self

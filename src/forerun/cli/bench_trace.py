@@ -6,7 +6,7 @@ from typing import Annotated
 
 from forerun.cli.bench_run import names
 from forerun.cli.declare import option, output, with_options
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_draft_model, find_model, say
 from forerun.cli.options import MachineOptions, engine_settings
 from forerun.cli.plan_bound import print_table
 from forerun.cli.progress import progress
@@ -44,7 +44,7 @@ def trace(
         from forerun.engine.known_draft import draft_for
 
         model = draft_for(target, draft)
-        find_model(model)
+        find_draft_model(model)
     from forerun.bench.data.datasets import BUILTIN, load_dataset
     from forerun.bench.data.prompts import Reader
     from forerun.bench.run.draft_traces import Recorder  # imports torch

@@ -67,6 +67,25 @@ def find_model(name: str) -> "CheckpointSource":
         raise ModelNotFoundError(str(error)) from error
 
 
+def find_draft_model(name: str) -> "CheckpointSource":
+    """The model of this name, for commands that simulate a draft model and no draft head.
+
+    Raises:
+        ModelNotFoundError: there is no model of this name.
+        ConfigError: it is a draft head.
+    """
+    from forerun.checkpoints.heads.stored import find_head
+
+    source = find_model(name)
+    if find_head(source) is not None:
+        raise ConfigError(
+            f"{name} is a draft head, which reads the target's features and shares its devices: only draft models are "
+            f"planned and traced. Measure the head: forerun bench run --draft {name} --drafters none,draft_model "
+            "--out FOLDER"
+        )
+    return source
+
+
 def say(message: str) -> None:
     """Print a message on stderr, so that piped output does not contain it."""
     with wrapped("stderr"):

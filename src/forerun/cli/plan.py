@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_draft_model, find_model, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.cli.plan_bound import bound_entry, print_table, show_bound
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
@@ -82,6 +82,8 @@ def plan(
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
     for path in filter(None, (times.calibrate, as_json, plot)):
         require_writable(path)
+    if draft is not None and _is_here(draft):
+        find_draft_model(draft)  # a head is refused whatever the source of the times
     profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length
     if times.calibrate is not None:
         _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
@@ -115,7 +117,7 @@ def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> N
     from forerun.engine.known_draft import draft_for
 
     model = draft_for(config.target, draft)
-    find_model(model)
+    find_draft_model(model)
     from forerun.engine.calibrate import calibrate  # imports torch
 
     calibrate(config, model, lambda step: say(f"forerun: measuring {step}")).write(path)
@@ -169,12 +171,18 @@ def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     from forerun.planner.roofline import SizedModel, known_models
 
     known = known_models()
-    is_named = name in (BUILTIN_TARGET, BUILTIN_DRAFT) or find_named(name) is not None
-    is_model = is_named or "/" in name or Path(name).expanduser().exists()
+    is_model = _is_here(name) or "/" in name or find_named(name) is not None
     if name not in known and not is_model:
         raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {', '.join(known)}")
-    spec = known[name] if name in known else find_model(name).spec()
+    spec = known[name] if name in known else (find_draft_model if flag == "--draft" else find_model)(name).spec()
     return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
+
+
+def _is_here(name: str) -> bool:
+    """Whether a model is a folder or file, or part of the package."""
+    from forerun.checkpoints.open import BUILTIN_FOLDERS
+
+    return name in BUILTIN_FOLDERS or Path(name).expanduser().exists()
 
 
 def _traces(path: Path | None, accept_length: float | None, temperature: float | None) -> list[AnswerTrace]:

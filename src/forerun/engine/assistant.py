@@ -42,13 +42,13 @@ def load_assistant(
     executor = AssistantExecutor(head, target.cache, layers)
     runner = Runner(
         spec.body,
-        source,
+        None,
         backend=checkpoint.choose_backend(config, "fast").backend,
         capacity=serial_rows(drafter.shape),  # used only for measuring
         dtype=dtype,
         device=device,
         pace=read_device(config.device).draft,
-        make_executor=lambda _spec, _weights, _cache, _unused: executor,
+        make_executor=lambda _: executor,
     )
     taps = spec.taps(target.spec.num_layers)
     return AssistantDrafter(runner, drafter, policy, target_vocab_size=target.spec.vocab_size, taps=taps)

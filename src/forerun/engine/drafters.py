@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
+from forerun.backends.backend import Backend
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
@@ -54,14 +55,14 @@ ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_a
 
 
 class DrafterLoader:
-    """Opens drafters for one target."""
+    """Opens drafters for one target, which the backend runs."""
 
     def __init__(
         self, config: EngineConfig, policies: Policies, target: ModelSpec, tokenizer: Tokenizer, max_length: int,
-        cores: CorePlacement, learnt: LearntFile,
+        cores: CorePlacement, learnt: LearntFile, backend: Backend,
     ) -> None:  # fmt: skip
         self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
-        self._policies, self._cores, self._learnt = policies, cores, learnt
+        self._policies, self._cores, self._learnt, self._backend = policies, cores, learnt, backend
         self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and its fault
 
     def load(
@@ -128,7 +129,7 @@ class DrafterLoader:
     def _load_several(self, named: DraftModel | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
-        On a GPU a named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
+        A named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
         """
         among: dict[str, Drafter] = {}
         others = {
@@ -139,8 +140,7 @@ class DrafterLoader:
             width = max(other.verify_width for other in others.values())
             draft = self._load_model_or_head(named, target, on_progress, width)
             among["draft_head" if draft.taps else "draft_model"] = draft
-            is_on_gpu = read_device(self._config.device).torch_device.startswith("cuda")
-            if is_on_gpu and draft.round_plan is not None:
+            if self._backend.plays_rounds(target.load(max(width, draft.verify_width)), draft):
                 return AutomaticDrafter(among)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)

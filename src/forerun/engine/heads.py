@@ -16,6 +16,7 @@ from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint
+from forerun.engine.rank_weights import output_weight
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
@@ -45,27 +46,24 @@ def load_head(
     device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
-    source = checkpoint.source.weights(dtype=dtype, device=device)
     own_table, own = tensors.get("embed_tokens.weight"), tensors.pop("lm_head.weight", None)
     num_outputs = target.spec.vocab_size if own is None else len(own)
     output = shared.output() if own is None else backend.draft_linear(DenseWeight(values_OI=own))
     if output is None:
-        output = backend.draft_linear(source.linear("head")[0])
+        output = backend.draft_linear(output_weight(checkpoint.source, dtype=dtype, device=device))
     spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=num_outputs))
     weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
     embed = shared.embed if own_table is None else embedding(own_table)
     runner = Runner(
         spec.body,
-        source,
+        None,
         backend=backend,
         capacity=capacity + (spec.block_size if isinstance(spec, BlockSpec) else serial_rows(drafter.shape)),
         dtype=dtype,
         device=device,
         pace=read_device(config.device).draft,
         cache_bytes=cache_bytes,
-        make_executor=lambda _spec, _weights, cache, _unused: backend.head_executor(
-            spec, weights, embed, output, cache
-        ),
+        make_executor=lambda cache: backend.head_executor(spec, weights, embed, output, cache),
     )
     ids, kind = stored.target_ids(), BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
     return kind(

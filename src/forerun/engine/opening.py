@@ -109,7 +109,7 @@ def open_engine(
     def load(num_rows: int) -> Runner:
         return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
 
-    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt)
+    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt, choice.backend)
     drafter, target = loader.load(config.drafter, load, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":

@@ -1,14 +1,16 @@
 """Each rank's part of a checkpoint, and its weights; in a prepared folder every rank has its own file."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.rank_file import rank_shapes
-from forerun.checkpoints.typed_weights import TABLE, own_format
+from forerun.checkpoints.source import CheckpointSource, Reading
+from forerun.checkpoints.typed_weights import HEAD, TABLE, own_format
 from forerun.core.config import EngineConfig
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.model.quantise import group_size_of, weight_bytes
-from forerun.model.weights import WeightSource
+from forerun.model.weights import Weight, WeightSource
 from forerun.sharding.plan import ShardPlan, plan_shards
 from forerun.sharding.weights import ShardedWeights
 
@@ -43,6 +45,15 @@ def rank_weights(
     if isinstance(checkpoint.source, PreparedFolder):
         return checkpoint.source.rank_weights(plan, **checkpoint.reading(config, on_progress))
     return ShardedWeights(checkpoint.weights(config, on_progress), checkpoint.spec, plan)
+
+
+def output_weight(source: CheckpointSource, **reading: Unpack[Reading]) -> Weight:
+    """The weight of the whole output, however many ranks the model was prepared for.
+
+    Raises:
+        CheckpointError: the files lack a part of it.
+    """
+    return source.output(**reading) if isinstance(source, PreparedFolder) else source.weights(**reading).linear(HEAD)[0]
 
 
 def stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> int:

@@ -68,10 +68,10 @@ def load_shared(
         group = open_group(opening, store, choice.backend, device, opening.address, followers.blame)
         followers.watch(group.lose)
         return Runner(
-            plan.local(checkpoint.spec), weights, backend=choice.backend, capacity=capacity, dtype=checkpoint.dtype,
+            plan.local(checkpoint.spec), None, backend=choice.backend, capacity=capacity, dtype=checkpoint.dtype,
             device=device, pace=pace, cache_bytes=config.cache_bytes,
-            make_executor=lambda _, whole, cache, unused: SharedExecutor(
-                checkpoint.spec, whole, cache, unused, backend=choice.backend, plan=plan, group=group
+            make_executor=lambda cache: SharedExecutor(
+                checkpoint.spec, weights, cache, backend=choice.backend, plan=plan, group=group
             ),
             tell=followers.tell, on_close=followers.close,
         )  # fmt: skip

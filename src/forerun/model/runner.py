@@ -24,7 +24,7 @@ from forerun.runtime.inference import inference
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
-MakeExecutor: TypeAlias = Callable[[ModelSpec, WeightSource, TreeCache, SkipSet], Executor]
+MakeExecutor: TypeAlias = Callable[[TreeCache], Executor]
 LEAST_ROWS = 16  # this many lost tokens can be read again in one pass, which costs little more than a pass of one row
 
 
@@ -35,10 +35,11 @@ class Runner:
     add to them.
 
     Args:
+        weights: None if `make_executor` is given.
         pace: if given, every pass takes at least the pace's time for its rows.
         unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
         cache_bytes: limit on the bytes of saved texts.
-        make_executor: makes the executor, with the arguments of `backend.executor`; None: `backend.executor` does.
+        make_executor: makes the executor on this cache; None: `backend.executor` does.
         tell: see `TreeCache`.
         on_close: called by `close`, to end the other ranks of the model.
     """
@@ -46,7 +47,7 @@ class Runner:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: WeightSource,
+        weights: WeightSource | None,
         *,
         backend: ModelBackend,
         capacity: int,
@@ -66,8 +67,11 @@ class Runner:
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
-            make = make_executor or backend.executor
-            self.executor = make(spec, weights, self.cache, unused)
+            if make_executor is not None:
+                self.executor = make_executor(self.cache)
+            else:
+                assert weights is not None, "the backend's executor reads them"
+                self.executor = backend.executor(spec, weights, self.cache, unused)
 
     def forward(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run one pass, which writes keys and values of all rows to the cache."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from forerun.backends.choose import choose_backend
 from forerun.backends.torch.backend import REFERENCE
-from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.model_spec import ModelSpec
@@ -70,10 +69,10 @@ class Headed(ABC):
     def runner(self, body: ModelSpec, num_behind: int, executor: Callable[[TreeCache], Executor]) -> Runner:
         """A head's cache, with room for some rows behind the text."""
         return Runner(
-            body, LoadedWeights({"embedding.weight": torch.zeros(1, 1)}), capacity=CAPACITY + num_behind,
+            body, None, capacity=CAPACITY + num_behind,
             backend=choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=2).backend,
             dtype=torch.float32, device=self.device, cache_bytes=2**20,
-            make_executor=lambda _spec, _weights, cache, _unused: executor(cache),
+            make_executor=executor,
         )  # fmt: skip
 
     @property

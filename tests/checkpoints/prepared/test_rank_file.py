@@ -10,10 +10,11 @@ from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import rank_name
 from forerun.checkpoints.prepared.write import write_ranks
 from forerun.core.config import WeightsName
+from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
-from forerun.engine.model_loading import Checkpoint
-from forerun.engine.rank_weights import rank_weights, shard_plans, stored_bytes
-from forerun.model.quantise import dequantise
+from forerun.engine.model_loading import Checkpoint, weight_format_of
+from forerun.engine.rank_weights import output_weight, rank_weights, shard_plans, stored_bytes
+from forerun.model.quantise import as_plain, dequantise
 from forerun.model.weights import WeightSource
 from tests.checkpoints.prepared.models import config_of, prepare, write_model
 from tests.marks import in_turn
@@ -57,6 +58,24 @@ def test_a_rank_has_its_part(
         require_same(own, rank_weights(whole, config, plan), source.spec())
         assert abs(path.stat().st_size - stored_bytes(whole, plan)) < 0.2 * path.stat().st_size + 20_000
         path.unlink()  # no later rank reads it
+
+
+@pytest.mark.parametrize(("family", "is_tied"), [("llama2", False), ("llama3.2", True)])
+@pytest.mark.parametrize(("weights", "num_ranks"), in_turn(["stored", "int8", "int4"], [1, 2, 3]))
+def test_the_whole_output_is_joined(
+    family: str, is_tied: bool, weights: WeightsName, num_ranks: int, tmp_path: Path
+) -> None:
+    source = write_model(tmp_path / "model", family)
+    folder = prepare(source, tmp_path / "prepared", num_ranks, weights)
+    prepared = PreparedFolder(name=str(folder), folder=folder)
+    expected = output_weight(source, dtype=torch.float32, weight_format=weight_format_of(weights))
+    assert torch.equal(as_plain(output_weight(prepared, dtype=torch.float32)), as_plain(expected))
+    (folder / rank_name(num_ranks - 1)).unlink()
+    if is_tied and weights == "stored" and num_ranks > 1:  # the first rank has the embedding
+        assert torch.equal(as_plain(output_weight(prepared, dtype=torch.float32)), as_plain(expected))
+    else:
+        with pytest.raises(CheckpointError, match=rf"{rank_name(num_ranks - 1)} is missing.*: copy the files"):
+            output_weight(prepared, dtype=torch.float32)
 
 
 def test_finished_ranks_are_not_written_again(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 
 from forerun.backends.choose import choose_backend
-from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec
 from forerun.model.executor import Executor
 from forerun.model.runner import Runner
@@ -17,11 +16,11 @@ def runner_of(body: ModelSpec, executor: Callable[[TreeCache], Executor], cache_
     """A head's cache, with its executor, in float64."""
     return Runner(
         body,
-        LoadedWeights({"embedding.weight": torch.zeros(1, 1)}),
+        None,
         backend=choose_backend("exact", dtype=torch.float64, device="cpu", head_dim=2).backend,
         capacity=CAPACITY,
         dtype=torch.float64,
         device="cpu",
         cache_bytes=cache_bytes,
-        make_executor=lambda _spec, _weights, cache, _unused: executor(cache),
+        make_executor=executor,
     )

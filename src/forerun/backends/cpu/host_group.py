@@ -43,7 +43,8 @@ class HostGroup:
         self._memory = mmap.mmap(descriptor, library().forerun_link_bytes(num_ranks, PLACE_BYTES))
         start = addressof(c_char.from_buffer(self._memory))
         self.link: int = library().forerun_link_new(start, rank, num_ranks, PLACE_BYTES, DEADLINE_S)
-        weakref.finalize(self, library().forerun_link_free, self.link)
+        end = weakref.finalize(self, library().forerun_link_free, self.link)
+        end.atexit = False  # at exit the ranks end after it would run, and the thread that sees them end calls `lose`
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
         return sum_in_order(self._gather(partial_TH), residual_TH)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from forerun.backends.backend import Backend
-from forerun.backends.gpu.decoder import open_decoders
+from forerun.backends.gpu.decoder import can_play, open_decoders
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.sampling.truncation import truncated
@@ -43,6 +43,9 @@ class GpuBackend(Backend):
 
     def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
         return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)
+
+    def plays_rounds(self, target: Runner, drafter: Drafter) -> bool:
+        return drafter.round_plan is not None and can_play(target, drafter.round_plan)
 
     def group(
         self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]

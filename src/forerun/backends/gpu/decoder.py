@@ -131,10 +131,15 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
 
 
 def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
-    """A decoder for these models; none if rounds need the host: with another backend, a tree that is too wide, or a
-    target that several ranks share."""
+    """A decoder for these models; none if rounds need the host."""
+    return (DeviceDecoder(DeviceRounds(target, plan)),) if can_play(target, plan) else ()
+
+
+def can_play(target: Runner, plan: RoundPlan) -> bool:
+    """False if rounds need the host: with another backend, a tree that is too wide, or a target that several ranks
+    share."""
     draft = plan.draft
     is_here = isinstance(target.executor, DeviceExecutor) and (
         draft is None or bool(plan.taps) or draft.backend is target.backend
     )
-    return (DeviceDecoder(DeviceRounds(target, plan)),) if is_here and fits(plan) else ()
+    return is_here and fits(plan)

@@ -13,6 +13,7 @@ from forerun.sharding.plan import ShardPlan
 
 if TYPE_CHECKING:
     from forerun.checkpoints.prepared.rank_file import RankWeights
+    from forerun.model.weights import DenseWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,37 @@ class PreparedFolder(ModelFolder):
                 f"--weights out, or prepare the model with --weights {weight_format}"
             )
         self._check_file(manifest, plan.rank)
+        return self._open(plan, **reading)
+
+    def output(self, **reading: Unpack[Reading]) -> "DenseWeight":
+        """The weight of the whole output: the embedding, which every rank has, or the parts of all ranks, joined.
+
+        It is for drafts, which change no text, so digests are not compared.
+
+        Raises:
+            CheckpointError: a rank's file is missing on this host.
+        """
+        import torch
+
+        from forerun.checkpoints.typed_weights import HEAD  # imports torch, as do these
+        from forerun.model.quantise import as_plain
+        from forerun.model.weights import DenseWeight
+
+        parts, plans = [], self.manifest().plans(self.spec())
+        for plan in plans:
+            path = self.folder / rank_name(plan.rank)
+            if not path.exists():
+                raise CheckpointError(
+                    f"{path} is missing: the draft head has no output of its own, and the target's is divided among "
+                    f"{len(plans)} ranks: copy the files of all ranks to this host, or choose another draft"
+                )
+            rank = self._open(plan, **reading)
+            if rank.is_tied:
+                return rank.table()
+            parts.append(as_plain(rank.linear(HEAD)[0])[: plan.vocab.num_real])
+        return DenseWeight(values_OI=torch.cat(parts))
+
+    def _open(self, plan: ShardPlan, **reading: Unpack[Reading]) -> "RankWeights":
         from forerun.checkpoints.prepared.rank_file import RankWeights  # imports torch
 
         path = self.folder / rank_name(plan.rank)

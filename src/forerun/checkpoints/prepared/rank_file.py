@@ -125,6 +125,11 @@ class RankWeights:
         self._check()
         self._table: DenseWeight | None = None
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output is the embedding."""
+        return not self._stored.keys() & {f"{HEAD}.weight", f"{HEAD}.int8", f"{HEAD}.int4"}
+
     def table(self) -> DenseWeight:
         if self._table is None:
             self._table = DenseWeight(values_OI=self._read(TABLE, self._dtype))
