@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.cpu import executor as native_executor
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.layouts import FORMATS
@@ -107,3 +108,25 @@ def test_its_weights_have_8_bits_and_are_held_once() -> None:
     linears = native.layers.lowering.linears.values()
     assert {linear.descriptor.format for linear in linears} == {FORMATS["int8"]}
     assert not [name for name in tensors if name.startswith("layers.") and "proj" in name and name in weights]
+
+
+def test_an_interrupt_while_buffers_grow_leaves_a_head_that_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    target = tiny_spec(rng, num_layers=3)
+    spec = random_eagle(rng, target)
+    native = executor_of(spec, eagle_tensors(spec, target, 1), NATIVE.head_executor, torch.float32)
+
+    def logits(num_rows: int) -> Tensor:
+        ids = list(range(num_rows))
+        inputs = ForwardInput(token_ids=[0] * num_rows, positions=ids, first_slot=0, prefix_len=0, num_logit_rows=1)
+        return native.starting_from(torch.ones(num_rows, spec.body.hidden_size)).run(inputs).logits
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    expected = logits(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(native_executor, "library", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            logits(20)
+    assert torch.equal(logits(2), expected)

@@ -172,6 +172,7 @@ class NativeProgram:
         described = (Buffer * len(self._widths))(
             *(Buffer(buffers[name].data_ptr(), width) for name, width in self._widths.items())
         )
+        self._max_rows = 0  # the next pass makes room again if this is interrupted: only then is the last room in use
         self._rooms.append(buffers)
         require_room(library().forerun_program_set_buffers(self._handle, described, num_rows), num_rows)
         self._max_rows = num_rows
