@@ -1,9 +1,11 @@
 """Engines with draft heads: found by their files under any name for a draft, and refused where they cannot draft."""
 
+import json
 import random
 from ctypes import memset
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any, Literal
 
 import pytest
@@ -183,6 +185,19 @@ def test_a_target_is_closed_if_its_head_cannot_be_loaded(error: BaseException, m
     with pytest.raises(type(error)):
         engine_of(DraftHead(model="builtin-dflash"))
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize(("original", "factor"), [(4096, 1.5), (128, 4.0)])
+def test_a_head_with_longrope_has_the_factors_of_the_longest_text(original: int, factor: float, tmp_path: Path) -> None:
+    folder = copytree(builtin_head("eagle3"), tmp_path / "head")
+    config = json.loads((folder / "config.json").read_text())
+    rope = {"rope_type": "longrope", "short_factor": [1.5] * 8, "long_factor": [4.0] * 8}
+    config |= {"rope_scaling": rope, "original_max_position_embeddings": original}
+    (folder / "config.json").write_text(json.dumps(config))
+    with engine_of(DraftHead(model=str(folder), adaptive=False)) as engine:
+        assert isinstance(engine.drafter, EagleDrafter)
+        assert engine.drafter._runner.spec.rope.divisors == (factor,) * 8
+        assert engine.generate("Once", SamplingParams(max_new_tokens=8, ignore_eos=True)).stats.num_drafted > 0
 
 
 def test_tokens_that_a_head_cannot_draft_are_counted() -> None:

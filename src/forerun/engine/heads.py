@@ -15,7 +15,7 @@ from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_voca
 from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
-from forerun.engine.model_loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint, longest_text
 from forerun.engine.rank_weights import output_weight
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
@@ -51,7 +51,8 @@ def load_head(
     output = shared.output() if own is None else backend.draft_linear(DenseWeight(values_OI=own))
     if output is None:
         output = backend.draft_linear(output_weight(checkpoint.source, dtype=dtype, device=device))
-    spec: MadeSpec = replace(stored.spec, body=replace(stored.spec.body, vocab_size=num_outputs))
+    body = replace(stored.spec.body, vocab_size=num_outputs).for_length(longest_text(config, target.spec))
+    spec: MadeSpec = replace(stored.spec, body=body)
     weights = HeadWeights(tensors, lambda weight, bias: backend.draft_linear(DenseWeight(values_OI=weight), bias))
     embed = shared.embed if own_table is None else embedding(own_table)
     runner = Runner(
