@@ -26,6 +26,7 @@ from forerun.model.inputs import ForwardInput
 WIDTHS: Final = (1, 2, 4, 8)
 CONTEXT: Final = 200
 REPEATS: Final = 100
+PROMPT: Final = 256
 READ_BYTES: Final = 256 << 20
 SLEEP_S: Final = 0.5  # until torch's threads sleep
 
@@ -36,6 +37,16 @@ def pass_of(executor: HeadExecutor, num_rows: int) -> Callable[[], object]:
     inputs = ForwardInput(
         token_ids=list(range(1, num_rows + 1)), positions=[CONTEXT] * num_rows, first_slot=CONTEXT, prefix_len=CONTEXT,
         ancestry=np.eye(num_rows, dtype=np.bool_), num_logit_rows=num_rows,
+    )  # fmt: skip
+    return lambda: executor.starting_from(states_TH).run(inputs)
+
+
+def reading_of(executor: HeadExecutor) -> Callable[[], object]:
+    """A pass that reads `PROMPT` tokens behind twice as many."""
+    first, states_TH = 2 * PROMPT, torch.randn(PROMPT, executor.body.hidden_size)
+    inputs = ForwardInput(
+        token_ids=list(range(PROMPT)), positions=list(range(first, first + PROMPT)), first_slot=first, prefix_len=first,
+        num_logit_rows=0,
     )  # fmt: skip
     return lambda: executor.starting_from(states_TH).run(inputs)
 
@@ -59,9 +70,12 @@ def main() -> None:
         if isinstance(executor, NativeEagleExecutor):
             sizes += [part.num_bytes for linear in executor.layers.lowering.linears.values() for part in linear.parts()]
         num_bytes = sum(sizes)
+        executor.clear([0])  # as in a text, whose first token has no row
         memory, rows = torch.ones(READ_BYTES // 4), list[dict[str, object]]()
         floor_ms = median(milliseconds(memory.sum) for _ in range(REPEATS)) * num_bytes / READ_BYTES
         time.sleep(SLEEP_S)
+        reading = reading_of(executor)
+        reading_ms = median(milliseconds(reading) for _ in range(REPEATS // 5))
         for width in WIDTHS:
             one = pass_of(executor, width)
             warm_ms = median(milliseconds(one) for _ in range(REPEATS))
@@ -72,6 +86,7 @@ def main() -> None:
             })  # fmt: skip
     notes = [
         f"{num_bytes / 1e6:.1f} MB of packed weights, read in {floor_ms:.3f} ms at the speed of summing 256 MiB.",
+        f"Reading {PROMPT} tokens of a prompt behind {2 * PROMPT}: {reading_ms:.2f} ms.",
         f"{len(sizes)} products; medians of {REPEATS} passes.",
     ]
     write_results(arguments, "A pass of a draft head, beside reading its weights", rows, notes)

@@ -9,7 +9,7 @@ from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor, BlockHead
-from forerun.drafting.heads.eagle import EagleExecutor, EagleHead
+from forerun.drafting.heads.eagle import EagleExecutor, TorchEagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear, ModelBackend
@@ -42,11 +42,11 @@ class Backend(ModelBackend, Protocol):
 
         Args:
             weights: the head's own; its linear layers are those of `draft_linear`.
-            embed, output: see `EagleEnds`.
+            embed, output: see `EagleHead`.
         """
         match spec:
             case EagleSpec():
-                return EagleExecutor(EagleHead(spec, weights, embed, output), cache)
+                return EagleExecutor(TorchEagleHead(spec, weights, embed, output), cache)
             case BlockSpec():
                 return BlockExecutor(BlockHead(spec, weights, embed, output), cache)
 

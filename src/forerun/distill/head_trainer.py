@@ -16,7 +16,7 @@ from forerun.distill.network import HeadNetwork, Network, fastest_dtype
 from forerun.distill.trainer import Lesson, Trainer
 from forerun.distill.writer import WrittenText
 from forerun.drafting.heads.block import BlockHead
-from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.eagle import TorchEagleHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
@@ -83,7 +83,7 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, EagleSpec)
-        head = EagleHead(spec, *self._parts())
+        head = TorchEagleHead(spec, *self._parts())
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
         own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
         sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]

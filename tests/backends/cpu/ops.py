@@ -36,6 +36,7 @@ class Visibility(Structure):
         ("num_tree", c_int32),
         ("ancestry", c_void_p),
         ("window", c_int32),
+        ("known", c_void_p),
     )
 
 

@@ -22,9 +22,10 @@ from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
 from forerun.runtime.inference import inference
-from tests.drafting.heads.random_heads import CAPACITY, eagle_tensors, random_eagle
+from tests.drafting.heads.random_heads import eagle_tensors, random_eagle
 from tests.tiny import tiny_spec
 
+NUM_SLOTS = 1300
 CLOSE = 1e-4  # of float32's sums and those of float64, in heads of up to three layers
 
 
@@ -34,8 +35,8 @@ def executor_of(
     """The head with a cache of its own and plain weights."""
     typed = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     weights = HeadWeights(typed, plain_linear)
-    cache = TreeCache(spec.body, CAPACITY, dtype=dtype, device="cpu", move_slots=NATIVE.move_slots)
-    cache.reserve(CAPACITY)
+    cache = TreeCache(spec.body, NUM_SLOTS, dtype=dtype, device="cpu", move_slots=NATIVE.move_slots)
+    cache.reserve(NUM_SLOTS)
     with inference():
         table, output = embedding(typed["embed_tokens.weight"]), plain_linear(typed["lm_head.weight"])
         return make(spec, weights, table, output, cache)
@@ -49,6 +50,8 @@ def passes(executor: HeadExecutor, vocab_size: int, seed: int) -> list[ForwardOu
     """A text in two passes, some of whose rows are then unknown, a tree behind it, and rows behind it in its place."""
     rng, generator, outputs = random.Random(seed), torch.Generator().manual_seed(seed), []
     num_text, num_nodes = rng.randint(2, 90), rng.randint(1, 9)
+    if seed % 4 == 3:
+        num_text = rng.randint(520, 1200)  # more than a chunk of attention
 
     def run(first: int, num_rows: int, num_logit_rows: int, parents: list[int] | None = None) -> None:
         ancestry, places = None, list(range(first, first + num_rows))
@@ -68,7 +71,10 @@ def passes(executor: HeadExecutor, vocab_size: int, seed: int) -> list[ForwardOu
     if half:
         run(0, half, 0)
     run(half, num_text - half, 1)
-    executor.clear([slot for slot in range(num_text - 1) if rng.random() < 0.4] if seed % 2 else [])
+    whole_chunk = 512 if seed % 8 == 7 else 0
+    executor.clear(
+        [slot for slot in range(num_text - 1) if slot < whole_chunk or rng.random() < 0.4] if seed % 2 else []
+    )
     run(num_text, num_nodes, rng.randint(1, num_nodes), [rng.randrange(row) for row in range(1, num_nodes)])
     run(num_text, num_nodes, num_nodes)
     return outputs

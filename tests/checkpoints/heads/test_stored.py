@@ -31,6 +31,7 @@ from tests.tiny import plain_spec
 
 TARGET = plain_spec(num_layers=6, vocab_size=60)
 SEEDS = range(8)
+GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}
 
 
 def opened(folder: Path) -> StoredHead:
@@ -136,6 +137,7 @@ def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], obj
         (lambda config, tensors: config.update(speculators_model_type="mtp"), "speculators_model_type"),
         (lambda config, tensors: config.update(hidden_act="gelu"), "hidden_act"),
         (lambda config, tensors: config.update(target_hidden_size=7), "target_hidden_size"),
+        (lambda config, tensors: config.update(rope_parameters=GROWING), "llama_4_scaling_beta"),
     ],
 )
 def test_what_forerun_does_not_compute_is_refused_by_name(

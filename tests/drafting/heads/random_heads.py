@@ -9,16 +9,16 @@ from torch import Tensor
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.drafting.heads.block import BlockHead
-from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.eagle import TorchEagleHead
 from forerun.drafting.heads.layer import HeadWeights, embedding
 
 CAPACITY = 160
 
 
-def eagle_head(spec: EagleSpec, tensors: Mapping[str, Tensor]) -> EagleHead:
+def eagle_head(spec: EagleSpec, tensors: Mapping[str, Tensor]) -> TorchEagleHead:
     """A head that is alone."""
     weights = HeadWeights(tensors)
-    return EagleHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
+    return TorchEagleHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
 
 
 def block_head(spec: BlockSpec, tensors: Mapping[str, Tensor]) -> BlockHead:

@@ -26,7 +26,7 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.head_spec import EagleSpec, MadeSpec
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.heads.eagle import EagleEnds
+from forerun.drafting.heads.eagle import EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear
@@ -128,7 +128,7 @@ class CpuBackend(Backend):
         self, spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
     ) -> HeadExecutor:
         if isinstance(spec, EagleSpec):
-            return NativeEagleExecutor(EagleEnds(spec, weights, embed, output), weights, cache)
+            return NativeEagleExecutor(EagleHead(spec, weights, embed, output), weights, cache)
         return Backend.head_executor(self, spec, weights, embed, output, cache)  # slots: super() names another class
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

@@ -17,7 +17,6 @@ class BufferWidths:
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
-            "embedded": spec.hidden_size,
             **widths_of_layer(spec, has_keys=True),
             "partial": spec.hidden_size,
             "branch": spec.hidden_size,

@@ -147,7 +147,7 @@ class NativeProgram:
         Raises:
             ContextOverflowError: the machine has too little memory for the pass.
         """
-        self.make_room(one_pass.num_rows)
+        self._make_room(one_pass.num_rows)
         last_op = self.num_ops if last_op is None else last_op
         num_threads = kernel_threads() if num_threads is None else num_threads
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
@@ -161,7 +161,12 @@ class NativeProgram:
         """The first rows of a buffer, without a copy."""
         return self._rooms[-1][name][:num_rows]
 
-    def make_room(self, num_rows: int) -> None:
+    def fill(self, name: str, rows_TN: Tensor) -> Tensor:
+        """Copy rows into a buffer that the next pass reads; returns the buffer's rows."""
+        self._make_room(len(rows_TN))
+        return self.buffer(name, len(rows_TN)).copy_(rows_TN)
+
+    def _make_room(self, num_rows: int) -> None:
         """Allocate larger buffers if needed, in an order such that an interrupt leaves the library with valid buffers.
 
         The old buffers are freed only after the library has the addresses of the new ones.

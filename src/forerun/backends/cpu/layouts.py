@@ -92,7 +92,9 @@ class Shape(Structure):
         ("layer_table_scale", c_float),
         ("layer_input_size", c_int32),
         *pointers("keys", "values"),
-        *numbers("slot_size", "cache_is_bf16", "num_sublayers"),
+        *numbers("slot_size", "cache_is_bf16"),
+        ("known", c_void_p),
+        ("num_sublayers", c_int32),
         ("link", c_void_p),
     )
 

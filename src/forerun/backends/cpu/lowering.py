@@ -36,6 +36,9 @@ class Lowering:
     cache, `head` is the last linear layer (None: the program computes no logits), `ops` are the ops that compute
     something, `buffers` has the floats per row of each buffer, and `holds` keeps alive the memory that `shape` and the
     lowered ops point to.
+
+    Args:
+        known_S: bool, the slots that hold a row, for a cache in which others may be empty: nothing attends to these.
     """
 
     def __init__(
@@ -48,12 +51,15 @@ class Lowering:
         *,
         input_bits: int = 16,
         kept: KeptWeights | None = None,
+        known_S: Tensor | None = None,
     ) -> None:
-        self.spec, self.cache, self._group, self._end = spec, cache, group, program[-1]
+        self.spec, self.cache, self._group = spec, cache, group
+        self._head_op = program[-1] if program[-1].writes == "logits" else None
         kinds = [op.kind for op in program]
         self._selected = program[kinds.index("select_rows") :] if "select_rows" in kinds else ()
         self._file = open_packed(kept)
         self._head: Weight | None = None
+        self._known_S = known_S
         self.ops = [op for op in program if op.kind not in NOT_RUN]
         self.sublayers = {name: number for number, name in enumerate(all_sublayers(spec.num_layers))}
         bound = bind_weights(
@@ -79,9 +85,9 @@ class Lowering:
         self.holds = (
             self.experts, self._expert_arrays, self._sinks,
             self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table,
-            self._layer_table, cache, group,
+            self._layer_table, cache, group, known_S,
         )  # fmt: skip
-        self.head = self.linears.get(self._end.weights)
+        self.head = None if self._head_op is None else self.linears[self._head_op.weights]
         heads = () if self.head is None else self.head.parts()
         self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in heads))
 
@@ -144,7 +150,7 @@ class Lowering:
             native.norm = self._norms[op.weights].data_ptr()
         if op.kind == "layer_inputs":
             native.factor = self.spec.hidden_size**-0.5
-        if op is self._end and self.spec.logit_cap is not None:
+        if op is self._head_op and self.spec.logit_cap is not None:
             native.epilogue, native.factor = EPILOGUES["capped"], self.spec.logit_cap
         if op.kind in ("norm_qk", "rope_append", "tree_attention"):
             self._describe_attention(op, native)
@@ -168,7 +174,7 @@ class Lowering:
 
     def _pack(self, op: Op, weight: Weight, bias_O: Tensor | None) -> PackedLinear:
         """Pack an op's weight; gate and up are interleaved if they have the same format."""
-        if op is self._end:
+        if op is self._head_op:
             self._head = weight
         if op.kind == "experts" and isinstance(weight, StackedWeight):
             weight = DenseWeight(values_OI=as_plain(weight))  # gate and up of two formats
@@ -179,8 +185,8 @@ class Lowering:
     def _pack_table(self, table: Weight, name: str) -> PackedLinear | Tensor:
         """The head's packed weight if the embedding is tied to it; otherwise the table, packed if it has blocks."""
         head, self._head = self._head, None
-        if table is head:
-            return self.linears[self._end.weights]
+        if self._head_op is not None and table is head:
+            return self.linears[self._head_op.weights]
         if isinstance(table, BlockWeight):
             return PackedLinear.pack(table, None, name=name, file=self._file)
         return as_plain(table).contiguous()
@@ -201,6 +207,7 @@ class Lowering:
             values=values.data_ptr(),
             slot_size=keys[0, 0].numel(),
             cache_is_bf16=int(keys.dtype == torch.bfloat16),
+            known=None if self._known_S is None else self._known_S.data_ptr(),
             num_sublayers=len(self.sublayers),
             link=None if self._group is None else self._group.link,
         )

@@ -138,6 +138,12 @@ def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
         raise sizes.wrong("head_dim", "an even number: heads are rotated")
     own_rows = shapes.get("lm_head.weight", ())[:1]
     vocab_size = sizes.integer("vocab_size")
+    rope = read_ropes(sizes, BY_NAME["llama"], head_dim, head_dim)[0]
+    if rope.query_growth:
+        raise CheckpointError(
+            f"{sizes.path}: llama_4_scaling_beta is {rope.query_growth}, but no head has been seen "
+            "that scales its queries: fetch the head again, or set it to 0"
+        )
     num_layers = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
     return ModelSpec(
         family="llama",
@@ -152,7 +158,7 @@ def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
         norm_eps=sizes.number("rms_norm_eps", 1e-6),
         qkv_bias="layers.0.self_attn.q_proj.bias" in shapes,
         qk_norm="layers.0.self_attn.q_norm.weight" in shapes,
-        rope=read_ropes(sizes, BY_NAME["llama"], head_dim, head_dim)[0],
+        rope=rope,
     )
 
 

@@ -20,7 +20,7 @@ from forerun.model.tree_cache import TreeCache
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
 
-class EagleEnds:
+class EagleHead:
     """What a head computes before and after its layers.
 
     The row of a token at place p reads the token, and the feature of place p - 1; it predicts the token at p + 1.
@@ -61,8 +61,8 @@ class EagleEnds:
         return rms(x, self._weights[name], self.spec.body.norm_eps)
 
 
-class EagleHead(EagleEnds):
-    """All formulas of a head; where keys and values are kept is the caller's business."""
+class TorchEagleHead(EagleHead):
+    """A head with its layers in torch; where keys and values are kept is the caller's business."""
 
     def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
         super().__init__(spec, weights, embed, output)
@@ -91,7 +91,7 @@ class EagleHead(EagleEnds):
 class EagleExecutor(HeadExecutor):
     """An EAGLE-3 head in torch, with its cache."""
 
-    def __init__(self, head: EagleHead, cache: TreeCache) -> None:
+    def __init__(self, head: TorchEagleHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
         self.head, self.cos_sin_P2D = head, rotations(head.spec.body, cache)
 

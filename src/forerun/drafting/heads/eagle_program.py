@@ -15,11 +15,10 @@ from torch import Tensor
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.model.part import WHOLE, Part
-from forerun.model.program import Op, Program, attention_ops, mlp_ops
+from forerun.model.program import Program, attention_ops, mlp_ops
 from forerun.model.quantise import quantise
 from forerun.model.weights import DenseWeight, Table, Weight
 
-EMBEDDED: Final = "embedded"  # the buffer of the tokens' embeddings
 OF_EMBEDDING: Final = "layers.0.embedded_qkv"
 OF_STATE: Final = "layers.0.qkv"
 LINEARS: Final = {
@@ -38,24 +37,17 @@ VECTORS: Final = {
 
 
 def eagle_program(spec: EagleSpec) -> Program:
-    """The ops from the states in x and the embeddings in EMBEDDED to the outputs in x, and, normalised, in h."""
-    body, state_norm = spec.body, "layers.0.state_norm"
-    norm, qkv, *rest = attention_ops(body, 0)
-    starts = [
-        replace(norm, reads=(EMBEDDED,)),
+    """The ops from the states in x and the tokens' embeddings in h to the last layer's outputs in x."""
+    body, normed = spec.body, "x" if spec.norms_residual else "h"
+    layers = [(*attention_ops(body, layer), *mlp_ops(body, layer)) for layer in range(body.num_layers)]
+    norm, qkv, *rest = (op for layer in layers for op in layer)
+    return (
+        replace(norm, reads=("h",)),
         replace(qkv, weights=OF_EMBEDDING),
-        replace(norm, weights=state_norm, writes="x" if spec.norms_residual else "h"),
-        Op(
-            kind="linear_add",
-            reads=("x" if spec.norms_residual else "h", "qkv"),
-            writes="qkv",
-            weights=OF_STATE,
-            sublayer=qkv.sublayer,
-        ),
-    ]
-    later = [op for layer in range(1, body.num_layers) for op in (*attention_ops(body, layer), *mlp_ops(body, layer))]
-    end = Op(kind="norm", reads=("x",), writes="h", weights="final_norm")
-    return (*starts, *rest, *mlp_ops(body, 0), *later, end)
+        replace(norm, writes=normed, weights="layers.0.state_norm"),
+        replace(qkv, kind="linear_add", reads=(normed, "qkv"), weights=OF_STATE),
+        *rest,
+    )
 
 
 class EagleWeights:
@@ -79,7 +71,7 @@ class EagleWeights:
 
     def vector(self, name: str) -> Tensor:
         layer, _, last = name.rpartition(".")
-        return self._weights[f"{layer}.{VECTORS[last]}.weight" if layer else "norm.weight"]
+        return self._weights[f"{layer}.{VECTORS[last]}.weight"]
 
     def _stacked(self, name: str) -> tuple[Tensor, Tensor | None]:
         layer, _, last = name.rpartition(".")

@@ -178,12 +178,26 @@ inline void soften(float* scores, int n, int hidden, int head_dim, float* part) 
     simd::F top = simd::set1(-__builtin_inff()), sum = simd::zero();
     for (int i = 0; i < n; i += 16) top = simd::max(simd::load(scores + i), top);
     part[0] = simd::max_of(top);
+    part[1] = 0.0f;
+    if (part[0] == -__builtin_inff()) {  // no slot of the chunk holds a row
+        __builtin_memset(scores, 0, sizeof(float) * static_cast<unsigned>(n));
+        return;
+    }
     for (int i = 0; i < n; i += 16) {
         const simd::F weights = simd::exp(simd::sub(simd::load(scores + i), simd::set1(part[0])));
         simd::store(scores + i, weights);
         sum = simd::add(sum, weights);
     }
     part[1] = simd::sum(sum);
+}
+
+// Scores of the chunk's first n slots that hold no row become -infinity, for all queries.
+template <typename E> void hide_unknown(const AttendCall<E>& call, int n) {
+    for (int s = 0; s < n; s++) {
+        if (call.seen.known[call.first_position + s]) continue;
+        for (int query = 0; query < call.num_queries; query++)
+            call.scores[query * SCORE_STRIDE + s] = -__builtin_inff();
+    }
 }
 
 // Of a row's logical positions, those of this chunk that its window hides, counted from the chunk's start.
@@ -245,6 +259,7 @@ template <typename E> void attend_chunk(const AttendCall<E>& call) {
     int lengths[ATTENTION_ROWS];
     for (int row = 0; row < call.num_rows; row++) lengths[row] = is_tree ? text : text + row;
     score_common(call, is_tree ? num_common : within_chunk(text + call.num_rows - 1));
+    if (call.seen.known) hide_unknown(call, num_common);
     if (is_tree && num_common < ATTENTION_CHUNK) score_tree(call, lengths);
     int hidden[ATTENTION_ROWS];
     for (int row = 0; row < call.num_rows; row++) hidden[row] = hidden_by_window(call, row);

@@ -113,6 +113,7 @@ struct Visibility {
     int32_t num_rows, first_slot, prefix_len, num_tree;
     const uint8_t* ancestry;  // [T][num_tree] 0 or 1, or null
     int32_t window;           // slots, or 0 for none
+    const uint8_t* known;     // [slots] 1 for a slot that holds a row, 0 for one that nothing attends to; null: all hold one
 };
 
 // Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` is 0 for none.

@@ -18,7 +18,7 @@ LayerCache Program::layer_cache(int layer) const {
 Visibility Program::visibility(const Run& run, const Op& op) const {
     const Pass& pass = run.pass;
     const int num_tree = pass.ancestry ? pass.first_slot + pass.num_rows - pass.prefix_len : 0;
-    return {pass.num_rows, pass.first_slot, pass.prefix_len, num_tree, pass.ancestry, op.window};
+    return {pass.num_rows, pass.first_slot, pass.prefix_len, num_tree, pass.ancestry, op.window, shape_.known};
 }
 
 // The first chunk that any row from `row` on sees; before it, windows hide everything from all of them.
