@@ -14,6 +14,7 @@ from forerun.core.config import DTypeName, EngineConfig, SamplingParams, Weights
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,
     Automatic,
+    DraftHead,
     DraftModel,
     LayerSkip,
     NoDrafter,
@@ -85,6 +86,12 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
         (DrafterOptions(draft="self"), "m", LayerSkip()),
         (DrafterOptions(drafter="ngram", depth=5), "m", PromptLookup(verify_width=6)),
         (DrafterOptions(speculative_config='{"model": "d"}'), "m", DraftModel(model="d")),
+        (
+            DrafterOptions(speculative_config='{"method": "eagle3", "model": "h", "num_speculative_tokens": 5}'),
+            "m",
+            DraftHead(model="h", depth=5),
+        ),
+        (DrafterOptions(speculative_config='{"method": "dflash", "model": "h"}'), "m", DraftHead(model="h")),
         (
             DrafterOptions(
                 speculative_config='{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}'
@@ -207,9 +214,9 @@ def test_cores_must_be_those_of_this_process() -> None:
     [
         ("{", "is not valid JSON"),
         ("[]", "must be a JSON object"),
-        ("{}", "asks for the unknown method None: the known ones are ngram and draft_model"),
+        ("{}", "asks for the unknown method None: the known ones are ngram, draft_model, eagle3, dflash"),
         ('{"method": "eagle"}', "asks for the unknown method 'eagle'"),
-        ('{"method": "draft_model"}', "names none"),
+        ('{"method": "draft_model"}', "names no model"),
         ('{"methode": "ngram"}', "has the unknown key 'methode'"),
         ('{"method": "ngram", "model": "d"}', "has 'model', which has no effect on the method ngram"),
         ('{"method": "ngram", "num_speculative_tokens": "5"}', "verify_width"),

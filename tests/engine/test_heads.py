@@ -85,7 +85,8 @@ def test_the_packages_heads_guess_well_for_the_built_in_target(name: str, temper
 )
 def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None:
     params, texts = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True), []
-    for drafter in (NoDrafter(), Automatic(draft=DraftModel(model=draft))):
+    named = DraftModel(model=draft) if name == "draft_model" else DraftHead(model=draft)
+    for drafter in (NoDrafter(), Automatic(draft=named)):
         with engine_of(drafter) as engine:
             done = engine.generate("Once upon a time", params)
             texts.append(done.token_ids)

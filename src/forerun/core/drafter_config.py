@@ -226,7 +226,7 @@ class Automatic:
         learnt: folder in which the measurements are saved for the next start; None: they are not saved.
     """
 
-    draft: DraftModel | None = None
+    draft: DraftModel | DraftHead | None = None
     learnt: str | None = None
 
     def __post_init__(self) -> None:
@@ -263,7 +263,10 @@ def draft_name(drafter: DrafterConfig) -> str | None:
     match drafter:
         case DraftModel(model=draft) | DraftHead(model=draft):
             return draft
-        case Automatic(draft=DraftModel(model=draft)) | Parallel(draft=DraftModel(model=draft), address=None):
+        case (
+            Automatic(draft=DraftModel(model=draft) | DraftHead(model=draft))
+            | Parallel(draft=DraftModel(model=draft), address=None)
+        ):
             return draft
         case _:
             return None

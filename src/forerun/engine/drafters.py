@@ -126,7 +126,9 @@ class DrafterLoader:
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 
-    def _load_several(self, named: DraftModel | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
+    def _load_several(
+        self, named: DraftModel | DraftHead | None, target: LazyTarget, on_progress: Progress | None
+    ) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         A named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
