@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_model, find_model_or_head, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
@@ -49,7 +49,7 @@ class Who:
         """Raise an error for a model that does not exist before anything slow is imported."""
         find_model(self.target)
         if self.draft is not None:
-            find_model(self.draft)
+            find_model_or_head(self.draft)
 
 
 @with_flags_of(panel="What is measured")

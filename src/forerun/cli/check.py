@@ -8,7 +8,7 @@ import typer
 
 from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.cli.declare import option
-from forerun.cli.failures import INCOMPATIBLE, find_model
+from forerun.cli.failures import INCOMPATIBLE, find_model, find_model_or_head
 from forerun.cli.head_sheet import head_fault, head_rows, head_to_dict
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 from forerun.speculation.economy.costs import LEAST_RATIO
@@ -28,7 +28,7 @@ def check(
     """Compare two models token by token. Exit code 3 if they do not fit together."""
     from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
 
-    sources = [find_model(name) for name in (target, draft)]
+    sources = [find_model(target), find_model_or_head(draft)]
     head = find_head(sources[1])
     if head is not None:
         _check_head(head, sources[0], as_json=as_json)
