@@ -59,6 +59,7 @@ class DraftModel:
 
     def __post_init__(self) -> None:
         read_fields(self)
+        require_named(self.model)
         require_shape(self)
 
 
@@ -82,6 +83,8 @@ class DraftHead:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
+        read_fields(self)
+        require_named(self.model)
         require_shape(self)
 
     @classmethod
@@ -163,6 +166,11 @@ class LayerSkip:
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
+
+
+def require_named(model: str) -> None:
+    """Raise ConfigError for an empty name."""
+    require(model != "", "the model of a drafter is an empty string: give a folder, a GGUF file or a hub name")
 
 
 def require_shape(config: object) -> None:
