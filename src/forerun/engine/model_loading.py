@@ -59,7 +59,8 @@ class Checkpoint:
         """
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
-        spec = require_model(source).spec()  # first, so that an unsupported config is refused before the weights are read
+        require_model(source)
+        spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
         spec = spec.for_length(longest_text(config, spec))
         name = compute_dtype(
             config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
