@@ -86,6 +86,7 @@ def run(
 ) -> None:
     """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
     who.find_models()
+    from forerun.bench.records.run_folder import NAME, left_out, read_run
     from forerun.bench.run.session import RunRequest, play  # imports torch
     from forerun.engine.known_draft import known_draft
 
@@ -111,6 +112,8 @@ def run(
     )
     with progress_bar() as on_progress:
         play(request, on_data=say_data, on_progress=on_progress)
+    for name, reason in left_out(read_run(out / NAME)).items():
+        say(f"forerun: left out: {name}: {reason}")
     say(f"forerun: the run is in {out}; show it with: forerun bench report {out}")
 
 
