@@ -29,9 +29,9 @@ class Who:
     """The contestants."""
 
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known draft].")] = (
-        None
-    )
+    draft: Annotated[
+        str | None, option("--draft", help="A smaller model with the same tokens, or a draft head [the known draft].")
+    ] = None
     drafters: Annotated[
         str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
     ] = "none,draft_model,prompt_lookup"

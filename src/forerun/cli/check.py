@@ -23,10 +23,10 @@ MAX_LISTED: Final = 5
 
 def check(
     target: Annotated[str, typer.Argument(help="The target model.")],
-    draft: Annotated[str, typer.Argument(help="The smaller model that drafts.")],
+    draft: Annotated[str, typer.Argument(help="The smaller model, or the head, that drafts.")],
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two models token by token. Exit code 3 if they do not fit together."""
+    """Tell whether a draft model or a draft head fits a target. Exit code 3 if they do not fit together."""
     from forerun.text.vocabulary import Fit, compare_vocabularies
 
     sources = [find_model(target), find_model_or_head(draft)]
