@@ -24,6 +24,11 @@ def write(path: Path, header: object, num_data_bytes: int = 8) -> Path:
     return path
 
 
+def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").touch()
+    assert refusal(tmp_path / "x.safetensors").endswith("is empty: fetch the file again")
+
+
 def refusal(path: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         read_header(path)

@@ -82,9 +82,11 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
     )
     assert shown.exit_code == 0, shown.output
     about = read_run(tmp_path / "run" / "run.json")["contestants"]
-    assert "leaves the target none of 1" in about["parallel"]["skipped"]
+    assert "the drafter would take the only thread" in about["parallel"]["skipped"]
     assert "reads only GGUF files" in about["llama_server"]["skipped"]
     assert about["none"]["skipped"] is None
+    for name in ("parallel", "llama_server"):
+        assert f"forerun: left out: {name}: {about[name]['skipped']}\n" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_anot
     made = run(target, out, "--time", "6s", *flags)
     assert made.exit_code == 0, made.output
     assert "| 0 |" in made.output
+    assert "| tokens per round, prompt lookup alone |" in made.output
+    assert "the draft is measured\n" in made.output
     report = json.loads((out / "distill" / "report.json").read_text())
     assert [worth["num_identical"] for worth in report["worth"]] == [worth["num_texts"] for worth in report["worth"]]
     picture = out / "distill" / "curves.png"

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from forerun.cli.main import app
+from forerun.core.drafter_config import BUILTIN_HEADS
 from tests.drafting.heads.published import builtin_head
 
 
@@ -32,6 +34,34 @@ def test_check_compares_a_head_with_its_target() -> None:
     code, text = run("check", "builtin-draft", head, "--json")
     assert code == 3
     assert "features of size 256" in json.loads(text)["why"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "generate --model HEAD --prompt hi",
+        "run HEAD hi",
+        "serve HEAD --port 0",
+        "demo HEAD",
+        "distill HEAD --out never-made",
+        "worker HEAD --listen 127.0.0.1:0",
+        "prepare HEAD --layer-skip",
+        "prepare HEAD --target-ranks 2 --out never-made",
+        "bench run --target HEAD --out never-made",
+        "bench kernels HEAD",
+        "check HEAD builtin",
+        "check HEAD builtin-dflash",
+    ],
+)
+@pytest.mark.parametrize("head", BUILTIN_HEADS.values())
+def test_a_head_is_no_target(line: str, head: str) -> None:
+    code, text = run(*line.replace("HEAD", head).split())
+    assert f"error: {head} is a draft head, not a model: give it to --draft, with its target as the model" in text
+    assert code == 3
+
+
+def test_a_head_can_be_fetched() -> None:
+    assert run("pull", "builtin-eagle3")[0] == 0
 
 
 def test_a_damaged_head_is_one_line(tmp_path: Path) -> None:

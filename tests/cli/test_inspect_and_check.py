@@ -4,6 +4,8 @@ import json
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 from tests.drafting.mapped import random_map, write_mapped
 
@@ -43,6 +45,17 @@ def test_check_shows_where_two_models_differ(run: Run, target: str, plain: str) 
     assert (shown.exit_code, facts["fits"]) == (3, False)
     assert facts["first_differences"][0] == {"token_id": 0, "target_token": "!", "draft_token": "<unk>"}
     assert "'<unk>'" in run("check", target, plain).stdout
+
+
+@pytest.mark.parametrize(("config", "message"), [("no JSON", "is not valid JSON"), ("[]", "holds a JSON list")])
+def test_check_names_a_config_that_cannot_be_read(
+    run: Run, target: str, tmp_path: Path, config: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    for pair in ((target, str(tmp_path)), (str(tmp_path), target)):
+        shown = run("check", *pair)
+        assert shown.exit_code == 3
+        assert f"{tmp_path / 'config.json'} {message}" in shown.stderr
 
 
 def test_a_draft_with_a_part_of_the_tokens_is_shown_and_fits_its_own_target_only(

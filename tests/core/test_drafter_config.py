@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forerun.core.drafter_config import CEILINGS, DraftModel, LayerSkip, PromptLookup
+from forerun.core.drafter_config import CEILINGS, DraftHead, DraftModel, LayerSkip, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.drafting.layer_skip.policy import SkipPolicy
 from forerun.drafting.policies import LookupPolicy
@@ -29,6 +29,22 @@ SHAPE = ("verify_width", "depth")
 def test_a_wrong_setting_of_self_speculation_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LayerSkip(**changes)
+
+
+@pytest.mark.parametrize("config", [DraftModel, DraftHead])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": 3}, "model 3 must be a string"),
+        ({"model": ""}, "the model of a drafter is an empty string: give"),
+        ({"verify_width": "8"}, "verify_width '8' must be a whole number"),
+        ({"adaptive": 1}, "adaptive 1 must be True or False"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_of_a_draft_is_named(config: type[Any], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(**{"model": "x", **values})
 
 
 @pytest.mark.parametrize("name", CEILINGS)

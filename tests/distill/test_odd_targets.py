@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from forerun.checkpoints.huggingface.config import MAP_NAME
-from forerun.checkpoints.open import builtin_folder
+from forerun.checkpoints.open import builtin_folder, open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
-from forerun.core.errors import ConfigError
+from forerun.core.errors import CheckpointError, ConfigError
 from forerun.distill.config import DistillConfig, DistillProgress, DistillStop
 from forerun.distill.run import Distillation
-from forerun.distill.run_place import RunLog
+from forerun.distill.run_place import RunLog, RunPlace
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.drafting.mapped import write_mapped
 
@@ -37,6 +37,13 @@ def test_stop_tokens_that_the_target_does_not_have_are_left_out(tmp_path: Path) 
 
     with pytest.raises(DistillStop):
         distillation(target, tmp_path / "out").run(stop)
+
+
+def test_the_folder_of_a_stopped_run_is_no_draft_yet(tmp_path: Path) -> None:
+    engine = EngineConfig(target=BUILTIN_TARGET)
+    RunPlace(DistillConfig(engine=engine, out=tmp_path / "d2", time=5.0), "identity").close()
+    with pytest.raises(CheckpointError, match="d2 holds an unfinished run of forerun distill: run the same command"):
+        open_source(str(tmp_path / "d2"))
 
 
 def test_a_target_that_computes_more_than_a_llama_is_refused(tmp_path: Path) -> None:

@@ -242,6 +242,13 @@ def test_whole_models_and_heads_of_other_targets_are_refused(tmp_path: Path) -> 
         engine_of(DraftHead(model=str(folder)))
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+@pytest.mark.parametrize("name", BUILTIN_HEADS.values())
+def test_a_head_is_no_target(name: str, device: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{name} is a draft head, not a model: give it to --draft"):
+        Engine(EngineConfig(target=name, device=device))
+
+
 @pytest.mark.parametrize("kind", rest_slow(["eagle3", "dspark"], 1))
 def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dspark"]) -> None:
     params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []

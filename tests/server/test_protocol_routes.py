@@ -76,5 +76,10 @@ def test_a_prompt_that_is_too_long_is_told_in_each_protocols_words(client: httpx
     text = "word " * 4000
     told = client.post("/v1/messages", json={"messages": [{"role": "user", "content": text}], "max_tokens": 1}).json()
     assert "prompt is too long: " in told["error"]["message"]
-    error = client.post("/v1/responses", json={"input": text}).json()["error"]
-    assert error["code"] == "context_length_exceeded"
+    for path, param, value in (
+        ("/v1/responses", "input", text),
+        ("/v1/completions", "prompt", text),
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": text}]),
+    ):
+        error = client.post(path, json={param: value}).json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)

@@ -198,7 +198,9 @@ def test_a_body_must_be_json_and_small(client: httpx.Client, server: Served) -> 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(client: httpx.Client, server: Served) -> None:
     length = server.service.engine.max_length
-    error = refused(client.post("/v1/completions", json={"prompt": [5] * length}), 400, "context_length_exceeded")
+    error = refused(
+        client.post("/v1/completions", json={"prompt": [5] * length}), 400, "context_length_exceeded", "prompt"
+    )
     assert error["message"].count(str(length)) == 2
     refused(client.post("/v1/completions", json={"prompt": [999_999]}), 400, param="prompt")
 

@@ -24,6 +24,7 @@ BUILTIN_FOLDERS: Final = {
     BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft",
     **{name: kind for kind, name in BUILTIN_HEADS.items()},
 }  # fmt: skip
+UNFINISHED_DRAFT: Final = "distill/settings.json"  # of a run of forerun distill, beside the draft that it writes
 OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # a path, not a model's name
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
@@ -84,6 +85,10 @@ def _open_folder(name: str, folder: Path, advice: str) -> CheckpointSource:
         return GgufCheckpoint(name=name, path=folder / found[0])
     if found:
         raise CheckpointError(f"{folder} holds several GGUF files, {', '.join(found)}: give the one to use")
+    if (folder / UNFINISHED_DRAFT).is_file():
+        raise CheckpointError(
+            f"{folder} holds an unfinished run of forerun distill: run the same command again to finish it"
+        )
     raise CheckpointError(f"{folder} holds no {CONFIG_NAME}: {advice}")
 
 

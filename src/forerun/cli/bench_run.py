@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.declare import option, output, with_flags_of, with_options
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_model, find_model_or_head, say
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
@@ -29,9 +29,9 @@ class Who:
     """The contestants."""
 
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
-    draft: Annotated[str | None, option("--draft", help="A smaller model with the same tokens [the known draft].")] = (
-        None
-    )
+    draft: Annotated[
+        str | None, option("--draft", help="A smaller model with the same tokens, or a draft head [the known draft].")
+    ] = None
     drafters: Annotated[
         str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
     ] = "none,draft_model,prompt_lookup"
@@ -49,7 +49,7 @@ class Who:
         """Raise an error for a model that does not exist before anything slow is imported."""
         find_model(self.target)
         if self.draft is not None:
-            find_model(self.draft)
+            find_model_or_head(self.draft)
 
 
 @with_flags_of(panel="What is measured")
@@ -86,6 +86,7 @@ def run(
 ) -> None:
     """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
     who.find_models()
+    from forerun.bench.records.run_folder import NAME, left_out, read_run
     from forerun.bench.run.session import RunRequest, play  # imports torch
     from forerun.engine.known_draft import known_draft
 
@@ -111,6 +112,8 @@ def run(
     )
     with progress_bar() as on_progress:
         play(request, on_data=say_data, on_progress=on_progress)
+    for name, reason in left_out(read_run(out / NAME)).items():
+        say(f"forerun: left out: {name}: {reason}")
     say(f"forerun: the run is in {out}; show it with: forerun bench report {out}")
 
 

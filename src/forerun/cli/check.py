@@ -8,33 +8,34 @@ import typer
 
 from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.cli.declare import option
-from forerun.cli.failures import INCOMPATIBLE, find_model
+from forerun.cli.failures import INCOMPATIBLE, find_model, find_model_or_head
 from forerun.cli.head_sheet import head_fault, head_rows, head_to_dict
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
+from forerun.core.errors import CheckpointError
 from forerun.speculation.economy.costs import LEAST_RATIO
 
 if TYPE_CHECKING:
     from forerun.checkpoints.source import CheckpointSource
-    from forerun.text.vocabulary import VocabularyMatch
+    from forerun.text.vocabulary import Vocabulary, VocabularyMatch
 
 MAX_LISTED: Final = 5
 
 
 def check(
     target: Annotated[str, typer.Argument(help="The target model.")],
-    draft: Annotated[str, typer.Argument(help="The smaller model that drafts.")],
+    draft: Annotated[str, typer.Argument(help="The smaller model, or the head, that drafts.")],
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two models token by token. Exit code 3 if they do not fit together."""
-    from forerun.text.vocabulary import Fit, Vocabulary, compare_vocabularies
+    """Tell whether a draft model or a draft head fits a target. Exit code 3 if they do not fit together."""
+    from forerun.text.vocabulary import Fit, compare_vocabularies
 
-    sources = [find_model(name) for name in (target, draft)]
+    sources = [find_model(target), find_model_or_head(draft)]
     head = find_head(sources[1])
     if head is not None:
         _check_head(head, sources[0], as_json=as_json)
         return
     sheets = [read_sheet(source) for source in sources]
-    match = compare_vocabularies(*(Vocabulary.of(source.tokenizer()) for source in sources))
+    match = compare_vocabularies(*map(_vocabulary, sources, sheets))
     fault = _map_fault(sheets)
     fit = match.fit if fault is None and all(sheet.problem is None for sheet in sheets) else Fit.NONE
     why = fault if match.fit is Fit.WHOLE else match.explain(target_name=target, draft_name=draft)
@@ -59,6 +60,20 @@ def _check_head(head: StoredHead, source: "CheckpointSource", *, as_json: bool) 
         print_rows([*rows, ("size ratio", f"{ratio:.1f}")])
     if why is not None:
         raise typer.Exit(INCOMPATIBLE)
+
+
+def _vocabulary(source: "CheckpointSource", sheet: ModelSheet) -> "Vocabulary":
+    """A model's vocabulary.
+
+    Raises:
+        CheckpointError: it cannot be read; if something else is wrong too, such as config.json, the error names that.
+    """
+    from forerun.text.vocabulary import Vocabulary
+
+    try:
+        return Vocabulary.of(source.tokenizer())
+    except CheckpointError as error:
+        raise CheckpointError(sheet.problem or str(error)) from error
 
 
 def _map_fault(sheets: list[ModelSheet]) -> str | None:

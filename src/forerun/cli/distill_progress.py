@@ -51,9 +51,17 @@ def _lines() -> Draw:
         nonlocal last_s, doing
         if progress.doing != doing or monotonic() - last_s >= LINE_EVERY_S:
             last_s, doing = monotonic(), progress.doing
-            say(f"{progress.doing}: {clock(progress.total_s - progress.seconds)} left, {progress.detail}")
+            say(line_of(progress))
 
     return draw
+
+
+def line_of(progress: "DistillProgress") -> str:
+    """What is done, the remaining time unless it is over, and details if there are any."""
+    left_s = progress.total_s - progress.seconds
+    rest = [f"{clock(left_s)} left"] if left_s > 0 else []
+    rest += [progress.detail] if progress.detail else []
+    return progress.doing + (f": {', '.join(rest)}" if rest else "")
 
 
 def clock(seconds: float) -> str:

@@ -60,8 +60,8 @@ class DrafterOptions:
             "--draft",
             "--draft-model",
             "-md",
-            help="Smaller model with the same tokens; auto: the one that forerun models lists for MODEL; self: the "
-            "target itself with sublayers skipped.",
+            help="Smaller model with the same tokens, or a draft head; auto: the one that forerun models lists for "
+            "MODEL; self: the target itself with sublayers skipped.",
         ),
     ] = None
     drafter: Annotated[

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.failures import find_model
+from forerun.cli.failures import find_model, find_model_or_head
 from forerun.cli.logs import note
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
@@ -106,7 +106,7 @@ def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
     if config.rank_key_file is not None:
         read_key(config.rank_key_file)
     if (draft := draft_name(config.drafter)) is not None:
-        find_model(draft)
+        find_model_or_head(draft)
     match config.drafter:
         case Parallel(address=str(address), key_file=key_file):
             Address.parse(address)

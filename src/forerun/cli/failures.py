@@ -58,6 +58,18 @@ def find_model(name: str) -> "CheckpointSource":
 
     Raises:
         ModelNotFoundError: there is no model of this name.
+        CheckpointError: it is a draft head.
+    """
+    from forerun.checkpoints.heads.stored import require_model  # not free to import
+
+    return require_model(find_model_or_head(name))
+
+
+def find_model_or_head(name: str) -> "CheckpointSource":
+    """The model or draft head of this name.
+
+    Raises:
+        ModelNotFoundError: there is neither.
     """
     from forerun.checkpoints.open import open_source  # not free to import
 
@@ -76,7 +88,7 @@ def find_draft_model(name: str) -> "CheckpointSource":
     """
     from forerun.checkpoints.heads.stored import find_head
 
-    source = find_model(name)
+    source = find_model_or_head(name)
     if find_head(source) is not None:
         raise ConfigError(
             f"{name} is a draft head, which reads the target's features and shares its devices: only draft models are "

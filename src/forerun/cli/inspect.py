@@ -9,7 +9,7 @@ import typer
 from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
-from forerun.cli.failures import INCOMPATIBLE, find_model
+from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
 from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
@@ -30,7 +30,7 @@ def inspect(
     if spec is not None:
         sheet = ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
     else:
-        source = find_model(model)
+        source = find_model_or_head(model)
         head = find_head(source)
         if head is not None:
             print(json.dumps(head_to_dict(head))) if as_json else print_rows(head_rows(head, source.files()))

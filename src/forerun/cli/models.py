@@ -9,7 +9,7 @@ import typer
 from forerun.checkpoints.short_names.catalogue import NamedModel, find_named, listed_models, named_models
 from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.declare import option
-from forerun.cli.failures import ModelNotFoundError, find_model
+from forerun.cli.failures import ModelNotFoundError, find_model_or_head
 from forerun.cli.sheet import count, print_rows
 from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
@@ -39,7 +39,7 @@ def pull(
     model: Annotated[str, typer.Argument(help="Short name, as `forerun models` lists them, or hub name.")],
 ) -> None:
     """Fetch a model, unless it is here already. Exit code 5 if it cannot be fetched."""
-    source = find_model(model)
+    source = find_model_or_head(model)
     named = find_named(model)
     print_rows(_rows(_sheet(named)) if named is not None else [("model", model), ("here", str(source.folder))])
 

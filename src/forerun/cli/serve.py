@@ -16,7 +16,7 @@ import typer
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import NAMES, DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
-from forerun.cli.failures import find_model, say
+from forerun.cli.failures import find_model, find_model_or_head, say
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
@@ -151,8 +151,9 @@ def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
 
 def weight_bytes(config: EngineConfig) -> int:
     """Bytes of a model and its draft, which are fetched if needed before anything is loaded."""
-    names = (config.target, draft_name(config.drafter))
-    return sum(size_of(find_model(name).path) for name in names if name is not None)
+    draft = draft_name(config.drafter)
+    sources = (find_model(config.target), None if draft is None else find_model_or_head(draft))
+    return sum(size_of(source.path) for source in sources if source is not None)
 
 
 def served_models(config: ServerConfig, configs: Sequence[EngineConfig], sizes: Mapping[str, int]) -> "ServedModels":

@@ -22,6 +22,10 @@ LayerSearch = Literal["gated", "paper", "off"]
 # target is the same in a folder, in a GGUF file and under any name, and the draft also fits fine-tuned versions of it.
 KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 
+WIDTHS_HELP: Final = (
+    "Widths are upper limits; with --fixed-widths they are always used in full, and auto drafts with --draft alone."
+)
+
 # The most that each setting of a tree can be, and why.
 CEILINGS: Final = {
     "verify_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
@@ -55,10 +59,11 @@ class DraftModel:
         8, "--depth", "--spec-tokens", "--num-draft-tokens", "--num-speculative-tokens", "--draft-max",
         help="Draft steps per round; with prompt_lookup, tokens it proposes.",
     )  # fmt: skip
-    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help=WIDTHS_HELP)
 
     def __post_init__(self) -> None:
         read_fields(self)
+        require_named(self.model)
         require_shape(self)
 
 
@@ -82,6 +87,8 @@ class DraftHead:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
+        read_fields(self)
+        require_named(self.model)
         require_shape(self)
 
     @classmethod
@@ -106,7 +113,7 @@ class PromptLookup:
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
-    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help=WIDTHS_HELP)
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -124,7 +131,7 @@ class TokenRecycling:
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
-    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help=WIDTHS_HELP)
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -149,7 +156,7 @@ class LayerSkip:
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
     depth: int = setting(12, "--depth", help="Draft steps per round.")
-    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help="Take the widths as limits, or as they are.")
+    adaptive: bool = setting(True, "--adaptive/--fixed-widths", help=WIDTHS_HELP)
     search: LayerSearch = setting(
         "gated", "--search", help="How layer_skip finds what to skip; paper drafts as SWIFT does [gated]."
     )
@@ -163,6 +170,11 @@ class LayerSkip:
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
+
+
+def require_named(model: str) -> None:
+    """Raise ConfigError for an empty name."""
+    require(model != "", "the model of a drafter is an empty string: give a folder, a GGUF file or a hub name")
 
 
 def require_shape(config: object) -> None:

@@ -93,12 +93,16 @@ class JsonFile:
         shown = name if name.isprintable() and len(name) <= MAX_SHOWN else short(name)
         return CheckpointError(f"{self.path}: {shown} is {short(self.values.get(key))}, but must be {needed}")
 
+    def missing(self, key: str) -> CheckpointError:
+        """The error for a key that is absent."""
+        return CheckpointError(f"{self.path}: {self.prefix}{key} is missing: add it, or fetch the file again")
+
     def _get(self, key: str, default: object) -> object:
         value = self.values.get(key)
         if value is not None:
             return value
         if default is REQUIRED:
-            raise CheckpointError(f"{self.path}: {self.prefix}{key} is missing: add it, or fetch the file again")
+            raise self.missing(key)
         return default
 
 

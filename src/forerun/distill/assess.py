@@ -30,7 +30,7 @@ class DraftWorth:
 
     Args:
         tokens_per_round: with trees of 16 rows from the draft alone.
-        lookup_tokens_per_round: with prompt lookup, for comparison.
+        lookup_tokens_per_round: with prompt lookup alone, for comparison.
         speedup: over plain decoding, as the engine measures it with the draft; None: too few rounds were measured.
         num_texts, num_identical: texts written with a drafter, and how many have the same tokens as without one.
     """

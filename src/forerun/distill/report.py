@@ -89,7 +89,8 @@ applies to it too.
             f"{worth.num_identical} of {worth.num_texts} |"
             for worth in self.worth
         ]
-        head = "| temperature | tokens per round | with prompt lookup | speed-up | texts as without a draft |"
+        names = ("temperature", "tokens per round", "tokens per round, prompt lookup alone", "speed-up")
+        head = f"| {' | '.join(names)} | texts as without a draft |"
         return "\n".join([head, "|---|---|---|---|---|", *rows])
 
 

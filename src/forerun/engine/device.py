@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from forerun.backends.dtypes import compute_dtype
+from forerun.checkpoints.heads.stored import require_model
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
@@ -48,7 +49,7 @@ def settle_device(config: EngineConfig) -> EngineConfig:
     if config.device != AUTO_DEVICE:
         hint_at_gpu(config.device)
         return config
-    source = open_source(config.target)
+    source = require_model(open_source(config.target))
     spec = source.spec()
     cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
     gpus = gpus_of_torch()

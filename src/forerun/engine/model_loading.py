@@ -11,6 +11,7 @@ import torch
 from forerun.backends.choose import BackendChoice, choose_backend
 from forerun.backends.dtypes import Conditions, compute_dtype, runs_native
 from forerun.backends.kept_weights import KeptWeights
+from forerun.checkpoints.heads.stored import require_model
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
@@ -53,11 +54,12 @@ class Checkpoint:
         """Read everything but the weights.
 
         Raises:
-            CheckpointError: the model is not supported.
+            CheckpointError: the model is not supported, or it is a draft head.
             ConfigError: the device does not exist.
         """
         device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
         find_device(device)
+        require_model(source)
         spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
         spec = spec.for_length(longest_text(config, spec))
         name = compute_dtype(

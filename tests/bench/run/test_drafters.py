@@ -139,7 +139,9 @@ def test_a_drafter_beside_the_target_takes_its_threads_out_of_the_same_number(
 
 
 def test_where_threads_compute_nobody_gets_more_of_them_than_others() -> None:
-    with pytest.raises(ConfigError, match=r"leaves the target none of 1, .* give --threads 2 or more"):
+    with pytest.raises(
+        ConfigError, match=r"would take the only thread, and the target needs one too: give --threads 2 or more"
+    ):
         DrafterContestant("parallel", CONFIG, {})
 
 

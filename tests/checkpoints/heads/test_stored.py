@@ -31,6 +31,7 @@ from tests.tiny import plain_spec
 
 TARGET = plain_spec(num_layers=6, vocab_size=60)
 SEEDS = range(8)
+IDS = "eagle_aux_hidden_state_layer_ids"
 GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}
 
 
@@ -136,7 +137,15 @@ def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], obj
         (lambda config, tensors: config.update(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state"),
         (lambda config, tensors: config.update(speculators_model_type="mtp"), "speculators_model_type"),
         (lambda config, tensors: config.update(hidden_act="gelu"), "hidden_act"),
-        (lambda config, tensors: config.update(target_hidden_size=7), "target_hidden_size"),
+        (
+            lambda config, tensors: config.update(target_hidden_size=7),
+            "target_hidden_size is 7, but must be a divisor of",
+        ),
+        (lambda config, tensors: config.update(eagle_config={IDS: [2] * 9}), rf"{IDS} is \[2, .* a list of \d layers"),
+        (
+            lambda config, tensors: config.update(eagle_config={IDS: []}),
+            rf"{IDS} is \[\], .* fc.weight has columns for",
+        ),
         (lambda config, tensors: config.update(rope_parameters=GROWING), "llama_4_scaling_beta"),
     ],
 )
@@ -165,6 +174,31 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
     if stored.spec.body.hidden_size != TARGET.hidden_size:
         with pytest.raises(CheckpointError, match="lacks an embedding"):
             opened(folder).require_fit(TARGET, "other")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda config, _: config["dflash_config"].pop("mask_token_id"), r"dflash_config\.mask_token_id is missing"),
+        (lambda config, _: config.pop("dflash_config"), r"dflash_config\.target_layer_ids is missing"),
+        (
+            lambda config, _: config["dflash_config"].update(target_layer_ids=[2]),
+            r"\[2\], but must be a list of 2 layers",
+        ),
+    ],
+)
+def test_a_block_head_without_a_key_is_refused_by_the_keys_whole_name(
+    edit: Callable[[dict[str, Any], dict[str, Tensor]], object], message: str, tmp_path: Path
+) -> None:
+    folder = write_block(tmp_path / "head", random_block(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
+    with pytest.raises(CheckpointError, match=message):
+        opened(edited(folder, edit))
+
+
+@pytest.mark.parametrize("key", ["mask_token_id", "aux_hidden_state_layer_ids"])
+def test_a_head_of_speculators_without_a_key_is_refused_by_name(key: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"config.json: {key} is missing"):
+        opened(edited(dspark(tmp_path / "head"), lambda config, _: config.pop(key)))
 
 
 def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_is_no_text_is_refused(kind: str) -> None:
 
 
 def test_errors_have_anthropics_words() -> None:
-    told = error_body(PromptTooLongError(9000, 8192), "r1")
+    told = error_body(PromptTooLongError(9000, 8192, param="messages"), "r1")
     assert told["error"] == {
         "type": "invalid_request_error",
         "message": "prompt is too long: 9000 tokens > 8192 maximum",

@@ -132,6 +132,12 @@ def describe(plan: RunPlan) -> dict[str, Any]:
     }
 
 
+def left_out(about: Mapping[str, Any]) -> dict[str, str]:
+    """The contestants of a run.json that could not take part, and the reasons."""
+    entries = about.get("contestants", {}).items()
+    return {name: str(entry["skipped"]) for name, entry in entries if entry.get("skipped")}
+
+
 def read_run(path: Path) -> dict[str, Any]:
     """Read a run.json.
 

@@ -11,6 +11,7 @@ from forerun.bench.records import metrics
 from forerun.bench.records.answers import Record
 from forerun.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 from forerun.bench.records.recorded_run import RecordedRun, read_files, read_folder, with_baseline
+from forerun.bench.records.run_folder import left_out
 from forerun.bench.report.bootstrap import Estimate, estimate
 from forerun.core.errors import ConfigError
 
@@ -119,8 +120,7 @@ class Summary:
     @property
     def skips(self) -> dict[str, str]:
         """The contestants that could not take part, and the reasons."""
-        entries = self.about.get("contestants", {}).items()
-        return {name: str(entry["skipped"]) for name, entry in entries if entry.get("skipped")}
+        return left_out(self.about)
 
 
 def summarise(source: Path | Sequence[Path], *, baseline: str | None = None) -> Summary:

@@ -137,9 +137,9 @@ def target_share(config: EngineConfig) -> int:
     num_threads = CorePlacement.of(config).draft_threads
     placement, num_left = read_device(config.device), num_all - num_threads
     if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
+        threads = "the only thread" if num_all == 1 else f"all {num_all} threads"
         raise ConfigError(
-            f"a drafter of {num_threads} threads leaves the target none of {num_all}, and all contestants have the "
-            f"same number of threads: give --threads {num_threads + 1} or more"
+            f"the drafter would take {threads}, and the target needs one too: give --threads {num_threads + 1} or more"
         )
     return max(1, num_left)
 

@@ -62,11 +62,12 @@ def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
     body = _read_body(config.nested(NESTED_KEY) if is_nested else config, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
     has_state_norm = config.flag("norm_output", not is_nested)
+    num_taps = _num_taps(config, shapes, target_hidden_size)
     return EagleSpec(
         body=body,
         target_hidden_size=target_hidden_size,
-        layer_ids=layer_ids(config if config.has(IDS_KEY) else nested, IDS_KEY, first=1),
-        num_taps=_num_taps(config, shapes, target_hidden_size),
+        layer_ids=_tapped(config if config.has(IDS_KEY) else nested, IDS_KEY, num_taps, first=1),
+        num_taps=num_taps,
         norms_each="fc_norm.0.weight" in shapes,
         norms_all="input_norm.weight" in shapes,
         norms_residual=config.flag("norm_before_residual", is_nested),
@@ -85,21 +86,19 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
     nested, is_nested = config.nested("dflash_config"), config.has(SPECULATORS_KEY)
     sizes = config.nested(NESTED_KEY) if is_nested else config
 
-    def part(key: str) -> JsonFile:
-        return next((place for place in (nested, config) if place.has(key)), sizes)
+    def part(key: str, default: JsonFile = sizes) -> JsonFile:
+        return next((place for place in (nested, config) if place.has(key)), default)
 
     if part("markov_head_type").text("markov_head_type", "vanilla") not in ("vanilla", "gated"):
         raise config.wrong("markov_head_type", "'vanilla' or 'gated': forerun runs no other")
     body = _read_body(sizes, config, shapes)
     target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
-    if part("target_layer_ids").has("target_layer_ids"):
-        ids = layer_ids(part("target_layer_ids"), "target_layer_ids", first=0)
-    else:  # speculators counts the layer whose input it is
-        entered = layer_ids(config, "aux_hidden_state_layer_ids", first=1)
-        ids = None if entered is None else tuple(layer - 1 for layer in entered)
     num_taps = _num_taps(config, shapes, target_hidden_size)
-    if ids is None or len(ids) != num_taps:
-        raise nested.wrong("target_layer_ids", f"a list of {num_taps} layers of the target, as {FC} joins so many")
+    ids = _tapped(part("target_layer_ids"), "target_layer_ids", num_taps, first=0)
+    if ids is None:  # speculators counts the layer whose input it is
+        ids = tuple(layer - 1 for layer in _tapped(config, "aux_hidden_state_layer_ids", num_taps, first=1) or ())
+    if not ids:
+        raise config.missing("aux_hidden_state_layer_ids") if is_nested else nested.missing("target_layer_ids")
     causal = part("is_causal")
     windows, is_causal = _layer_kinds(
         sizes, body.num_layers, causal.flag("is_causal") if causal.has("is_causal") else None
@@ -111,7 +110,7 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
         target_hidden_size=target_hidden_size,
         layer_ids=ids,
         block_size=part("block_size").integer("block_size", least=2, most=MAX_BLOCK),
-        mask_token_id=part("mask_token_id").integer("mask_token_id", least=0),
+        mask_token_id=part("mask_token_id", config if is_nested else nested).integer("mask_token_id", least=0),
         windows=windows,
         is_causal=is_causal,
         embedding_scale=part("input_embedding_scale").number("input_embedding_scale", 1.0),
@@ -165,8 +164,18 @@ def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
 def _num_taps(config: JsonFile, shapes: Shapes, target_hidden_size: int) -> int:
     num_taps, rest = divmod(shapes[FC][1], target_hidden_size)
     if rest or not num_taps:
-        raise config.wrong("target_hidden_size", f"the size of a feature, of which {FC} joins {shapes[FC][1]} columns")
+        raise config.wrong(
+            "target_hidden_size", f"a divisor of {shapes[FC][1]}: so many columns has {FC}, for features of this size"
+        )
     return num_taps
+
+
+def _tapped(config: JsonFile, key: str, num_taps: int, *, first: int) -> tuple[int, ...] | None:
+    """The layers of the target whose features the head reads, as many as it has room for; None if the key is absent."""
+    ids = layer_ids(config, key, first=first)
+    if ids is not None and len(ids) != num_taps:
+        raise config.wrong(key, f"a list of {num_taps} layers of the target, because {FC} has columns for {num_taps}")
+    return ids
 
 
 def layer_ids(config: JsonFile, key: str, *, first: int) -> tuple[int, ...] | None:

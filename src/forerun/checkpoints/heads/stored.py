@@ -188,6 +188,19 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
             return None
 
 
+def require_model(source: CheckpointSource) -> CheckpointSource:
+    """The same model; a draft head is refused.
+
+    Raises:
+        CheckpointError: it is a head.
+    """
+    if find_head(source) is not None:
+        raise CheckpointError(
+            f"{source.name} is a draft head, not a model: give it to --draft, with its target as the model"
+        )
+    return source
+
+
 def draft_identity(source: CheckpointSource) -> str:
     """A short text that identifies a draft model or head."""
     head = find_head(source)

@@ -52,6 +52,8 @@ def read_header(path: Path, item_bytes: Mapping[str, int] = ITEM_BYTES) -> list[
     try:
         file_bytes = path.stat().st_size
         with path.open("rb") as file:
+            if not file_bytes:
+                raise CheckpointError(f"{path} is empty: fetch the file again")
             refuse_pointer(path, file.read(len(POINTER_MARK)))
             file.seek(0)
             header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")

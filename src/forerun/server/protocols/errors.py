@@ -77,14 +77,15 @@ class PromptTooLongError(ApiError):
     Args:
         num_tokens: of the prompt.
         max_length: most tokens of prompt and answer.
+        param: the field that holds the prompt.
     """
 
-    def __init__(self, num_tokens: int, max_length: int) -> None:
+    def __init__(self, num_tokens: int, max_length: int, *, param: str) -> None:
         super().__init__(
             400,
             f"This model's maximum context length is {max_length} tokens, and the prompt has {num_tokens}: shorten it.",
             code="context_length_exceeded",
-            param="messages",
+            param=param,
         )
         self.num_tokens, self.max_length = num_tokens, max_length
 

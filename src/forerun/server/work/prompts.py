@@ -167,7 +167,7 @@ class PromptReader:
                 f"The prompt has a token id that the model lacks: its ids are 0 to {self._vocab_size - 1}.", param=param
             )
         if len(ids) >= self._max_length:
-            raise PromptTooLongError(len(ids), self._max_length)
+            raise PromptTooLongError(len(ids), self._max_length, param=param)
 
     def require_vocabulary(self, ids: Sequence[int], *, param: str) -> None:
         """Raise ApiError for ids that the model lacks."""
