@@ -72,6 +72,9 @@ def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_anot
     assert "the draft is measured\n" in made.output
     report = json.loads((out / "distill" / "report.json").read_text())
     assert [worth["num_identical"] for worth in report["worth"]] == [worth["num_texts"] for worth in report["worth"]]
+    speedups = [worth["speedup"] for worth in report["worth"] if worth["speedup"] is not None]
+    is_slow = bool(speedups) and max(speedups) < 1.0
+    assert ("answers took longer with the draft" in " ".join(made.output.split())) == is_slow
     picture = out / "distill" / "curves.png"
     card = (out / "README.md").read_text()
     assert "licence" in card

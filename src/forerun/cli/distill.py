@@ -43,7 +43,9 @@ def distill(
     machine: DistillMachine,
     target: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
     out: Annotated[Path, output("--out", help="Folder for the draft; a stopped run there is continued.")],
-    time: Annotated[str, option("--time", help="Time for the whole run, such as 30m or 1h30m.")] = "2h",
+    time: Annotated[
+        str, option("--time", help="Time to write and learn, such as 1h30m; measuring takes a little more.")
+    ] = "2h",
     text: Annotated[
         list[Path] | None, option("--text", help="File the target also reads; .jsonl holds conversations. Repeatable.")
     ] = None,
@@ -80,6 +82,9 @@ def distill(
     print(report.table())
     if not has_matplotlib():
         say("no picture of the curves was drawn, as matplotlib is not installed: pip install matplotlib")
+    speedups = [worth.speedup for worth in report.worth if worth.speedup is not None]
+    if speedups and max(speedups) < 1.0:
+        say("on this machine answers took longer with the draft than without: the default drafter will leave it out")
     say(f"the draft is in {out}; to use it: forerun generate --model {target} --draft {out}")
 
 
