@@ -97,7 +97,7 @@ class EagleExecutor(HeadExecutor):
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
-        first, end, sees_TS = inputs.first_slot, inputs.num_slots, self.visible(inputs)
+        first, end, sees_TS = inputs.first_slot, inputs.num_slots, self._visible(inputs)
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys_SKD, values_SKD = self.cache.keys_LSKD[layer], self.cache.values_LSKD[layer]
@@ -109,3 +109,11 @@ class EagleExecutor(HeadExecutor):
         )
         logits = self.head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
         return ForwardOutput(logits=logits, features=self.head.next_states(outputs_TH)[:, None])
+
+    def _visible(self, inputs: ForwardInput) -> Tensor:
+        """bool [T, S]: the slots that every row attends to."""
+        if inputs.ancestry is not None:
+            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
+            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
+        slots_S = torch.arange(inputs.num_slots, device=self.device)
+        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])

@@ -1,9 +1,9 @@
-"""The layers of an EAGLE-3 head as a program, which a backend can run in one call, and its weights by its names.
+"""The layers of an EAGLE-3 head as a program, which a backend can run in one call, and the weights of its ops.
 
 The first layer reads two inputs side by side, the token's embedding and the state, each with its own norm. The program
 multiplies them one after the other, by the two halves of that layer's weight.
 
-Legend: H hidden size, O output features, V vocabulary.
+Legend: O output features, I input features.
 """
 
 from dataclasses import replace
@@ -51,7 +51,7 @@ def eagle_program(spec: EagleSpec) -> Program:
 
 
 class EagleWeights:
-    """A `WeightSource` of that program, whose linear layers have 8 bits. It has no embedding."""
+    """The program's weights, as a `WeightSource` without an embedding; linear layers have 8 bits."""
 
     def __init__(self, weights: HeadWeights, hidden_size: int) -> None:
         self._weights, self._hidden_size = weights, hidden_size

@@ -71,14 +71,6 @@ class HeadExecutor(ABC):
         with inference():
             self.is_known_S[:num_slots] = (self.cache.keys_LSKD[0, :num_slots] != 0).flatten(1).any(1)
 
-    def visible(self, inputs: ForwardInput) -> Tensor:
-        """bool [T, S]: the slots that every row attends to."""
-        if inputs.ancestry is not None:
-            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
-            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
-        slots_S = torch.arange(inputs.num_slots, device=self.device)
-        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])
-
     def ids(self, token_ids: Sequence[int]) -> Tensor:
         """The tokens on the head's device."""
         return torch.tensor(token_ids, device=self.device)
