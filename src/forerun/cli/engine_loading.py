@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.failures import find_model, find_model_or_head
+from forerun.cli.failures import find_model_or_head
 from forerun.cli.logs import note
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
@@ -48,7 +48,7 @@ def open_engine(
         ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
         ConfigError: a file or an address cannot be read. This is raised at the same time.
     """
-    source = find_model(config.target)
+    source = find_model_or_head(config.target)  # opening refuses a head; here the check would read the header twice
     config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
     if ranks_at is not None:
         config = replace(config, rank_address=ranks_at[0], rank_key_file=ranks_at[1])

@@ -5,11 +5,11 @@ from typing import Final
 
 from forerun.cli.logs import note
 from forerun.cli.values import read_object
-from forerun.core.drafter_config import DrafterConfig, DraftHead, DraftModel, PromptLookup
+from forerun.core.drafter_config import DraftConfig, DrafterConfig, DraftHead, DraftModel, PromptLookup
 from forerun.core.errors import ConfigError
 
 KEYS: Final = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-DRAFTS: Final[Mapping[str, type[DraftModel | DraftHead]]] = {
+DRAFTS: Final[Mapping[str, type[DraftConfig]]] = {
     "draft_model": DraftModel, "eagle3": DraftHead, "dflash": DraftHead,
 }  # fmt: skip
 FIELDS: Final[Mapping[str, Mapping[str, str]]] = {

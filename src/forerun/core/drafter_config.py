@@ -102,6 +102,9 @@ class DraftHead:
         return DraftModel(**asdict(self))
 
 
+DraftConfig: TypeAlias = DraftModel | DraftHead  # of a named draft
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLookup:
     """Continuations of earlier occurrences of the last few tokens; no model at all.
@@ -238,7 +241,7 @@ class Automatic:
         learnt: folder in which the measurements are saved for the next start; None: they are not saved.
     """
 
-    draft: DraftModel | DraftHead | None = None
+    draft: DraftConfig | None = None
     learnt: str | None = None
 
     def __post_init__(self) -> None:

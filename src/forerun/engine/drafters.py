@@ -11,6 +11,7 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
     Automatic,
+    DraftConfig,
     DrafterConfig,
     DraftHead,
     DraftModel,
@@ -107,7 +108,7 @@ class DrafterLoader:
         return AutomaticDrafter({type(drafter).__name__: built}) if getattr(drafter, "adaptive", False) else built
 
     def _load_model_or_head(
-        self, drafter: DraftModel | DraftHead, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
+        self, drafter: DraftConfig, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
     ) -> Drafter:
         """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
@@ -126,9 +127,7 @@ class DrafterLoader:
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )  # fmt: skip
 
-    def _load_several(
-        self, named: DraftModel | DraftHead | None, target: LazyTarget, on_progress: Progress | None
-    ) -> Drafter:
+    def _load_several(self, named: DraftConfig | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         A named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
