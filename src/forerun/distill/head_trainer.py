@@ -25,8 +25,8 @@ from forerun.runtime.memory import free_memory_bytes
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
 STEP_SHARE: Final = 0.8  # rows learnt from at a step, relative to the step before, because fewer drafts reach it
 KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, where computing them takes longer than learning from them
-KEPT_SHARE: Final = 4  # features fill at most a quarter of the memory that is free at the start
-MOST_ROWS: Final = 1536  # rows learnt from in a step of the optimizers on a CPU: their logits take most of the time
+KEPT_SHARE: Final = 2  # features fill at most half of the memory that is free at the start
+MOST_ROWS, ROWS_ON_A_GPU = 1024, 6144  # learnt from in a step of the optimizers: their logits take time and memory
 
 
 class HeadTrainer(Trainer):
@@ -46,8 +46,8 @@ class HeadTrainer(Trainer):
         )
         self._random = torch.Generator().manual_seed(1)
         self._kept = dict[WrittenText, Tensor]()  # features [T, F, H] of texts, while there is room
-        is_cpu = torch.device(device).type == "cpu"
-        self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE) if is_cpu else 0
+        self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE) if self._is_cpu else 0
+        self._most_rows = MOST_ROWS if self._is_cpu else ROWS_ON_A_GPU
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
@@ -85,24 +85,22 @@ class HeadTrainer(Trainer):
         assert isinstance(spec, EagleSpec)
         head = TorchEagleHead(spec, *self._parts())
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
-        own = torch.eye(num_rows, dtype=torch.bool, device=ids_BT.device)
-        sees, known = torch.ones_like(own).tril(), [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]
+        known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]  # of each layer, step by step
         logits, places = [], []
         for step in range(NUM_STEPS):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
-            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor, sees: Tensor = sees) -> Tensor:
+            def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 known[layer].append((k, v))
-                keys, values = (torch.cat(each, 1) for each in zip(*known[layer], strict=True))
-                return attend(q, keys, values, sees.expand(len(q), -1, -1))
+                return attend_to_text_and_own_steps(q, known[layer])
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
-            most = int(self._scale * MOST_ROWS * STEP_SHARE**step * (1 - STEP_SHARE) / (1 - STEP_SHARE**NUM_STEPS))
+            most = int(self._most_rows * STEP_SHARE**step * (1 - STEP_SHARE) / (1 - STEP_SHARE**NUM_STEPS))
             chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), most)
             logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
             places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
-            states, sees = head.next_states(outputs_BRH), torch.cat((sees, own), 1)
+            states = head.next_states(outputs_BRH)
         return torch.cat(logits), torch.cat(places)
 
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +109,7 @@ class HeadTrainer(Trainer):
         assert isinstance(spec, BlockSpec)
         head, size = BlockHead(spec, *self._parts()), spec.block_size
         num_rows, device = ids_BT.shape[1], ids_BT.device
-        num_anchors = max(1, min(num_rows // size, self._scale * MOST_ROWS // (size - 1) // len(ids_BT)))
+        num_anchors = max(1, min(num_rows // size, self._most_rows // (size - 1) // len(ids_BT)))
         anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(
             device
         )
@@ -149,3 +147,24 @@ class HeadTrainer(Trainer):
         rows = is_learnt_BR.nonzero()
         order = torch.randperm(len(rows), generator=self._random)[:most]
         return rows[order.to(rows.device)]
+
+
+def attend_to_text_and_own_steps(q: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Attention of the rows of a step to the text up to their places and to the later steps of their own: [B, R, Q * D].
+
+    Args:
+        q: [B, R, Q, D].
+        known: keys and values [B, R, K, D] of every step so far, the text's first.
+    """
+    num_texts, num_rows, num_heads, head_dim = q.shape
+    (text_k, text_v), *own = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in known]  # [B, K, R, D]
+    num_kv_heads = text_k.shape[1]
+    rows = q.view(num_texts, num_rows, num_kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4) * head_dim**-0.5
+    hidden_RR = torch.full((num_rows, num_rows), float("-inf"), dtype=rows.dtype, device=rows.device).triu(1)
+    scores = [(rows.flatten(2, 3) @ text_k.transpose(2, 3)).unflatten(2, (-1, num_rows)) + hidden_RR]
+    scores += [(rows * k[:, :, None]).sum(-1, keepdim=True) for k, _ in own]
+    shares, *own_shares = torch.cat(scores, -1).softmax(-1).split([num_rows, *[1] * len(own)], -1)
+    mixed = (shares.flatten(2, 3) @ text_v).view_as(rows)
+    for share, (_, v) in zip(own_shares, own, strict=True):
+        mixed = mixed + share * v[:, :, None]
+    return mixed.permute(0, 3, 1, 2, 4).reshape(num_texts, num_rows, -1)

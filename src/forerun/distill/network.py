@@ -64,6 +64,11 @@ class Network(nn.Module):
         self._rope: Tensor | None = None
 
     @property
+    def body(self) -> ModelSpec:
+        """The sizes of its layers."""
+        return self.spec
+
+    @property
     def weights(self) -> dict[str, Tensor]:
         """Every weight, keyed by its name, without gradients."""
         return {name.replace("/", "."): value.detach() for name, value in self._weights.items()}
@@ -157,6 +162,11 @@ class HeadNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self._weights = nn.ParameterDict({in_dict(name): nn.Parameter(value) for name, value in weights.items()})
+
+    @property
+    def body(self) -> ModelSpec:
+        """The sizes of its layers."""
+        return self.spec.body
 
     @property
     def weights(self) -> dict[str, Tensor]:

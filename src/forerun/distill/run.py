@@ -211,7 +211,7 @@ class Distillation:
             num_texts=len(texts.all),
             num_tokens=sum(len(text.token_ids) for text in texts.all),
             num_learnt_tokens=training.trainer.num_tokens,
-            spec=network.spec.body if isinstance(network, HeadNetwork) else network.spec,
+            spec=network.body,
             num_parameters=sum(weight.numel() for weight in network.weights.values()),
             kind=config.kind,
             target_vocab_size=self._spec.vocab_size,

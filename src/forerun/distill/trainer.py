@@ -66,9 +66,9 @@ def objective(surprise_N: Tensor, overlap_N: Tensor, progress: float) -> Tensor:
     return (surprise_N if progress < MATURE else SURPRISE_WEIGHT * surprise_N + 1.0 - overlap_N).mean()
 
 
-TOKENS_PER_STEP: Final = 4096
-STEPS_ON_A_GPU: Final = 4  # times as many rows and tokens on a GPU, where launches dominate a small step
-MATRIX_RATE, OTHER_RATE = 3e-3, 1e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
+LEAST_TOKENS, TOKENS_PER_WIDTH = 1024, 2  # of a step on a CPU: the work of Muon grows with the cube of the width
+TOKENS_ON_A_GPU: Final = 16_384  # of a step, because launches dominate a small one
+MATRIX_RATE, OTHER_RATE = 8e-3, 2e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
 WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise during WARM_UP, and fall to 0 during DECAY
 NUM_GUESSES: Final = 4
 
@@ -100,8 +100,9 @@ class Trainer:
     def __init__(self, network: Network | HeadNetwork, vocabulary: VocabularyMap, *, device: str) -> None:
         self.network, self.vocabulary, self._device = network.to(device), vocabulary, device
         self.num_tokens = 0
-        self._scale = 1 if torch.device(device).type == "cpu" else STEPS_ON_A_GPU
-        self.tokens_per_step = self._scale * TOKENS_PER_STEP
+        self._is_cpu = torch.device(device).type == "cpu"
+        few = max(LEAST_TOKENS, TOKENS_PER_WIDTH * network.body.hidden_size)
+        self.tokens_per_step = few if self._is_cpu else TOKENS_ON_A_GPU
         named = list(network.named_parameters())
         inner = [value for name, value in named if value.ndim == 2 and "layers" in name]
         others = [value for name, value in named if value.ndim != 2 or "layers" not in name]
