@@ -23,7 +23,7 @@ from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.memory import free_memory_bytes
 
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
-STEP_SHARE: Final = 0.8  # rows learnt from at a step, relative to the step before, because fewer drafts reach it
+STEP_SHARE: Final = 0.8  # of drafts that reach a next step, and of rows learnt from there
 KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, where computing them takes longer than learning from them
 KEPT_SHARE: Final = 2  # features fill at most half of the memory that is free at the start
 MOST_ROWS, ROWS_ON_A_GPU = 1024, 6144  # learnt from in a step of the optimizers: their logits take time and memory
@@ -32,7 +32,7 @@ MOST_ROWS, ROWS_ON_A_GPU = 1024, 6144  # learnt from in a step of the optimizers
 class HeadTrainer(Trainer):
     """A head, its optimizers, and the state of its training; the target computes the features of every batch.
 
-    An EAGLE-3 head drafts NUM_STEPS tokens after every token of a text, from its own states as in decoding (the
+    An EAGLE-3 head drafts up to NUM_STEPS tokens after every token of a text, from its own states as in decoding (the
     training-time test of arXiv 2503.01840). A DFlash head drafts blocks after some tokens.
     """
 
@@ -87,7 +87,8 @@ class HeadTrainer(Trainer):
         states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
         known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]  # of each layer, step by step
         logits, places = [], []
-        for step in range(NUM_STEPS):
+        num_steps = self._draw_steps() if torch.is_grad_enabled() else NUM_STEPS
+        for step in range(num_steps):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
             def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -96,12 +97,17 @@ class HeadTrainer(Trainer):
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
-            most = int(self._most_rows * STEP_SHARE**step * (1 - STEP_SHARE) / (1 - STEP_SHARE**NUM_STEPS))
+            most = int(self._most_rows * STEP_SHARE**step * (1 - STEP_SHARE) / (1 - STEP_SHARE**num_steps))
             chosen = self._some(functional.pad(is_learnt_BT[:, 1 + step :], (0, step)), most)
             logits.append(head.logits(outputs_BRH[chosen[:, 0], chosen[:, 1]]))
             places.append(chosen + torch.tensor([0, 1 + step], device=chosen.device))
             states = head.next_states(outputs_BRH)
         return torch.cat(logits), torch.cat(places)
+
+    def _draw_steps(self) -> int:
+        """Between 1 and NUM_STEPS, each further step with probability STEP_SHARE."""
+        goes_on = torch.rand(NUM_STEPS - 1, generator=self._random) < STEP_SHARE
+        return 1 + int(goes_on.long().cumprod(0).sum())
 
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, W] of blocks after some tokens, and the text and place of the token that each row follows."""
