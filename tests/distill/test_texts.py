@@ -66,6 +66,19 @@ def test_scores_of_texts_of_several_lengths_are_those_of_the_engine(name: str, t
         assert (scores - expected).abs().max() <= MAX_ERROR
 
 
+@torch.inference_mode()
+def test_texts_beside_much_longer_ones_have_the_scores_that_they_have_alone(network: Network) -> None:
+    lengths = [2, 30, 3, 4, 50, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 60]
+    texts = [some_ids(seed, length + 2) for seed, length in enumerate(lengths)]
+    cache = TextCache(network.spec, num_texts=len(texts), num_slots=64, dtype=torch.float32, device="cpu")
+    network.hidden(torch.tensor([(text * 32)[:60] for text in texts]), cache)
+    cache.lengths.copy_(torch.tensor(lengths))
+    found = network.hidden(torch.tensor([text[-2:] for text in texts]), cache)
+    for number, text in enumerate(texts):
+        alone = network.hidden(torch.tensor([text]))[0, -2:]
+        assert torch.allclose(found[number], alone, atol=MAX_ERROR), f"text {number} of {len(text)} tokens"
+
+
 def greedy(folder: Path, ids: list[int], length: int) -> list[int]:
     """The text that the engine's passes write, up to a stop."""
     runner, ids = runner_of(folder), list(ids)

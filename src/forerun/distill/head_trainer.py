@@ -156,21 +156,21 @@ class HeadTrainer(Trainer):
 
 
 def attend_to_text_and_own_steps(q: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attention of the rows of a step to the text up to their places and to the later steps of their own: [B, R, Q * D].
+    """Attention of a step's rows to the text up to their places and to the later steps of their own, [B, R, Q * D].
 
     Args:
         q: [B, R, Q, D].
         known: keys and values [B, R, K, D] of every step so far, the text's first.
     """
-    num_texts, num_rows, num_heads, head_dim = q.shape
+    num_texts, num_rows, _, head_dim = q.shape
     (text_k, text_v), *own = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in known]  # [B, K, R, D]
     num_kv_heads = text_k.shape[1]
     rows = q.view(num_texts, num_rows, num_kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4) * head_dim**-0.5
     hidden_RR = torch.full((num_rows, num_rows), float("-inf"), dtype=rows.dtype, device=rows.device).triu(1)
     scores = [(rows.flatten(2, 3) @ text_k.transpose(2, 3)).unflatten(2, (-1, num_rows)) + hidden_RR]
     scores += [(rows * k[:, :, None]).sum(-1, keepdim=True) for k, _ in own]
-    shares, *own_shares = torch.cat(scores, -1).softmax(-1).split([num_rows, *[1] * len(own)], -1)
-    mixed = (shares.flatten(2, 3) @ text_v).view_as(rows)
+    shares, *own_shares = torch.split(torch.cat(scores, -1).softmax(-1), [num_rows, *[1] * len(own)], -1)
+    mixed: Tensor = (shares.flatten(2, 3) @ text_v).view_as(rows)
     for share, (_, v) in zip(own_shares, own, strict=True):
         mixed = mixed + share * v[:, :, None]
     return mixed.permute(0, 3, 1, 2, 4).reshape(num_texts, num_rows, -1)

@@ -23,6 +23,7 @@ from forerun.model.weights import WeightSource
 from forerun.runtime.processor import has_fast_bfloat16
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
+LONG_SHARE: Final = 8  # on CPUs, attention for the longest of so many texts is computed one by one, without padding
 LONGEST_HELD: Final = 1024  # longest texts, in tokens, whose attention scores are all held in memory
 
 
@@ -39,19 +40,29 @@ class TextCache:
         self.lengths = torch.zeros(num_texts, dtype=torch.int64, device=device)
         self._texts_B1 = torch.arange(num_texts, device=device)[:, None]
 
-    def begin_pass(self, num_rows: int) -> Tensor:
-        """Make room for `num_rows` rows after every text; return the slots that each row sees, bool [B, 1, T, S]."""
+    def begin_pass(self, num_rows: int) -> None:
+        """Make room for `num_rows` rows after every text."""
         device = self.lengths.device
         self._slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=device)
-        self._end = int(self.lengths.max()) + num_rows
-        return torch.arange(self._end, device=device) <= self._slots_BT[:, None, :, None]
+        ends = sorted((length + num_rows, text) for text, length in enumerate(self.lengths.tolist()))
+        num_usual = len(ends) - (len(ends) // LONG_SHARE if device.type == "cpu" else 0)
+        self._usual_end, self._long = ends[num_usual - 1][0], ends[num_usual:]
+        self._sees_B1TS = torch.arange(ends[-1][0], device=device) <= self._slots_BT[:, None, :, None]
 
-    def append(self, layer: int, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's rows of this pass to every text; return keys and values up to the end of the longest."""
+    def attend(self, layer: int, q_BQTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor:
+        """Append a layer's rows of this pass to every text; the values that they see, mixed, [B, Q, T, D].
+
+        The longest texts are computed again one by one, so that the others are not padded to their length.
+        """
         keys, values = self.values[layer]
         keys[self._texts_B1, :, self._slots_BT] = k_BKTD.transpose(1, 2)
         values[self._texts_B1, :, self._slots_BT] = v_BKTD.transpose(1, 2)
-        return keys[:, :, : self._end], values[:, :, : self._end]
+        end, sees = self._usual_end, self._sees_B1TS
+        mixed = attend_in_groups(q_BQTD, keys[:, :, :end], values[:, :, :end], sees[..., :end])
+        for end, text in self._long:
+            one = slice(text, text + 1)
+            mixed[one] = attend_in_groups(q_BQTD[one], keys[one, :, :end], values[one, :, :end], sees[one, ..., :end])
+        return mixed
 
 
 class Network(nn.Module):
@@ -98,12 +109,13 @@ class Network(nn.Module):
     def _streams(self, ids_BT: Tensor, cache: TextCache | None) -> Iterator[Tensor]:
         """The residual stream [B, T, H] after each layer."""
         begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
-        seen_B1TS = None if cache is None else cache.begin_pass(ids_BT.shape[1])
+        if cache is not None:
+            cache.begin_pass(ids_BT.shape[1])
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
         rope = self._rope_at(positions_BT)
         x = functional.embedding(ids_BT, self._weight("embedding.weight"))
         for layer in range(self.spec.num_layers):
-            x = x + self._attention(layer, self._norm(f"layers.{layer}.attention_norm", x), rope, cache, seen_B1TS)
+            x = x + self._attention(layer, self._norm(f"layers.{layer}.attention_norm", x), rope, cache)
             h = self._linear(f"layers.{layer}.gate_up", self._norm(f"layers.{layer}.mlp_norm", x))
             gate, up = h.chunk(2, -1)
             x = x + self._linear(f"layers.{layer}.mlp_out", functional.silu(gate) * up)
@@ -113,9 +125,7 @@ class Network(nn.Module):
         """[..., V] of hidden states."""
         return functional.linear(hidden, self.output)
 
-    def _attention(
-        self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None, seen_B1TS: Tensor | None
-    ) -> Tensor:
+    def _attention(self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None) -> Tensor:
         spec, part = self.spec, f"layers.{layer}."
         num_texts, num_rows, _ = h_BTH.shape
         heads = self._linear(part + "qkv", h_BTH).view(num_texts, num_rows, -1, spec.head_dim).transpose(1, 2)
@@ -123,11 +133,7 @@ class Network(nn.Module):
         if spec.qk_norm:
             q, k = self._norm(part + "q_norm", q), self._norm(part + "k_norm", k)
         q, k = rotate(q, *rope), rotate(k, *rope)
-        if cache is None or seen_B1TS is None:
-            mixed = attend_to_own_text(q, k, v)
-        else:
-            keys, values = cache.append(layer, k, v)
-            mixed = attend_in_groups(q, keys, values, seen_B1TS)
+        mixed = attend_to_own_text(q, k, v) if cache is None else cache.attend(layer, q, k, v)
         return self._linear(part + "attention_out", mixed.transpose(1, 2).reshape(num_texts, num_rows, -1))
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
