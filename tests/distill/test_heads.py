@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -135,18 +136,32 @@ def test_the_targets_features_are_computed_once_while_there_is_room(
     assert len(computed) == num_computed
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
+def new_trainer(kind: HeadKind) -> HeadTrainer:
     vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=TARGET.vocab_size)
     spec = choose_head(TARGET, kind, vocabulary, torch.arange(TARGET.vocab_size) + 1.0, None)
-    assert isinstance(spec, EagleSpec if kind == "eagle3" else BlockSpec)
     weights = initial_head(spec, target_network().weights, TARGET.num_layers, vocabulary, 0)
-    trainer = HeadTrainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
+    return HeadTrainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
+    trainer = new_trainer(kind)
+    assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else BlockSpec)
     texts = [random_text(random.Random(1), 20)]
     first = trainer.step(texts, 0.1)
     for _ in range(20):
         last = trainer.step(texts, 0.1)
     assert last < first
+
+
+@pytest.mark.parametrize("lengths", [(1,), (1, 1), (2,), (3, 2), (1, 9)])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_head_reads_texts_of_a_few_tokens(kind: HeadKind, lengths: tuple[int, ...]) -> None:
+    trainer, rng = new_trainer(kind), random.Random(1)
+    texts = [replace(random_text(rng, length), num_given=1) for length in lengths]
+    losses = [trainer.score(texts).loss, trainer.step(texts, 0.1), trainer.score(texts).loss]
+    assert all(map(isfinite, losses))
+    assert all(weight.isfinite().all() for weight in trainer.network.weights.values())
 
 
 def test_features_come_from_three_layers_of_any_target() -> None:

@@ -83,11 +83,14 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of an EAGLE-3 head at all steps, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, EagleSpec)
+        num_rows = ids_BT.shape[1] - 1  # a row starts from the feature of the token before
+        if not num_rows:
+            return features.new_zeros(0, spec.body.vocab_size), ids_BT.new_zeros(0, 2)
         head = TorchEagleHead(spec, *self._parts())
-        states, num_rows = head.states(features[:, :-1]), ids_BT.shape[1] - 1
+        states = head.states(features[:, :-1])
         known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]  # of each layer, step by step
         logits, places = [], []
-        num_steps = self._draw_steps() if torch.is_grad_enabled() else NUM_STEPS
+        num_steps = min(num_rows, self._draw_steps() if torch.is_grad_enabled() else NUM_STEPS)
         for step in range(num_steps):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
 
@@ -116,9 +119,8 @@ class HeadTrainer(Trainer):
         head, size = BlockHead(spec, *self._parts()), spec.block_size
         num_rows, device = ids_BT.shape[1], ids_BT.device
         num_anchors = max(1, min(num_rows // size, self._most_rows // (size - 1) // len(ids_BT)))
-        anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random).to(
-            device
-        )
+        anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random)
+        anchors_BA = anchors_BA.clamp(max=num_rows - 1).to(device)
         places_BAK = anchors_BA[..., None] + torch.arange(size, device=device)
         ids_BAK = torch.full_like(places_BAK, spec.mask_token_id)
         ids_BAK[..., 0] = ids_BT.gather(1, anchors_BA)
@@ -136,7 +138,7 @@ class HeadTrainer(Trainer):
         outputs = head.block(ids_BAK, self._cos_sin[places_BAK], mix)
         follows_BAK = places_BAK - 1
         is_in = (follows_BAK < num_rows) & (torch.arange(size, device=device) > 0)
-        learnt = is_learnt_BT.gather(1, follows_BAK.flatten(1).clamp(max=num_rows - 1)).view_as(is_in) & is_in
+        learnt = is_learnt_BT.gather(1, follows_BAK.flatten(1).clamp(0, num_rows - 1)).view_as(is_in) & is_in
         chosen = learnt.nonzero()
         rows = chosen.unbind(1)
         return head.logits(outputs[rows]), torch.stack((chosen[:, 0], follows_BAK[rows]), 1)

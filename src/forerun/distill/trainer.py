@@ -118,6 +118,8 @@ class Trainer:
             progress: share of the training that is done, which determines the learning rates and the loss.
         """
         log_probs, lesson = self._recall(texts)
+        if not len(log_probs):  # a head may find nothing to learn from in short texts
+            return 0.0
         surprise_N = cross_entropy(log_probs, lesson)
         torch.autograd.backward(objective(surprise_N, overlap(log_probs, lesson), progress))
         clip_grad_norm_(self.network.parameters(), 1.0)
@@ -142,7 +144,7 @@ class Trainer:
             )
             sums += torch.stack([value.double().sum().cpu() for value in values])
             num_rows += len(log_probs)
-        loss, accepted, hits, hits_of_several = (sums / num_rows).tolist()
+        loss, accepted, hits, hits_of_several = (sums / max(1, num_rows)).tolist()
         return Score(loss=loss, overlap=accepted, hits=hits, hits_of_several=hits_of_several)
 
     def state(self) -> dict[str, Tensor]:
