@@ -18,6 +18,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill import head_trainer
+from forerun.distill import trainer as trainer_module
 from forerun.distill.config import DistillConfig, HeadKind
 from forerun.distill.head_shape import choose_head, initial_head, spread
 from forerun.distill.head_trainer import HeadTrainer
@@ -141,6 +142,35 @@ def new_trainer(kind: HeadKind) -> HeadTrainer:
     spec = choose_head(TARGET, kind, vocabulary, torch.arange(TARGET.vocab_size) + 1.0, None)
     weights = initial_head(spec, target_network().weights, TARGET.num_layers, vocabulary, 0)
     return HeadTrainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
+
+
+def test_large_scores_are_not_held_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [random_text(random.Random(1), length) for length in (120, 119, 118)]
+    held, gradients = list[int](), list[list[Tensor]]()
+    for most_bytes in (2**30, 2**18):
+        monkeypatch.setattr(head_trainer, "HELD_BYTES", most_bytes)
+        trainer, sizes = new_trainer("eagle3"), dict[int, int]()
+
+        def note(saved: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            log_probs, _ = trainer._recall(texts)
+        held.append(sum(sizes.values()))
+        gradients.append(list(torch.autograd.grad(log_probs.square().mean(), list(trainer.network.parameters()))))
+    assert held[1] < held[0] / 3
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*gradients, strict=True))
+
+
+def test_the_rows_learnt_from_grow_with_the_tokens_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [random_text(random.Random(1), 120) for _ in range(60)]
+    num_rows = []
+    for num_tokens in (1024, 8192):
+        monkeypatch.setattr(trainer_module, "LEAST_TOKENS", num_tokens)
+        num_rows.append(len(new_trainer("eagle3")._recall(texts)[0]))
+    assert num_rows[0] == pytest.approx(1024, abs=head_trainer.NUM_STEPS)
+    assert num_rows[1] == pytest.approx(3072, abs=head_trainer.NUM_STEPS)
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])

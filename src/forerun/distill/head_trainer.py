@@ -5,11 +5,13 @@ a block, F features of a token, H hidden size, W the head's tokens.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.distill.network import HeadNetwork, Network, fastest_dtype
@@ -26,7 +28,8 @@ NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft fro
 STEP_SHARE: Final = 0.8  # of drafts that reach a next step, and of rows learnt from there
 KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, where computing them takes longer than learning from them
 KEPT_SHARE: Final = 2  # features fill at most half of the memory that is free at the start
-MOST_ROWS, ROWS_ON_A_GPU = 1024, 6144  # learnt from in a step of the optimizers: their logits take time and memory
+FEW_ROWS, ROW_SHARE = 1024, 3 / 8  # learnt from in a step, at least or of its tokens: logits take time and memory
+HELD_BYTES: Final = 2**28  # of a step's attention scores; all steps together hold 7 times as much for the backward pass
 
 
 class HeadTrainer(Trainer):
@@ -47,7 +50,7 @@ class HeadTrainer(Trainer):
         self._random = torch.Generator().manual_seed(1)
         self._kept = dict[WrittenText, Tensor]()  # features [T, F, H] of texts, while there is room
         self._most_bytes = min(KEPT_BYTES, (free_memory_bytes() or 0) // KEPT_SHARE) if self._is_cpu else 0
-        self._most_rows = MOST_ROWS if self._is_cpu else ROWS_ON_A_GPU
+        self._most_rows = max(FEW_ROWS, int(ROW_SHARE * self.tokens_per_step))
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
@@ -96,7 +99,7 @@ class HeadTrainer(Trainer):
 
             def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 known[layer].append((k, v))
-                return attend_to_text_and_own_steps(q, known[layer])
+                return attend_in_parts(q, known[layer])
 
             cos_sin = self._cos_sin[torch.arange(num_rows, device=ids_BT.device) + 1 + step]
             outputs_BRH = head.step(ids_BR, states, cos_sin, mix)
@@ -155,6 +158,17 @@ class HeadTrainer(Trainer):
         rows = is_learnt_BR.nonzero()
         order = torch.randperm(len(rows), generator=self._random)[:most]
         return rows[order.to(rows.device)]
+
+
+def attend_in_parts(q: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """`attend_to_text_and_own_steps`; scores of more than HELD_BYTES are computed for some of the texts at a time, and
+    again in the backward pass."""
+    num_parts = -(-q[..., 0].numel() * q.shape[1] * q.element_size() // HELD_BYTES)
+    if num_parts <= 1:
+        return attend_to_text_and_own_steps(q, known)
+    known_parts = zip(*(zip(k.chunk(num_parts), v.chunk(num_parts), strict=True) for k, v in known), strict=True)
+    compute = partial(checkpoint, attend_to_text_and_own_steps, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat(list(map(compute, q.chunk(num_parts), known_parts)))
 
 
 def attend_to_text_and_own_steps(q: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
