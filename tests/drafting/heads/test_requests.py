@@ -1,6 +1,7 @@
 """Whole requests with draft heads: every root is expanded with what the target computed for the text before it."""
 
 import random
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,7 @@ def features_of(text: list[int], taps: tuple[int, ...]) -> dict[int, Floats]:
 class Checked:
     """A drafter whose every expansion of a root is compared with the reference."""
 
-    def __init__(self, kind: Literal["eagle3", "dflash"], seed: int) -> None:
+    def __init__(self, kind: Literal["eagle3", "dflash"], seed: int, config: DraftHead = CONFIG) -> None:
         rng, body = random.Random(seed), random_body(random.Random(seed), vocab_size=TARGET.vocab_size, num_layers=1)
         self.num_roots, self.missing, sizes = 0, -1, {"target_vocab_size": TARGET.vocab_size}
         if kind == "eagle3":
@@ -57,14 +58,14 @@ class Checked:
             self.tensors, self.taps = eagle_tensors(eagle, TARGET, seed), eagle.taps(3)
             head = eagle_head(eagle, self.tensors)
             runner = runner_of(body, lambda cache: EagleExecutor(head, cache))
-            self.drafter: HeadDrafter = EagleDrafter(runner, CONFIG, taps=self.taps, **sizes)
+            self.drafter: HeadDrafter = EagleDrafter(runner, config, taps=self.taps, **sizes)
             self.after_root = lambda text: eagle_logits(eagle, self.arrays, text, self.features(text))
         else:
             block = random_block(rng, TARGET, body=body, windows=(None,), is_causal=(False,))
             self.tensors, self.taps = block_tensors(block, TARGET, seed), block.taps(3)
             many = block_head(block, self.tensors)
             runner = runner_of(body, lambda cache: BlockExecutor(many, cache))
-            self.drafter = BlockDrafter(runner, CONFIG, taps=self.taps, **sizes)
+            self.drafter = BlockDrafter(runner, config, taps=self.taps, **sizes)
             self.after_root = lambda text: logits_after(
                 block, self.arrays, block_outputs(block, self.arrays, text[-1], len(text) - 1, self.features(text)), 0,
                 text[-1],
@@ -108,6 +109,18 @@ def test_roots_are_expanded_with_the_targets_features(
         checked.missing = 3
     decode_rounds(target, checked.drafter, [*PROMPT[:4], 2, 2], params, seed=3, num_tokens=6)
     assert checked.num_roots > len(rounds)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_nothing_is_drafted_if_only_the_root_is_verified(
+    kind: Literal["eagle3", "dflash"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = Checked(kind, 1, replace(CONFIG, verify_width=1)).drafter
+    for name in ("expand", "draft"):
+        monkeypatch.setattr(drafter._draft._rows, name, lambda *_: pytest.fail("it drafts"), raising=False)
+    rounds = decode_rounds(tiny_runner(TARGET, WEIGHTS), drafter, PROMPT, SamplingParams(), seed=3, num_tokens=80)
+    assert [step.stats.num_drafted for step in rounds] == [0] * len(rounds)
+    assert len(drafter._features) < 80, "features of committed tokens are read"
 
 
 @pytest.mark.parametrize(("speed", "drafts"), [(0.5, False), (2.0, True)])

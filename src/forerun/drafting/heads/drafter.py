@@ -150,6 +150,9 @@ class BlockDrafter(HeadDrafter):
             self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
 
     def _grow(self) -> None:
+        if self.verify_width == 1:  # no guess would be verified, so only text is read
+            super()._grow()
+            return
         began, rule = perf_counter(), self._guessed.rule
         self._block.draft(self._draft.token_ids)
         if rule is not None:
