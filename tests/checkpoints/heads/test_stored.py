@@ -147,6 +147,8 @@ def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], obj
             rf"{IDS} is \[\], .* fc.weight has columns for",
         ),
         (lambda config, tensors: config.update(rope_parameters=GROWING), "llama_4_scaling_beta"),
+        (lambda config, tensors: config.update(num_hidden_layers=-1), "num_hidden_layers is -1, but must be a whole"),
+        (lambda config, tensors: config.update(num_hidden_layers=10**6), "num_hidden_layers is 1000000, but must be"),
     ],
 )
 def test_what_forerun_does_not_compute_is_refused_by_name(

@@ -143,6 +143,7 @@ def _read_body(sizes: JsonFile, config: JsonFile, shapes: Shapes) -> ModelSpec:
             f"{sizes.path}: llama_4_scaling_beta is {rope.query_growth}, but no head has been seen "
             "that scales its queries: fetch the head again, or set it to 0"
         )
+    sizes.integer("num_hidden_layers", 1, most=MAX_TARGET_LAYERS)  # checked alone: the tensors are counted
     num_layers = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
     return ModelSpec(
         family="llama",
