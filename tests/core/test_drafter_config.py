@@ -53,6 +53,7 @@ def test_every_drafters_tree_has_a_floor_and_a_ceiling_with_a_reason(name: str, 
     if not hasattr(config(), name):
         pytest.skip(f"{config.__name__} has no {name}")
     ceiling, reason = CEILINGS[name]
+    assert "GPU" not in reason, "it is the same on a CPU"
     assert getattr(config(**{name: ceiling}), name) == ceiling
     for value in (ceiling + 1, 100_000):
         with pytest.raises(ConfigError, match=rf"{name} {value} must be <= {ceiling}: {reason}"):

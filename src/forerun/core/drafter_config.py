@@ -26,10 +26,10 @@ WIDTHS_HELP: Final = (
     "Widths are upper limits; with --fixed-widths they are always used in full, and auto drafts with --draft alone."
 )
 
-# The most that each setting of a tree can be, and why.
+# The most that each setting of a tree can be, and why. The table of a pass on a GPU has room for so many nodes.
 CEILINGS: Final = {
-    "verify_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
-    "draft_width": (128, "the GPU's table of a pass has room for trees of this many nodes"),
+    "verify_width": (128, "no tree has more nodes, on any device"),
+    "draft_width": (128, "no tree has more nodes, on any device"),
     "depth": (127, "no tree of 128 rows has more levels below its root"),
 }
 
