@@ -70,14 +70,17 @@ class HeadTrainer(Trainer):
 
     @torch.no_grad()
     def _features(self, texts: Sequence[WrittenText], ids_BT: Tensor) -> Tensor:
-        """The target's features [B, T, F, H], computed unless those of all these texts are in memory."""
-        if all(text in self._kept for text in texts):
-            return torch.nn.utils.rnn.pad_sequence([self._kept[text] for text in texts], batch_first=True)
-        features = self._target.features(ids_BT, self._taps)
-        each = features[0, 0].numel() * features.element_size()
-        if sum(map(len, self._kept.values())) * each < self._most_bytes:
-            self._kept |= {text: part[: len(text.token_ids)] for text, part in zip(texts, features, strict=True)}
-        return features
+        """The target's features [B, T, F, H], computed for the texts whose features are not in memory."""
+        found = {text: self._kept[text] for text in texts if text in self._kept}
+        new = {number: text for number, text in enumerate(texts) if text not in found}
+        if new:
+            features = self._target.features(ids_BT[[*new]], self._taps)
+            computed = {text: part[: len(text.token_ids)] for text, part in zip(new.values(), features, strict=True)}
+            bytes_of_token = features[0, 0].numel() * features.element_size()
+            if sum(map(len, self._kept.values())) * bytes_of_token < self._most_bytes:
+                self._kept |= computed
+            found |= computed
+        return torch.nn.utils.rnn.pad_sequence([found[text] for text in texts], batch_first=True)
 
     def _read(self, token_ids_T: Tensor) -> Tensor:
         return token_ids_T
