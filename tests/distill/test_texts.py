@@ -17,6 +17,7 @@ from forerun.distill.text_store import TextStore
 from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
 from forerun.model.runner import Runner
 from tests.golden.families import FAMILIES
+from tests.tiny import plain_spec
 
 MAX_ERROR = 1e-5  # of float32
 STOPS = (7,)
@@ -77,6 +78,14 @@ def test_texts_beside_much_longer_ones_have_the_scores_that_they_have_alone(netw
     for number, text in enumerate(texts):
         alone = network.hidden(torch.tensor([text]))[0, -2:]
         assert torch.allclose(found[number], alone, atol=MAX_ERROR), f"text {number} of {len(text)} tokens"
+
+
+@pytest.mark.parametrize(("longest", "num_alone"), [(4, 0), (5, 1)])
+def test_only_texts_that_are_longer_than_the_others_are_computed_alone(longest: int, num_alone: int) -> None:
+    cache = TextCache(plain_spec(), num_texts=8, num_slots=16, dtype=torch.float32, device="cpu")
+    cache.lengths.copy_(torch.tensor([4, 4, longest, 3, 4, 4, 4, 4]))
+    cache.begin_pass(1)
+    assert len(cache._long) == num_alone
 
 
 def greedy(folder: Path, ids: list[int], length: int) -> list[int]:

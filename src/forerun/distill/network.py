@@ -23,7 +23,7 @@ from forerun.model.weights import WeightSource
 from forerun.runtime.processor import has_fast_bfloat16
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
-LONG_SHARE: Final = 8  # on CPUs, attention for the longest of so many texts is computed one by one, without padding
+LONG_SHARE: Final = 8  # on CPUs, one text in so many, the longest ones, has its attention computed alone
 LONGEST_HELD: Final = 1024  # longest texts, in tokens, whose attention scores are all held in memory
 
 
@@ -46,7 +46,8 @@ class TextCache:
         self._slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=device)
         ends = sorted((length + num_rows, text) for text, length in enumerate(self.lengths.tolist()))
         num_usual = len(ends) - (len(ends) // LONG_SHARE if device.type == "cpu" else 0)
-        self._usual_end, self._long = ends[num_usual - 1][0], ends[num_usual:]
+        self._usual_end = ends[num_usual - 1][0]
+        self._long = [(end, text) for end, text in ends[num_usual:] if end > self._usual_end]
         self._sees_B1TS = torch.arange(ends[-1][0], device=device) <= self._slots_BT[:, None, :, None]
 
     def attend(self, layer: int, q_BQTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor:
