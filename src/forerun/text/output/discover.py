@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
+from forerun.core.shared_length import shared_length
 from forerun.text.output.call_difference import ARGUMENTS, KEYS, NAMES, VALUES, format_of, same_end, same_start
 from forerun.text.output.known_formats import known_format, known_thought
 from forerun.text.output.traits import HERMES, CallFormat, EmptyContent, TemplateTraits
@@ -172,6 +173,6 @@ def _thought(probe: Probe) -> tuple[str, str] | None:
     plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
     if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):
         return None
-    begin = text[len(same_start(plain, text)) : text.index(THOUGHT)].strip()
+    begin = text[shared_length(plain, text) : text.index(THOUGHT)].strip()
     end = text[text.index(THOUGHT) + len(THOUGHT) : text.index(CONTENT)].strip()
     return (begin, end) if begin and end else None
