@@ -93,8 +93,8 @@ class DrafterOptions:
         match chosen:
             case Automatic(draft=DraftModel() as draft):
                 given["draft"] = replace(draft, **given_settings(DraftModel, self))
-            case PromptLookup() if depth := self._given(("depth",)):
-                given.setdefault("verify_width", depth["depth"] + 1)  # the root is verified too
+            case PromptLookup() if (depth := vars(self)["depth"]) is not None:
+                given.setdefault("verify_width", depth + 1)  # the root is verified too
             case Parallel(draft=draft):
                 given["cores"] = read_cores(given.get("cores"), flag="--drafter-cores")
                 given["draft"] = replace(draft, **given_settings(type(draft), self))
@@ -102,7 +102,7 @@ class DrafterOptions:
 
     def _choose(self, model: str) -> DrafterConfig:
         """The chosen drafter with its default settings."""
-        is_fixed = self._given(("adaptive",)).get("adaptive") is False
+        is_fixed = vars(self)["adaptive"] is False
         match self.drafter:
             case "auto" if is_fixed and self.draft is not None and self.draft != ITSELF:
                 return DraftModel(model=self.draft)
@@ -117,12 +117,12 @@ class DrafterOptions:
             case "ngram":
                 return PromptLookup()
             case "auto" | "layer_skip":
-                return paper_layer_skip() if self._given(("search",)).get("search") == "paper" else LayerSkip()
+                return paper_layer_skip() if vars(self)["search"] == "paper" else LayerSkip()
             case name:
                 return DRAFTERS[name]()
 
     def _parallel(self, model: str) -> Parallel:
-        address = self._given(("drafter_address",)).get("drafter_address")
+        address = vars(self)["drafter_address"]
         if address is not None:  # an external worker, with a separate model, device and cores
             self._refuse(
                 (*OF_A_PROCESS, *OF_ITSELF),
