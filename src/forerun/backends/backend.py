@@ -63,9 +63,7 @@ class Backend(ModelBackend, Protocol):
         none, and ranks need a store."""
         return None
 
-    def host_group(
-        self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None] = lambda: None
-    ) -> RankGroup:
+    def host_group(self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None]) -> RankGroup:
         """The group of ranks that share this memory, for one rank.
 
         Args:

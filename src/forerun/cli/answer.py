@@ -26,7 +26,7 @@ SOON_S: Final = 0.5  # the progress line appears only if reading the prompt take
 
 
 def write_answer(
-    start: "Callable[[], GenerationStream]", show: Show, end: "End | None" = None
+    start: "Callable[[], GenerationStream]", show: Show, end: End | None = None
 ) -> tuple[Generation, bool]:
     """Start a stream, show every step, and end the line.
 
@@ -131,8 +131,3 @@ class TokenOrigins:
             else:
                 pieces.append((character, was_drafted))
         return pieces
-
-
-def is_terminal() -> bool:
-    """Whether stdin is a terminal."""
-    return sys.stdin.isatty()

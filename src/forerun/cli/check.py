@@ -48,7 +48,8 @@ def check(
 
 
 def _check_head(head: StoredHead, source: "CheckpointSource", *, as_json: bool) -> None:
-    """Print whether a draft head was made for a target of these sizes; its words are the target's own."""
+    """Print whether a draft head was made for a target of these sizes. It uses the target's tokenizer, so no
+    vocabularies are compared."""
     target = source.spec()
     why = head_fault(head, target, source.name)
     ratio = target.num_parameters / head.num_parameters

@@ -24,7 +24,7 @@ FEWEST, MOST = 3, 9  # counted comparisons; the first one is discarded
 ENOUGH_S: Final = 6.0  # no comparison starts after this time
 LEAST_GAIN: Final = 1.02  # a smaller gain cannot be distinguished from noise
 SHOWN_ROWS: Final = 4  # rows of a small tree, whose cost `reason` names
-DEAR: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes explains why there is no gain
+COSTLY: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes explains why there is no gain
 
 
 @dataclass(slots=True)
@@ -57,10 +57,8 @@ class SpeedComparison:
     @property
     def ratios(self) -> list[float]:
         """How many times as fast drafting was, in each comparison."""
-        return [
-            sum(plain) / sum(drafted)
-            for plain, drafted in zip(self.plain.slices_s, self.drafted.slices_s, strict=True)
-        ]  # fmt: skip
+        pairs = zip(self.plain.slices_s, self.drafted.slices_s, strict=True)
+        return [sum(plain) / sum(drafted) for plain, drafted in pairs]
 
     @property
     def ratio(self) -> float:
@@ -131,9 +129,9 @@ def reason(drafting: "Engine", found: SpeedComparison) -> str:
     if isinstance(drafter, AutomaticDrafter):
         costs = drafter.chooser.costs
         rows = min(SHOWN_ROWS, len(costs.pass_s))
-        dear = costs.step_s(rows) / costs.plain_s
-        verifying = f"verifying {rows} tokens takes {dear:.1f} times as long as writing one"
-        if dear >= DEAR:
+        ratio = costs.step_s(rows) / costs.plain_s
+        verifying = f"verifying {rows} tokens takes {ratio:.1f} times as long as writing one"
+        if ratio >= COSTLY:
             return verifying
         return f"{verifying}, and too few tokens of this text can be guessed"
     per_round = median(result.stats.tokens_per_round for result in found.drafted.results)

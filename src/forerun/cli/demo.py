@@ -108,8 +108,7 @@ def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, titl
 def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
     """Print both times, whether the texts are equal, the ratio, and the reason if drafting gains nothing."""
     print()
-    rests = isinstance(drafting.config.drafter, Automatic) and not found.gains and found.num_tokens is not None
-    if rests:
+    if isinstance(drafting.config.drafter, Automatic) and not found.gains and found.num_tokens is not None:
         print_rows([("plain", _numbers(found.plain))])
         print(f"drafting does not pay on this machine, so the answer is decoded plainly: {reason(drafting, found)}")
         return

@@ -35,19 +35,19 @@ def flags_of(config: type[Any]) -> tuple[str, ...]:
     return tuple(map(option_name, flagged(config)))
 
 
-# Have no effect on a worker that was started separately.
+# These have no effect on a worker that was started separately.
 OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_ranks", "draft_device")
 OF_ITSELF: Final = ("skip_sets", "draft_weights")  # for a process that drafts with a part of the target
 WITH_OTHERS: Final = ("draft_model", "layer_skip", "parallel", "prompt_lookup")  # they use flags of other configs too
 # The flags each drafter uses. The error about another drafter's flag recommends the first drafter that uses it.
-HEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+USED_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "draft_model": ("draft", *flags_of(DraftModel)),
     "layer_skip": flags_of(LayerSkip),
     "parallel": ("draft", *flags_of(Parallel), "verify_width", "draft_width", "adaptive", *OF_ITSELF),
     "prompt_lookup": (*flags_of(PromptLookup), "depth"),
     **{name: flags_of(config) for name, config in DRAFTERS.items() if name not in WITH_OTHERS},
 }
-ALL_FLAGS: Final = tuple(dict.fromkeys(sum(HEEDED.values(), ())))
+ALL_FLAGS: Final = tuple(dict.fromkeys(sum(USED_FLAGS.values(), ())))
 
 
 @with_flags_of(*DRAFTERS.values(), panel="Speculation")
@@ -93,8 +93,8 @@ class DrafterOptions:
         match chosen:
             case Automatic(draft=DraftModel() as draft):
                 given["draft"] = replace(draft, **given_settings(DraftModel, self))
-            case PromptLookup() if depth := self._given(("depth",)):
-                given.setdefault("verify_width", depth["depth"] + 1)  # the root is verified too
+            case PromptLookup() if (depth := vars(self)["depth"]) is not None:
+                given.setdefault("verify_width", depth + 1)  # the root is verified too
             case Parallel(draft=draft):
                 given["cores"] = read_cores(given.get("cores"), flag="--drafter-cores")
                 given["draft"] = replace(draft, **given_settings(type(draft), self))
@@ -102,7 +102,7 @@ class DrafterOptions:
 
     def _choose(self, model: str) -> DrafterConfig:
         """The chosen drafter with its default settings."""
-        is_fixed = self._given(("adaptive",)).get("adaptive") is False
+        is_fixed = vars(self)["adaptive"] is False
         match self.drafter:
             case "auto" if is_fixed and self.draft is not None and self.draft != ITSELF:
                 return DraftModel(model=self.draft)
@@ -117,12 +117,12 @@ class DrafterOptions:
             case "ngram":
                 return PromptLookup()
             case "auto" | "layer_skip":
-                return paper_layer_skip() if self._given(("search",)).get("search") == "paper" else LayerSkip()
+                return paper_layer_skip() if vars(self)["search"] == "paper" else LayerSkip()
             case name:
                 return DRAFTERS[name]()
 
     def _parallel(self, model: str) -> Parallel:
-        address = self._given(("drafter_address",)).get("drafter_address")
+        address = vars(self)["drafter_address"]
         if address is not None:  # an external worker, with a separate model, device and cores
             self._refuse(
                 (*OF_A_PROCESS, *OF_ITSELF),
@@ -147,15 +147,15 @@ class DrafterOptions:
     def _refuse_foreign(self, config: DrafterConfig) -> None:
         """Raise ConfigError for a given flag that this drafter does not use."""
         chosen, draft = NAMES[type(config)], draft_name(config)
-        heeded = HEEDED[chosen if draft is None or chosen != "auto" else "draft_model"]
-        foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in heeded]
+        used = USED_FLAGS[chosen if draft is None or chosen != "auto" else "draft_model"]
+        foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in used]
         if chosen == "layer_skip" and self.draft == ITSELF:
             foreign.remove("draft")
-        heeding = [name for name, flags in HEEDED.items() if set(foreign) <= set(flags)]
+        fitting = [name for name, flags in USED_FLAGS.items() if set(foreign) <= set(flags)]
         advice = "leave it out"
-        if heeding:
-            names_draft = chosen == "auto" and heeding[0] == "draft_model"
-            advice += ", or name a draft with --draft" if names_draft else f", or choose --drafter {heeding[0]}"
+        if fitting:
+            names_draft = chosen == "auto" and fitting[0] == "draft_model"
+            advice += ", or name a draft with --draft" if names_draft else f", or choose --drafter {fitting[0]}"
         self._refuse(foreign, f"on the drafter {chosen}: {advice}")
 
     def _refuse(self, names: Iterable[str], what: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from forerun.checkpoints.short_names.catalogue import SMOLLM2
-from forerun.cli.answer import is_terminal, write_answer
+from forerun.cli.answer import write_answer
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
@@ -89,7 +89,7 @@ def _read_prompt(prompt: str | None, file: Path | None, model: str) -> str:
     """The given prompt, else stdin, else a sample prompt for a default model. A file's last newline is removed."""
     if prompt is not None and file is not None:
         raise ConfigError("--prompt and --file are two prompts: leave out one")
-    if prompt is None and file is None and is_terminal():
+    if prompt is None and file is None and sys.stdin.isatty():
         text = ""
     else:
         text = prompt if prompt is not None else _read_file(file).removesuffix("\n")

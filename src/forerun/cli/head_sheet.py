@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.checkpoints.heads.stored import StoredHead
-from forerun.cli.sheet import count, size
+from forerun.cli.sheet import count, file_rows
 from forerun.core.errors import CheckpointError, VocabularyError
 from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
@@ -39,8 +39,7 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
     ]
     if isinstance(spec, BlockSpec):
         rows.append(("drafts", f"{spec.num_drafted} tokens in one pass"))
-    return rows + [("files" if not place else "", f"{path.name}  {size(path.stat().st_size)}")
-                   for place, path in enumerate(files)]  # fmt: skip
+    return rows + file_rows([(path.name, path.stat().st_size) for path in files])
 
 
 def head_to_dict(head: StoredHead) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from textwrap import fill
 from typing import Any, Final
 
 MAX_WIDTH: Final = 100
-VARIABLES: Final = "An environment variable sets a flag's default: {variable} for {flag}."
 
 
 def help_text(command: Any, ctx: Any) -> str:
@@ -25,22 +24,20 @@ def help_text(command: Any, ctx: Any) -> str:
         margin = max(len(name) for name, _ in commands) + 4
         listed = [_filled(text, width, margin, begin=f"  {name}") for name, text in commands]
         blocks.append("Commands:\n" + "\n".join(listed))
-    with_variable = [param for param in command.params if param.envvar]
-    if with_variable:
-        blocks.append(
-            _filled(VARIABLES.format(variable=with_variable[0].envvar, flag=with_variable[0].opts[0]), width, 0)
-        )
+    example = next((param for param in command.params if param.envvar), None)
+    if example is not None:
+        text = f"An environment variable sets a flag's default: {example.envvar} for {example.opts[0]}."
+        blocks.append(_filled(text, width, 0))
     return "\n\n".join(blocks) + "\n"
 
 
 def _filled(text: str, width: int, indent: int, *, begin: str = "") -> str:
     """The text in lines that break only between words; the first line may begin with a name."""
-    margin = " " * indent
     return fill(
         " ".join(text.split()),
         max(width, indent + 10),
         initial_indent=begin.ljust(indent),
-        subsequent_indent=margin,
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -97,7 +94,7 @@ def describe(param: Any) -> str:
         parts.append(f"[{param.show_default}]")
     elif isinstance(param.default, str | int | float) and param.default != "":
         parts.append(f"[{param.default:g}]" if isinstance(param.default, float) else f"[{param.default}]")
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 def _commands(command: Any) -> list[tuple[str, str]]:

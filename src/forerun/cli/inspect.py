@@ -12,7 +12,7 @@ from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
 from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet, size
+from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
 
 
@@ -51,7 +51,7 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     if sheet.spec is not None:
         rows += _architecture_rows(sheet)
     if sheet.stored_dtype is None and sheet.folder is not None:
-        return rows + _file_rows(sheet)  # damaged: nothing else is known
+        return rows + file_rows(sheet.files)  # damaged: nothing else is known
     if sheet.folder is not None:
         problem = "" if sheet.template_problem is None else f", but {sheet.template_problem}"
         rows.append(("chat template", f"yes{problem}" if sheet.has_chat_template else "no"))
@@ -62,11 +62,7 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         ("cache per token", size(sheet.kv_bytes_per_token)),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]
-    return rows + _file_rows(sheet)
-
-
-def _file_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
-    return [("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(sheet.files)]
+    return rows + file_rows(sheet.files)
 
 
 def _stored_in(sheet: ModelSheet) -> str:

@@ -45,7 +45,7 @@ def print_version(is_asked: bool = True) -> None:
     if is_asked:
         from platform import python_version
 
-        print(f"forerun {__version__} (Python {python_version()}, torch {_version_of('torch')})")
+        print(f"forerun {__version__} (Python {python_version()}, torch {_torch_version()})")
         raise typer.Exit
 
 
@@ -95,10 +95,10 @@ def main() -> None:
         sys.exit(1)
 
 
-def _version_of(package: str) -> str:
+def _torch_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version(package)
+        return version("torch")
     except PackageNotFoundError:
         return "not installed"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Annotated
 
 from forerun.cli.about import About
@@ -37,13 +38,8 @@ class OutputOptions:
     stats: Annotated[bool, option("--stats", help="Print all statistics after every answer.")] = False
 
     def __post_init__(self) -> None:
-        chosen = [
-            flag
-            for flag, is_chosen in (
-                ("--json", self.as_json), ("--json-lines", self.json_lines), ("--show-tree", self.show_tree)
-            )
-            if is_chosen
-        ]  # fmt: skip
+        forms = ("--json", "--json-lines", "--show-tree")
+        chosen = list(compress(forms, (self.as_json, self.json_lines, self.show_tree)))
         if len(chosen) > 1:
             raise ConfigError(f"{' and '.join(chosen)} cannot be used together: choose one form of output")
 

@@ -143,6 +143,11 @@ def size(num_bytes: int | None) -> str:
     return f"{value:.4g} TiB"
 
 
+def file_rows(files: Sequence[tuple[str, int]]) -> list[tuple[str, str]]:
+    """A line for each file's name and bytes."""
+    return [("files" if not place else "", f"{name}  {size(num)}") for place, (name, num) in enumerate(files)]
+
+
 def count(number: int) -> str:
     """A number of parameters with a unit, such as 1.54 B."""
     for limit, unit in ((10**9, " B"), (10**6, " M"), (10**3, " K")):

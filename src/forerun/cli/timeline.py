@@ -203,15 +203,12 @@ def _legend(spans: Sequence[Span]) -> list[str]:
 
 
 def _tracks() -> list[str]:
-    return [
-        part
-        for lane in ("target", "draft")
-        for top, height in [LANES[lane]]
-        for part in (
-            _rect("track", LEFT, top, width=RIGHT - LEFT, height=height),
-            _text(lane, MARGIN, top + height / 2 + 4.5, kind="lane"),
-        )
-    ]
+    parts = []
+    for lane in ("target", "draft"):
+        top, height = LANES[lane]
+        parts.append(_rect("track", LEFT, top, width=RIGHT - LEFT, height=height))
+        parts.append(_text(lane, MARGIN, top + height / 2 + 4.5, kind="lane"))
+    return parts
 
 
 def _axis(window: Window) -> list[str]:
@@ -231,7 +228,7 @@ def _axis(window: Window) -> list[str]:
 
 
 def _boxes(spans: Sequence[Span], window: Window) -> list[str]:
-    """One rectangle per span that is in sight, and its label where it fits. Every other target pass is lighter."""
+    """One rectangle per span within the window, and its label where it fits. Every other target pass is lighter."""
     parts, num_passes = [], 0
     for span in sorted(spans, key=lambda span: span.start_s):
         num_passes += span.lane == "target"

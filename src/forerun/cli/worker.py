@@ -56,12 +56,12 @@ def worker(
     With --role target, it is a rank of a target that several hosts share.
     """
     unused = read_skips(skip)
-    require_sense(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
+    require_matching(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
     given: dict[str, Any] = {"num_threads": 1, "inputs": "int8"}  # a draft's rounding changes no token
     given |= engine_settings(machine)
     config = EngineConfig(target=model, drafter=NoDrafter(), target_ranks=ranks, **given)
     if role == "target":
-        be_rank(config, join, key_file, control, parent)
+        run_rank(config, join, key_file, control, parent)
         return
     require_skippable(unused, find_model(model).spec().num_layers)
     if control is not None:
@@ -79,7 +79,7 @@ def worker(
         process.listen(Address.parse(listen), key, lambda bound: say(f"forerun: {model} drafts for targets on {bound}"))
 
 
-def require_sense(
+def require_matching(
     role: Role, *, listen: str | None, join: str | None, ranks: int, skips: bool, is_started: bool
 ) -> None:
     """Raise ConfigError for flags that do not go together.
@@ -105,7 +105,7 @@ def require_sense(
     require(not skips or ranks == 1, "--skip works with one rank only: leave it out, or use --ranks 1")
 
 
-def be_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:
+def run_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:
     """Run as a rank of a model until its leader ends."""
     from forerun.engine.follow import run_joining, run_started  # imports torch
     from forerun.engine.shared_model import device_of

@@ -32,10 +32,6 @@ def dequantise_blocks(blocks_OB: Tensor, block_type: BlockType) -> Tensor:
     return values_NE.reshape(num_out, row_bytes // num_bytes * num_elements)
 
 
-def values_of_q5_k(blocks: Tensor) -> Tensor:
-    return scaled(blocks, halves_of_64(blocks[:, 48:]) | eighths(blocks[:, 16:48]) << 4)
-
-
 def values_of_q6_k(blocks: Tensor) -> Tensor:
     """A block has two halves of 128 elements. The low four bits of a half are two runs of 64 nibbles; its high two bits
     are packed four to a byte."""
@@ -137,7 +133,7 @@ VALUES: Final[Mapping[BlockType, Callable[[Tensor], Tensor]]] = {
     "Q5_1": lambda blocks: floats(blocks, 0) * (halves(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8])) + floats(blocks, 2),
     "Q8_0": lambda blocks: floats(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8),
     "Q4_K": lambda blocks: scaled(blocks, halves_of_64(blocks[:, 16:])),
-    "Q5_K": values_of_q5_k,
+    "Q5_K": lambda blocks: scaled(blocks, halves_of_64(blocks[:, 48:]) | eighths(blocks[:, 16:48]) << 4),
     "Q6_K": values_of_q6_k,
     "Q2_K": values_of_q2_k,
     "Q3_K": values_of_q3_k,

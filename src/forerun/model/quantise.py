@@ -16,7 +16,7 @@ from torch.nn import functional
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
 from forerun.model.block_types import BLOCKS
-from forerun.model.blocks import dequantise_blocks
+from forerun.model.blocks import dequantise_blocks, floats, halves
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 MAX_INT8: Final = 127
@@ -108,11 +108,10 @@ def as_plain(weight: Weight) -> Tensor:
 def as_int4(weight: BlockWeight) -> Int4Weight:
     """A Q4_0 weight as int4 with the same values, for kernels that multiply by int4; its zero is always code 8."""
     assert weight.block_type == "Q4_0", weight.block_type
-    blocks_OGB = weight.blocks_OB.reshape(weight.shape[0], -1, BLOCKS["Q4_0"].num_bytes)
-    codes_OGN = torch.cat((blocks_OGB[:, :, 2:] & 15, blocks_OGB[:, :, 2:] >> 4), 2)
-    scales_OG = blocks_OGB[:, :, :2].contiguous().view(torch.float16).float().squeeze(2)
+    blocks_NB = weight.blocks_OB.reshape(-1, BLOCKS["Q4_0"].num_bytes)
+    scales_OG = floats(blocks_NB, 0).view(weight.shape[0], -1)
     return Int4Weight(
-        values_OI=codes_OGN.flatten(1),
+        values_OI=halves(blocks_NB[:, 2:]).view(weight.shape),
         scales_OG=scales_OG,
         zeros_OG=torch.full_like(scales_OG, 8, dtype=torch.uint8),
         group_size=BLOCKS["Q4_0"].num_elements,

@@ -22,7 +22,7 @@ class TextAssembly:
         *,
         eos_ids: Sequence[int],
         max_new_tokens: int,
-        shown_tokens: Sequence[str] = (),
+        shown_tokens: Sequence[str],
     ) -> None:
         known = tokenizer.id_of_added
         self._decoder = IncrementalDecoder(tokenizer, {known[text]: text for text in shown_tokens if text in known})

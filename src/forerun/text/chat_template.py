@@ -51,7 +51,7 @@ class ChatTemplate:
         found = self._ask({}, "to be read", limits)
         return frozenset(found["names"]) - {*USUAL, *self.special_tokens, "messages"}
 
-    def traits(self, limits: Limits = USUAL_LIMITS) -> TemplateTraits:
+    def traits(self) -> TemplateTraits:
         """The form of conversations that the template accepts, and how its model writes thoughts and calls; found once.
 
         Raises:
@@ -59,7 +59,7 @@ class ChatTemplate:
         """
         if self._traits is None:
             question = {"traits": True, "given": {**USUAL, **self.special_tokens}, "now": datetime.now().isoformat()}
-            found = self._ask(question, "to be tried", limits)
+            found = self._ask(question, "to be tried", USUAL_LIMITS)
             if "refused" in found:
                 raise ConfigError(f"the chat template cannot be tried: {found['refused']}")
             self._traits = msgspec.convert(found["traits"], TemplateTraits)

@@ -46,8 +46,8 @@ class Constraint:
         tokens: "LLTokenizer",
         all_but_stops: NDArray[np.int32],
         *,
-        after: bytes = b"",
-        trigger: bytes = b"",
+        after: bytes,
+        trigger: bytes,
     ) -> None:
         self._fresh, self._tokens, self._all_but_stops = fresh, tokens, all_but_stops
         self._after, self._trigger = after, trigger

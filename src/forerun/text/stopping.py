@@ -15,21 +15,20 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self._is_stopped = False
-        self.found = ""  # the stop string that was found
+        self.found = ""  # the stop string that was found, which is never empty
 
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that is certainly before any stop string, and whether one was found.
 
         Text that may be the start of a stop string is held back. After a stop, no more text is returned.
         """
-        if self._is_stopped:
+        if self.found:
             return "", True
         window = self._held + text
         place = self._find(window)
         if place is not None:
             end, start = place
-            self._held, self._is_stopped, self.found = "", True, window[start:end]
+            self._held, self.found = "", window[start:end]
             return window[:start], True
         num_certain = len(window) - num_held(window, self._stops)
         self._held = window[num_certain:]

@@ -51,7 +51,7 @@ def answered(source: str, template: Template, asked: Said) -> Said:
     try:
         if "given" not in asked:
             return {"names": sorted(names(source))}
-        template.globals["strftime_now"] = partial(strftime, datetime.fromisoformat(asked["now"]))
+        template.globals["strftime_now"] = datetime.fromisoformat(asked["now"]).strftime
         if "traits" in asked:
             return {"traits": asdict(discover(source, names(source), template.render, asked["given"]))}
         return {"text": template.render(asked["given"])}
@@ -86,7 +86,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     )  # fmt: skip
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise_exception
-    made.globals["strftime_now"] = partial(strftime, datetime.now())
+    made.globals["strftime_now"] = datetime.now().strftime
     return made
 
 
@@ -120,8 +120,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def strftime(now: datetime, format: str) -> str:
-    """The time of the request in this form."""
-    return now.strftime(format)

@@ -21,7 +21,7 @@ from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.lowering import Lowering
-from forerun.backends.cpu.probe import NativeProbe, select_tier
+from forerun.backends.cpu.probe import NativeProbe
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.head_spec import EagleSpec, MadeSpec
@@ -74,14 +74,12 @@ class CpuBackend(Backend):
         return NativeProbe(executor)
 
     def select_tier(self, name: str | None) -> bool:
-        return select_tier(name)
+        return bool(library().forerun_select_tier(None if name is None else name.encode()))
 
     def group_memory(self, num_ranks: int) -> int | None:
         return shared_memory(num_ranks)
 
-    def host_group(
-        self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None] = lambda: None
-    ) -> RankGroup:
+    def host_group(self, descriptor: int, rank: int, num_ranks: int, blame: Callable[[], str | None]) -> RankGroup:
         return HostGroup(descriptor, rank, num_ranks, blame=blame)
 
     def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:

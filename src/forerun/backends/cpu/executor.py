@@ -119,7 +119,6 @@ class NativeProgram:
 
     def __init__(self, lowering: Lowering, *, fuse: bool) -> None:
         ops = self.ops = lowering.lower(fuse=fuse)
-        self.num_ops = len(ops)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops) + lowering.work_of_experts
         self._widths, self._holds, self._max_rows = lowering.buffers.widths, lowering.holds, 0
         self._rooms: list[dict[str, Tensor]] = []  # the last one is in use
@@ -148,7 +147,7 @@ class NativeProgram:
             ContextOverflowError: the machine has too little memory for the pass.
         """
         self._make_room(one_pass.num_rows)
-        last_op = self.num_ops if last_op is None else last_op
+        last_op = len(self.ops) if last_op is None else last_op
         num_threads = kernel_threads() if num_threads is None else num_threads
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
         for op in range(first_op, last_op, stride):
@@ -200,9 +199,9 @@ class PassBuffers:
     """
 
     def __init__(self, sublayers: dict[Sublayer, int]) -> None:
-        self._sublayers, self._none_skipped = sublayers, frozenset[Sublayer]()
+        self._sublayers = sublayers
         self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
-        self._skipped_now: frozenset[Sublayer] | None = self._none_skipped  # None: being changed
+        self._skipped_now: frozenset[Sublayer] | None = frozenset()  # None: being changed
         self._rows = np.zeros((2, 0), np.int64)  # token ids and positions
         self._ancestry = np.zeros(0, np.bool_)
         self._pass = Pass()

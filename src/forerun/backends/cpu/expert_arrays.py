@@ -8,7 +8,7 @@ from forerun.backends.cpu.layouts import NativeExperts, NativeLinear
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.model_spec import Gate, ModelSpec
 
-GATES: Final[Mapping[Gate, str]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul", "clamped": "clamped_mul"}
+EXPERT_GATES: Final[Mapping[Gate, str]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul", "clamped": "clamped_mul"}
 
 
 class ExpertArrays:

@@ -11,8 +11,7 @@ from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.buffers import BufferWidths
 from forerun.backends.cpu.cores import last_cache_bytes
-from forerun.backends.cpu.expert_arrays import GATES as EXPERT_GATES
-from forerun.backends.cpu.expert_arrays import ExpertArrays
+from forerun.backends.cpu.expert_arrays import EXPERT_GATES, ExpertArrays
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import EPILOGUES, GATES, OP_KINDS, Heads, NativeOp, NativeTable, Shape
 from forerun.backends.cpu.linear import PackedLinear
@@ -79,7 +78,7 @@ class Lowering:
         self._layer_table = None if bound.layer_table is None else self._pack_table(bound.layer_table, "layer_table")
         if self._file is not None:
             self._file.finish()
-        self._say_how_to_read(input_bits)
+        self._set_input_bits_and_streams(input_bits)
         self.shape = self._describe_model()
         self._expert_arrays = {name: ExpertArrays(pairs) for name, pairs in self.experts.items()}
         self.holds = (
@@ -212,9 +211,9 @@ class Lowering:
             link=None if self._group is None else self._group.link,
         )
 
-    def _say_how_to_read(self, input_bits: int) -> None:
-        """Set the bits of inputs. Weights that are too large to stay in the cache until the next pass bypass it, since
-        they would only evict other data."""
+    def _set_input_bits_and_streams(self, input_bits: int) -> None:
+        """Set the bits of inputs, and whether weights bypass the CPU's cache: they do if they are too large to stay in
+        it until the next pass, since they would only evict other data."""
         experts = [linear for pairs in self.experts.values() for pair in pairs for linear in pair]
         linears = [part for linear in (*self.linears.values(), *experts) for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE

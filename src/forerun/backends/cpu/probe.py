@@ -108,11 +108,6 @@ class NativeProbe(KernelProbe):
         return num_bytes, 2 * num_seen * heads.num_heads * heads.head_dim
 
 
-def select_tier(name: str | None) -> bool:
-    """Use the kernels of another instruction set, None for the best; False if they cannot run on this machine."""
-    return bool(library().forerun_select_tier(None if name is None else name.encode()))
-
-
 def formats_of(linear: PackedLinear) -> list[str]:
     """The distinct formats of a weight's parts."""
     return list(dict.fromkeys(FORMAT_NAMES[part.descriptor.format] for part in linear.parts()))

@@ -86,9 +86,7 @@ def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm])
     return torch.cat((norm_q(heads_TND[:, :num_heads]), norm_k(heads_TND[:, num_heads:])), 1)
 
 
-def norm_whole(
-    spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | None = None
-) -> Callable[[Tensor], Tensor]:  # fmt: skip
+def norm_whole(spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | None) -> Callable[[Tensor], Tensor]:
     """OLMo 2: an RMS norm over all queries together and one over all keys, of all ranks."""
     (norm_q, norm_k), sizes, totals = norms, [spec.q_size, spec.kv_size, spec.kv_size], spec.qk_norm_totals
 
@@ -111,9 +109,7 @@ def norm_whole(
     return norm_qk if totals is None else norm_part
 
 
-def bind_tree_attention(
-    op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, sinks_Q: Tensor | None
-) -> Step:  # fmt: skip
+def bind_tree_attention(op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, sinks_Q: Tensor | None) -> Step:
     keys_SKD, values_SKD = cache.layer(spec.cached_layer(op.layer))
     attend, mask = ops.tree_attention, mask_of(spec, op.layer)
 

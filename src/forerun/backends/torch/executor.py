@@ -41,7 +41,7 @@ class EagerExecutor(ModelExecutor):
         weights: WeightSource,
         cache: TreeCache,
         ops: TorchOps,
-        group: RankGroup | None = None,
+        group: RankGroup | None,
     ) -> None:
         self._spec, self._cache, self._ops, self._group = spec, cache, ops, group
         self._sublayers = all_sublayers(spec.num_layers)
@@ -149,7 +149,8 @@ class EagerExecutor(ModelExecutor):
                 add = self._group.add_partials
                 return bind_unary(op, lambda partial: add(partial, torch.zeros_like(partial)))
             case "rope_append":
-                return bind_rope_append(op, self._spec, self._cache, self._ops, self._norms_of_heads(op))
+                head_norms = self._bound.head_norms[op.weights] if self._spec.qk_norm else None
+                return bind_rope_append(op, self._spec, self._cache, self._ops, head_norms)
             case "tree_attention":
                 return bind_tree_attention(op, self._spec, self._cache, self._ops, self._bound.sinks.get(op.weights))
             case "silu_mul":
@@ -167,9 +168,6 @@ class EagerExecutor(ModelExecutor):
         if op.weights != "head" or cap is None:
             return linear
         return lambda x: torch.tanh(linear(x) / cap) * cap
-
-    def _norms_of_heads(self, op: Op) -> tuple[Norm, Norm] | None:
-        return self._bound.head_norms[op.weights] if self._spec.qk_norm else None
 
 
 def bind_embed(table_VH: Tensor, scale: float) -> Step:

@@ -132,35 +132,26 @@ def with_sinks(q: Tensor, keys: Tensor, values: Tensor, sinks: Tensor) -> Tensor
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, gate and up side by side: [T, 2I] to [T, I].
-
-    Row by row: with many rows, torch may split a row between threads, and it rounds the end of each part with different
-    code.
-    """
-    return torch.stack([silu_mul_row(row) for row in gate_up])
-
-
-def silu_mul_row(row: Tensor) -> Tensor:
-    gate, up = row.chunk(2)
-    return functional.silu(gate) * up
-
-
-def clamped_mul(gate_up: Tensor) -> Tensor:
-    """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7], otherwise as `silu_mul`."""
-    return torch.stack([clamped_mul_row(row) for row in gate_up])
-
-
-def clamped_mul_row(row: Tensor) -> Tensor:
-    gate, up = row.chunk(2)
-    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
-    return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
+    """silu(gate) * up, gate and up side by side: [T, 2I] to [T, I]."""
+    return row_by_row(gate_up, lambda gate, up: functional.silu(gate) * up)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
     """gelu(gate) * up with the tanh approximation of GELU (arXiv 1606.08415), otherwise as `silu_mul`."""
-    return torch.stack([gelu_mul_row(row) for row in gate_up])
+    return row_by_row(gate_up, lambda gate, up: functional.gelu(gate, approximate="tanh") * up)
 
 
-def gelu_mul_row(row: Tensor) -> Tensor:
-    gate, up = row.chunk(2)
-    return functional.gelu(gate, approximate="tanh") * up
+def clamped_mul(gate_up: Tensor) -> Tensor:
+    """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7], otherwise as `silu_mul`."""
+
+    def clamped(gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+        return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
+
+    return row_by_row(gate_up, clamped)
+
+
+def row_by_row(gate_up: Tensor, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Apply `compute` to gate and up of each row alone: with many rows, torch may split a row between threads, and it
+    rounds the end of each part with different code."""
+    return torch.stack([compute(*row.chunk(2)) for row in gate_up])

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from forerun.cli.answer import is_terminal
 from forerun.cli.chat.files import KeptFile, resumed, take_over, with_flags
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
@@ -42,7 +41,7 @@ def run(
     message: Annotated[str | None, typer.Argument(help="One message; if left out, the piped input, or a chat.")] = None,
 ) -> None:
     """Answer one message, or chat if there is none. The arguments are those of ollama run."""
-    if message is None and not is_terminal():
+    if message is None and not sys.stdin.isatty():
         message = sys.stdin.read().removesuffix("\n")
         named = "" if model is None else f" for the model {model!r}"
         require(message.strip() != "", f"there is no message{named}: give forerun run MODEL MESSAGE, or pipe one in")

@@ -68,7 +68,7 @@ def save(session: Session, name: str) -> None:
     is_known = session.files.is_known(path)
     if not is_known:
         question = f"{path} exists already: replace it?"
-        if not session.lines.agrees(question, unless_told=False):
+        if not session.lines.agrees(question, default=False):
             say(f"{path} exists already and was not changed: name another file")
             return
     session.files.write(path, transcript_of(session).to_json(), is_agreed=not is_known)

@@ -1,9 +1,9 @@
 """The user's input: messages of one or several lines, and answers to questions."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from forerun.cli.answer import is_terminal
 from forerun.cli.interrupt import StopOnInterrupt
 
 Complete = Callable[[str], Sequence[str]]  # from the line so far to completions of its last word
@@ -31,20 +31,20 @@ class TypedLines:
             lines.append(line)
         return "\n".join(lines)
 
-    def agrees(self, question: str, *, unless_told: bool = True) -> bool:
+    def agrees(self, question: str, *, default: bool = True) -> bool:
         """Whether the user agrees; False if stdin is not a terminal.
 
         Args:
-            unless_told: the answer if the user only presses Enter.
+            default: the answer if the user only presses Enter.
         """
-        if not is_terminal():
+        if not sys.stdin.isatty():
             return False
-        answer = self._line(f"{question} [{'Y/n' if unless_told else 'y/N'}] ")
-        return unless_told if answer == "" else answer is not None and answer.strip().lower() in ("y", "yes")
+        answer = self._line(f"{question} [{'Y/n' if default else 'y/N'}] ")
+        return default if answer == "" else answer is not None and answer.strip().lower() in ("y", "yes")
 
     def _line(self, prompt: str) -> str | None:
         try:
-            return self._interrupt.read_line(prompt if is_terminal() else "")
+            return self._interrupt.read_line(prompt if sys.stdin.isatty() else "")
         except EOFError:
             return None
 

@@ -138,7 +138,11 @@ class Session:
 
     def say_stats(self) -> None:
         """Print the statistics of the last answer."""
-        say("nothing was answered yet" if self._last is None else self._all_numbers(self._last))
+        last = self._last
+        if last is None:
+            say("nothing was answered yet")
+            return
+        say(all_numbers(last.result, self.engine.config.drafter, is_greedy=last.settings.params.is_greedy))
 
     def _make_room(self, said: str, settings: ChatSettings) -> None:
         """Drop the oldest turns if the answer needs their room and the user agrees."""
@@ -211,10 +215,6 @@ class Session:
             and not is_cancelled(last.result)
             and (last.prompt, last.settings) == (self.conversation.prompt(said), self.settings)
         )
-
-    def _all_numbers(self, answered: Answered) -> str:
-        is_greedy = answered.settings.params.is_greedy
-        return all_numbers(answered.result, self.engine.config.drafter, is_greedy=is_greedy)
 
     def _cause_of_cut(self, answer: Generation) -> str:
         num_new, longest = answer.stats.num_new_tokens, self.engine.spec.max_positions

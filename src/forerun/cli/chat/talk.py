@@ -1,9 +1,9 @@
 """A chat from the first prompt to its end."""
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 
-from forerun.cli.answer import is_terminal
 from forerun.cli.chat.commands import completions, obey
 from forerun.cli.chat.files import KeptFile
 from forerun.cli.chat.reader import edit_lines, typed_so_far
@@ -19,7 +19,7 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
         flags: the flag of each setting, for error messages.
     """
     kept = KeptFile()
-    if is_terminal():
+    if sys.stdin.isatty():
         edit_lines(partial(completions, session))
         say("/help lists the commands")
     while not session.is_over:
@@ -30,7 +30,7 @@ def talk(session: Session, flags: Mapping[str, str]) -> None:
             advice = f"; {WAYS_OUT}" if isinstance(error, ContextOverflowError) else ""
             say(f"error: {in_flags(str(error), flags)}{advice}")
         except KeyboardInterrupt:  # at the prompt, as answers handle Ctrl-C themselves
-            if not is_terminal():
+            if not sys.stdin.isatty():
                 raise
             say("" if typed_so_far() else "\n/exit or Ctrl-D leaves")
 

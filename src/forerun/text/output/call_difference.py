@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from forerun.core.shared_length import shared_length
 from forerun.text.output.traits import CallFormat
 
 NAMES: Final = ("probe_first", "probe_other")
@@ -133,8 +134,7 @@ def _as_fields(marks: Marks) -> dict[str, Any]:
 
 def same_start(one: str, other: str) -> str:
     """The longest text with which both begin."""
-    num = next((num for num, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:num]
+    return one[: shared_length(one, other)]
 
 
 def same_end(one: str, other: str) -> str:

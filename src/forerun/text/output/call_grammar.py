@@ -41,8 +41,7 @@ def call_grammar(
     if not functions or (is_auto and not format.begin):
         return None
     lark = Lark(format, added)
-    one_of = " | ".join([lark.call_of(number, function) for number, function in enumerate(functions)])
-    lark.rules["call"] = one_of
+    lark.rules["call"] = " | ".join([lark.call_of(number, function) for number, function in enumerate(functions)])
     calls = lark.calls(is_parallel=is_parallel and not traits.wants_single_calls, is_auto=is_auto)
     if is_auto:
         return lark.grammar(calls, trigger=format.begin)
@@ -130,10 +129,9 @@ class Lark:
         parts = []
         for key, said in properties_of(schema).items():
             begin = self.text(f"{format.parameter_begin}{key}{format.parameter_name_end}")
-            value = said if isinstance(said, Mapping) else {}
-            if not is_text(value):
-                rest = f"{json_value(value, schema)} {self.text(format.parameter_end)}"
-            elif values := values_of(value):
+            if not is_text(said):
+                rest = f"{json_value(said, schema)} {self.text(format.parameter_end)}"
+            elif values := values_of(said):
                 rest = f"({' | '.join(map(self.text, values))}) {self.text(format.parameter_end)}"
             else:
                 rest = self.until(format.parameter_end)

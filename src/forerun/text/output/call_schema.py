@@ -52,16 +52,21 @@ def values_of(schema: Schema) -> list[Any]:
     return values if isinstance(values, list) else []
 
 
-def properties_of(schema: Any) -> dict[str, Any]:
+def properties_of(schema: Any) -> dict[str, Schema]:
     """The schemas of an object's properties, including those of its alternatives."""
     if not isinstance(schema, Mapping):
         return {}
     found = schema.get("properties")
-    own = dict(found) if isinstance(found, Mapping) else {}
+    own = {name: as_schema(said) for name, said in found.items()} if isinstance(found, Mapping) else {}
     for name in ("allOf", "anyOf", "oneOf"):
         for other in schema[name] if isinstance(schema.get(name), list) else ():
             own = {**properties_of(other), **own}
     return own
+
+
+def as_schema(said: Any) -> Schema:
+    """The schema; without constraints if it is true or false, which are schemas too."""
+    return said if isinstance(said, Mapping) else {}
 
 
 def required_of(schema: Schema) -> list[Any]:

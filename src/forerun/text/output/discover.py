@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
+from forerun.core.shared_length import shared_length
 from forerun.text.output.call_difference import ARGUMENTS, KEYS, NAMES, VALUES, format_of, same_end, same_start
 from forerun.text.output.known_formats import known_format, known_thought
 from forerun.text.output.traits import HERMES, CallFormat, EmptyContent, TemplateTraits
@@ -80,6 +81,9 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     call = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty)
     result = {"role": "tool", "tool_call_id": SHORT_ID, "name": NAMES[0], "content": RESULT}
     has_results = probe.shows(RESULT, [USER, call, result])
+    takes_calls = not drops and probe.text([USER, call]) is not None
+    long_id = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)
+    several = _call_message(NAMES, is_mapping=is_mapping, empty=empty)
     given_result = {"name": NAMES[0], "response": RESULT}
     return TemplateTraits(
         variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
@@ -92,19 +96,16 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         empty_content=empty,
         takes_system=bare.shows(RULE, [{"role": "system", "content": RULE}, USER]),
         takes_later_system=_takes_later_system(bare),
-        takes_developer='developer' in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
+        takes_developer="developer" in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
         takes_tool_role=tools_variable != "" and has_results,
-        wants_short_ids=not drops and probe.text([USER, call]) is not None
-        and probe.text([USER, _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)]) is None,
-        wants_single_calls=not drops
-        and probe.text([USER, call]) is not None
-        and probe.text([USER, _call_message(NAMES, is_mapping=is_mapping, empty=empty)]) is None,
+        wants_short_ids=takes_calls and probe.text([USER, long_id]) is None,
+        wants_single_calls=takes_calls and probe.text([USER, several]) is None,
         wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names only in ids
         drops_calls=drops and (calls is None or not calls.is_numbered),
         wants_tool_responses="tool_responses" in source
         and not has_results
         and probe.shows(RESULT, [USER, {**call, "tool_responses": [given_result]}]),
-    )  # fmt: skip
+    )
 
 
 def _calls(source: str, probe: Probe) -> tuple[CallFormat | None, bool, EmptyContent]:
@@ -172,6 +173,6 @@ def _thought(probe: Probe) -> tuple[str, str] | None:
     plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
     if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):
         return None
-    begin = text[len(same_start(plain, text)) : text.index(THOUGHT)].strip()
+    begin = text[shared_length(plain, text) : text.index(THOUGHT)].strip()
     end = text[text.index(THOUGHT) + len(THOUGHT) : text.index(CONTENT)].strip()
     return (begin, end) if begin and end else None

@@ -82,11 +82,11 @@ def _read_body(source: TextSource) -> Step[str | None]:
     while True:
         rest = source.rest
         places = [(place, mark) for mark in ENDS if (place := rest.find(mark)) >= 0]
-        if places and min(places)[0] == 0:
-            mark = min(places)[1]
+        place, mark = min(places, default=(len(rest), ""))
+        if mark and place == 0:
             source.take(0 if mark in BEGINS else len(mark))
             return None
-        num = min(places)[0] if places else len(rest) if source.is_over else len(rest) - num_held(rest, ENDS)
+        num = place if mark or source.is_over else place - num_held(rest, ENDS)
         if num:
             return source.take(num)
         if source.is_over:

@@ -1,10 +1,19 @@
 """Rules, in llguidance's Lark, for arguments that are written as in Python or as Gemma 4 does."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
-from forerun.text.output.call_schema import JSON_STYLE, Schema, is_text, properties_of, required_of, tamed
+from forerun.text.output.call_schema import (
+    JSON_STYLE,
+    Schema,
+    as_schema,
+    is_text,
+    properties_of,
+    required_of,
+    tamed,
+    values_of,
+)
 
 NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/"  # finite in float64
 INTEGER: Final = r"/-?(0|[1-9][0-9]{0,99})/"
@@ -43,12 +52,12 @@ def gemma_arguments(schema: Schema, rules: Rules, mark: str) -> str:
     }
 
     def value(said: Schema) -> str:
-        choices = said.get("enum", [said["const"]] if "const" in said else None)
         if is_text(said):
-            return "gm_text" if choices is None else _one_of(f"{mark} {json.dumps(text)} {mark}" for text in choices)
+            choices = [f"{mark} {json.dumps(text)} {mark}" for text in values_of(said)]
+            return _one_of(choices) if choices else "gm_text"
         match said:
             case {"anyOf": [*schemas]} | {"oneOf": [*schemas]}:
-                return _one_of(map(value, map(_as_schema, schemas)))
+                return _one_of(map(value, map(as_schema, schemas)))
             case {"type": [*kinds]}:
                 return _one_of(value({**said, "type": kind}) for kind in kinds)
             case {"type": "boolean"}:
@@ -79,7 +88,7 @@ def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], val
     properties, required = properties_of(schema), required_of(schema)
     first, later = '""', '""'  # the rule before any property was written, and the rule after one
     for key, said in reversed(properties.items()):
-        entry = f"{json.dumps(key + joint)} {value(_as_schema(said))}"
+        entry = f"{json.dumps(key + joint)} {value(said)}"
         number = len(rules)
         rules[f"entry_{number}"] = entry
         rules[f"later_{number}"] = later
@@ -104,9 +113,5 @@ def _number(said: Schema) -> str:
     return INTEGER if kind == "integer" else NUMBER
 
 
-def _as_schema(said: Any) -> Schema:
-    return said if isinstance(said, Mapping) else {}
-
-
-def _one_of(rules: Any) -> str:
+def _one_of(rules: Iterable[str]) -> str:
     return f"({' | '.join(rules)})"

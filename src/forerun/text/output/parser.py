@@ -152,12 +152,9 @@ class OutputParser:
             thought, mark, _ = rest.partition(end)
             num_certain = len(thought) if mark else len(rest) - num_of_mark(rest, end)
             said = rest[:num_certain].rstrip(SPACE)
-            if is_leading:
-                said_text = said.lstrip(SPACE)
-                is_leading = not said_text
-            else:
-                said_text = said
-            self.think(said_text)
+            text = said.lstrip(SPACE) if is_leading else said
+            is_leading = is_leading and not text
+            self.think(text)
             source.take(len(thought) + len(mark) if mark else len(said))
             if mark:
                 self._is_leading = True

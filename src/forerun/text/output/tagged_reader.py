@@ -39,8 +39,7 @@ def read_tagged_call(source: TextSource, sink: CallSink, format: CallFormat) -> 
                 sink.start(name)
             sink.arguments(f"{joint}{json.dumps(key.strip(), ensure_ascii=False)}: ")
             joint = ", "
-            schema = properties.get(key.strip())
-            yield from _read_argument(source, sink, format, schema if isinstance(schema, Mapping) else {})
+            yield from _read_argument(source, sink, format, properties.get(key.strip(), {}))
         elif not mark:
             raise NotACallError
     if joint == "{":
