@@ -76,6 +76,7 @@ def test_sets_are_found_printed_written_and_known_to_the_next_run(run: Run, cach
         (("builtin", "--temperature", "-1"), 2, "temperature -1.0 must be"),
         (("builtin", "--seed", "-1"), 2, "seed -1"),
         (("builtin", "--data", "nowhere.jsonl"), 2, "nowhere.jsonl does not exist"),
+        (("builtin", "--data", "mt_bench"), 2, "mt_bench does not exist"),
         (("builtin", "--draft-weights", "int3"), 2, "int4"),
         (("builtin", "--device", "paced:"), 2, "write it like"),
     ],

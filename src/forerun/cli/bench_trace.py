@@ -45,11 +45,11 @@ def trace(
 
         model = draft_for(target, draft)
         find_draft_model(model)
-    from forerun.bench.data.datasets import BUILTIN, load_dataset
+    from forerun.bench.data.datasets import questions_in
     from forerun.bench.data.prompts import Reader
     from forerun.bench.run.draft_traces import Recorder  # imports torch
 
-    questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
+    questions = questions_in(data)
     num_answers = min(num_prompts, len(questions))
     others = [name for name in wanted if name != DRAFT_MODEL]
     with closing(Recorder(config, model, others)) as recorder, progress("answering") as show:

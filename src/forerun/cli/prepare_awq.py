@@ -56,11 +56,9 @@ def calibration_text(path: Path | None) -> str:
         ConfigError: it cannot be read.
     """
     if path is None:
-        from forerun.bench.data.datasets import BUILTIN, load_dataset
+        from forerun.bench.data.datasets import questions_in
 
-        return "\n\n".join(
-            turn for question in load_dataset(BUILTIN, cache=Path()).questions for turn in question.turns
-        )
+        return "\n\n".join(turn for question in questions_in(None) for turn in question.turns)
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

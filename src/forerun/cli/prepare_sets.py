@@ -49,10 +49,10 @@ def _prompts(
     data: Path | None, num_prompts: int, params: SamplingParams
 ) -> "Callable[[Engine], Iterable[Sequence[int]]]":
     """First turns of questions, as the target's token ids."""
-    from forerun.bench.data.datasets import BUILTIN, load_dataset
+    from forerun.bench.data.datasets import questions_in
     from forerun.bench.data.prompts import Reader
 
-    questions = load_dataset(BUILTIN if data is None else str(data), cache=Path()).questions
+    questions = questions_in(data)
 
     def read(engine: "Engine") -> Iterable[Sequence[int]]:
         reader = Reader(tokenizer=engine.tokenizer, max_length=engine.max_length)

@@ -66,6 +66,15 @@ def load_dataset(name: str, *, folder: Path | None = None, cache: Path, base_url
     )
 
 
+def questions_in(path: Path | None) -> tuple[Question, ...]:
+    """The questions of a file; None: the built-in ones.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return _builtin().questions if path is None else read_questions(path.expanduser())
+
+
 def _builtin() -> Dataset:
     path = Path(str(files("forerun") / "assets" / "prompts.jsonl"))
     return Dataset(
