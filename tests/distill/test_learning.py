@@ -18,7 +18,9 @@ from forerun.distill.draft_shape import (
 )
 from forerun.distill.network import Network, read_network
 from forerun.distill.run_place import RunLog, SavedDraft
+from forerun.distill.text_store import TextStore
 from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, overlap
+from forerun.distill.training import Texts
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.golden.families import FAMILIES
@@ -127,3 +129,20 @@ def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tm
     log.forget_after(2.0)
     log.add(kind="step", trained_s=2.5, loss=1.0)
     assert [line["trained_s"] for line in log.read()] == [1.0, 2.0, 2.5]
+
+
+@pytest.mark.parametrize("num_questions", [1, 200])
+def test_answers_to_a_question_are_all_learnt_from_or_none(num_questions: int, tmp_path: Path) -> None:
+    store = TextStore(tmp_path)
+    questions = [[number // 50, number % 50, *range(58)] for number in range(num_questions)]
+    texts = [
+        text_of([*ids, answer], [[1]] * 61, [[1.0]] * 61, num_given=60) for ids in questions for answer in range(3)
+    ]
+    store.add(texts, 1.0)
+    found = Texts(store)
+    held_out, learnt = (
+        {tuple(text.token_ids[:60].tolist()) for text in group} for group in (found.held_out, found.learnt)
+    )
+    assert held_out
+    assert learnt
+    assert num_questions == 1 or not held_out & learnt
