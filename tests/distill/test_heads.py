@@ -175,6 +175,13 @@ def test_the_rows_learnt_from_grow_with_the_tokens_of_a_step(monkeypatch: pytest
     assert num_rows[1] == pytest.approx(3072, abs=head_trainer.NUM_STEPS)
 
 
+def test_a_head_learns_to_draft_one_token_up_to_all_and_three_on_average() -> None:
+    trainer = new_trainer("eagle3")
+    drawn = [trainer._draw_steps() for _ in range(1000)]
+    assert set(drawn) == set(range(1, head_trainer.NUM_STEPS + 1))
+    assert sum(drawn) / len(drawn) == pytest.approx(3.36, abs=0.15)
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
     trainer = new_trainer(kind)
