@@ -12,7 +12,8 @@ from forerun.core.optional_packages import REQUIREMENTS, install_command
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "forerun"
 HOME = SOURCE / "core" / "optional_packages.py"
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"] | PYPROJECT["dependency-groups"]
 OFFERED = {requirement for extra in EXTRAS.values() for requirement in extra}
 ELSEWHERE = {"docs/installing.md", "docs/log.md"}  # another environment is meant, and what was measured once
 COMMANDS = {"docs/commands.md"}  # says at its top how the command is called
