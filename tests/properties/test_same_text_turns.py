@@ -30,14 +30,14 @@ from forerun.model.runner import LEAST_ROWS, Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.model.warm_texts import BLOCK
 from forerun.sampling.noise import KeyedNoise
-from tests.marks import rest_slow
+from tests.marks import parted, rest_slow
 from tests.sliding import lose_early
 from tests.tiny import Weights, negated, poison_freed_slots, random_weights, tiny_runner
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "recycling", "layer_skip")
-TURNS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 5, 100, 2  # 10 families, 5 drafters: 10,000 conversations
+TURNS, NUMBERS = 5, parted(100, 2)  # 10 families, 5 drafters: 10,000 conversations
 CAPACITY = 192
 MOST_PROMPT, MOST_NEW = 100, 20
 
@@ -74,7 +74,7 @@ class Case:
 
 
 def kernels_of(number: int) -> Backend:
-    """Native kernels and torch's by turns."""
+    """Native kernels and torch's by turns, from case to case and among the families."""
     if number % 2 or fault() is not None:
         return FUSED if number % 4 == 1 else REFERENCE
     return NATIVE
@@ -82,7 +82,7 @@ def kernels_of(number: int) -> Backend:
 
 def random_case(number: int, family: str) -> Case:
     rng = random.Random(f"{family} {number}")
-    spec, kernels = family_spec(rng, family, hidden_size=12, intermediate_size=16), kernels_of(number)
+    spec, kernels = family_spec(rng, family, hidden_size=12, intermediate_size=16), kernels_of(number + len(family))
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)
@@ -185,11 +185,12 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gemma4_text"])
-@pytest.mark.parametrize("chunk", rest_slow(range(NUM_SLOW_CHUNKS), 1))
-def test_every_turn_has_the_plain_text_in_every_family(family: str, chunk: int) -> None:
+@pytest.mark.parametrize("numbers", rest_slow(NUMBERS, 1), ids=str)
+def test_every_turn_has_the_plain_text_in_every_family(family: str, numbers: range) -> None:
     totals: Counter[str] = Counter()
-    numbers = range(CASES_PER_CHUNK * chunk, CASES_PER_CHUNK * (chunk + 1))
     assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
-    if chunk == 0:  # in others a window may have lost all that could be used again, and a draft may be always wrong
+    if (
+        numbers.start == 0
+    ):  # in others a window may have lost all that could be used again, and a draft may be always wrong
         assert totals["reused"] > 0, "nothing was used again"
         assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
