@@ -189,8 +189,7 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
 def test_every_turn_has_the_plain_text_in_every_family(family: str, numbers: range) -> None:
     totals: Counter[str] = Counter()
     assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
-    if (
-        numbers.start == 0
-    ):  # in others a window may have lost all that could be used again, and a draft may be always wrong
+    # In later cases a window may have lost all that could be used again, and a draft may be always wrong.
+    if numbers.start == 0:
         assert totals["reused"] > 0, "nothing was used again"
         assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
