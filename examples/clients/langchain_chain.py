@@ -1,4 +1,7 @@
-"""A LangChain chain, whole and streamed: pip install langchain-openai. Needs a server: forerun serve smollm2"""
+"""A LangChain chain, whole and streamed: `.venv/bin/pip install langchain-openai`.
+
+Needs a server: ./forerun serve smollm2
+"""
 
 import os
 

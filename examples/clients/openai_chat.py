@@ -1,4 +1,4 @@
-"""An answer as it comes, through the openai client, and what drafting brought. Needs a server: forerun serve smollm2
+"""An answer as it comes, through the openai client, and what drafting brought. Needs a server: ./forerun serve smollm2
 
 OPENAI_BASE_URL and OPENAI_API_KEY name another one than that of this machine.
 """

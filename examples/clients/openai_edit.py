@@ -1,6 +1,6 @@
 """An edit of a file, which is its own prediction: what stays is looked up in it, and no token of the answer changes.
 
-Needs a server: forerun serve smollm2
+Needs a server: ./forerun serve smollm2
 """
 
 import os

@@ -63,8 +63,10 @@ def test_where_nothing_gains_it_says_so_and_why(
     shown = run("demo", target, "--drafter", "auto", "-n", "24", "--ignore-eos", "-p", "one two one two one two")
     assert shown.exit_code == 0, shown.output
     assert "--- with the drafter" not in shown.stdout
-    assert "drafting does not pay on this machine, so the answer is decoded plainly: verifying 4 tokens" in shown.stdout
-    assert "times as fast" not in shown.stdout
+    reason = "drafting does not pay for this text on this machine, so it is decoded plainly: verifying 4 tokens"
+    assert reason in shown.stdout
+    assert "With qwen2.5-coder:1.5b guesses made code 1.9 to 2.6 times as fast" in shown.stdout.splitlines()[-1]
+    assert "the same 24 tokens" not in shown.stdout
     assert said in shown.stdout
 
 

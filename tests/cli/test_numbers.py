@@ -57,6 +57,24 @@ def test_the_gain_comes_first_where_it_is_known(drafter: DrafterConfig, result: 
     assert short_numbers(result, drafter) == gain + SPEED
 
 
+@pytest.mark.parametrize(
+    ("result", "gained"),
+    [
+        (answered(1.01, 1.2), True),
+        (answered(0.97, 1.05), None),  # within the noise
+        (answered(0.97, 1.01), False),
+        (answered(0.7, 0.8), False),
+        (answered(None), None),  # not measured
+        (answered(None, **RESTED), False),
+        (answered(0.95, 1.1, **RESTED), False),
+        (answered(None, num_drafted=0, num_rounds=20), None),  # too short to tell
+        (answered(1.2, 1.3, **RESTED), True),
+    ],
+)
+def test_an_answer_gained_only_outside_the_noise(result: Generation, gained: bool | None) -> None:
+    assert result.stats.gained is gained
+
+
 def test_the_long_line_begins_with_the_short_one_and_explains_itself() -> None:
     result = answered(
         1.25, 1.37, accepted_per_round=0.18, hit_rate=0.5, num_outside=3, rounds_by={"recycling": 40, "none": 10},

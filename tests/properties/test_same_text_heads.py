@@ -17,7 +17,6 @@ from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_voca
 from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.text.grammar import has_llguidance
 from tests.drafting.heads.random_heads import (
     block_head,
     block_tensors,
@@ -91,7 +90,7 @@ def block_drafter(rng: random.Random, spec: BlockSpec, target: ModelSpec, seed: 
 
 def random_request(rng: random.Random, vocab_size: int, written: list[int]) -> Asked:
     """A request, perhaps one that goes on with a text of before."""
-    pattern = rng.choice(PATTERNS) if rng.random() < 0.3 and has_llguidance() else None
+    pattern = rng.choice(PATTERNS) if rng.random() < 0.3 else None
     params = replace(random_params(rng, vocab_size), temperature=rng.choice([0.0, 0.7, 1.0]))
     if pattern is not None:  # a bias may forbid all that the grammar allows
         params = replace(params, logit_bias={})

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from forerun import Engine, SamplingParams
+from forerun.core.steps import GenerationStats
 from tests.server.serving import ENGINE, Served, events_of, served
 
 PROMPT = "def read_lines(path):"
@@ -107,6 +108,25 @@ def test_a_request_may_be_decoded_plainly(client: httpx.Client) -> None:
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "forerun.drafter"
     assert client.get("/v1/forerun").json()["drafters"] == ["draft_model", "none"]
+
+
+def test_the_page_is_told_whether_the_newest_measured_answer_gained(
+    client: httpx.Client, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> tuple[bool | None, str]:
+        about = client.get("/v1/forerun").json()
+        return about["gained"], about["advice"]
+
+    verdicts = iter((None, True, False, None))
+    monkeypatch.setattr(GenerationStats, "gained", property(lambda stats: next(verdicts)))
+    monkeypatch.setattr(server.service, "gained", None)
+    plainly = {"forerun": {"drafter": "none"}}
+    seen = []
+    for options in ({}, {}, plainly, {}, {}):  # a plain answer is no measurement, so it takes no verdict
+        client.post("/v1/completions", json={**ASKED, **options})
+        seen.append(told())
+    assert [gained for gained, _ in seen] == [None, True, True, False, False]
+    assert ["qwen2.5-coder:1.5b" in advice for _, advice in seen] == [False, False, False, True, True]
 
 
 def test_a_prediction_that_comes_true_is_counted_and_changes_nothing(client: httpx.Client) -> None:

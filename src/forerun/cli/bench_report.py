@@ -9,13 +9,13 @@ from forerun.cli.declare import option, output
 from forerun.cli.failures import say
 from forerun.cli.plan_bound import show_reached
 from forerun.core.errors import ConfigError, require
+from forerun.core.optional_packages import install_command
 from forerun.core.output_file import require_writable, write_whole
 
 if TYPE_CHECKING:
     from forerun.bench.report.summary import Summary
 
 SLOWER: Final = 1
-NO_PICTURES: Final = "the page needs matplotlib, which is not installed: pip install matplotlib"
 MIN_WIDTH: Final = 100
 
 
@@ -36,8 +36,9 @@ def report(
     from forerun.bench.report.summary import summarise
     from forerun.bench.report.table import draw
 
+    no_page = f"the page needs matplotlib, which is not installed: {install_command('matplotlib')}"
     if html is not None and not has_matplotlib():
-        raise ConfigError(NO_PICTURES)
+        raise ConfigError(no_page)
     for path in out:
         require(path.exists(), f"there is no {path}: name a folder that forerun bench run wrote to, or a record file")
     folder = out[0] if len(out) == 1 and out[0].is_dir() else None
@@ -45,7 +46,7 @@ def report(
         json_file, markdown = folder / "report.json", folder / "report.md"
         html = folder / "report.html" if has_matplotlib() else None
         if html is None:
-            say(f"forerun: report.html is left out: {NO_PICTURES}")
+            say(f"forerun: report.html is left out: {no_page}")
     for path in filter(None, (json_file, markdown, html)):
         require_writable(path, needs_folder=True)
     summary = summarise(out, baseline=baseline)

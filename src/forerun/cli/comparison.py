@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from forerun.core.config import SamplingParams
-from forerun.core.steps import PLAIN, Generation
+from forerun.core.steps import LEAST_GAIN, PLAIN, Generation
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 SLICE: Final = 16  # tokens: they take 0.1 to 0.2 s, less than most bursts of other load
 FEWEST, MOST = 3, 9  # counted comparisons; the first one is discarded
 ENOUGH_S: Final = 6.0  # no comparison starts after this time
-LEAST_GAIN: Final = 1.02  # a smaller gain cannot be distinguished from noise
 SHOWN_ROWS: Final = 4  # rows of a small tree, whose cost `reason` names
 COSTLY: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes explains why there is no gain
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from forerun.checkpoints.short_names.advice import model_that_gains
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
@@ -28,14 +29,12 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
     from forerun.text.prompt import Prompt
 
-# Its answer repeats parts of the question, which suits drafters that look up earlier text.
+# Its answer repeats most of the question, so guesses gain on it even where they gain nothing on other texts.
 QUESTION: Final = (
-    "Summarise this text in a few sentences:\n\n"
-    "The Amazon rainforest is the largest tropical rainforest in the world. It covers most of the Amazon basin of "
-    "South America, an area of about six million square kilometres. The forest is home to ten percent of all "
-    "known species, and its trees store a great amount of carbon. Many rivers flow through it, and the people who "
-    "live there depend on them for food and transport. Every year, large parts of the forest are cut down to make "
-    "room for farms and cattle, and scientists warn that the forest may not recover if the losses go on."
+    "Correct the spelling of this text, and change nothing else:\n\n"
+    "The forest is very old. Many birds and smal animals live in the forest, and people from the village walk to the "
+    "forest on Sundays. In autumn the forest is red and gold, and in winter the forest is quiet and white. In spring "
+    "the birds come back to the forest, and the childrn of the village look for the first flowers."
 )
 TEXT: Final = 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""'
 OF_TEXT: Final = SamplingParams(temperature=0.5, seed=7)  # greedy texts of the built-in model repeat themselves
@@ -76,7 +75,7 @@ def demo(
             let_forget(drafting)
             show = origin_shower(drafting.tokenizer)
             _show_answer(drafting, asked, params, f"with the drafter {winner}", show)
-        _tell(found, winner, drafting)
+        _tell(found, winner, drafting, text)
 
 
 def _params(sampling: SamplingOptions, default: SamplingParams) -> SamplingParams:
@@ -105,12 +104,15 @@ def _show_answer(engine: "Engine", asked: "Prompt", params: SamplingParams, titl
         raise typer.Exit(INTERRUPTED)
 
 
-def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
+def _tell(found: SpeedComparison, winner: str, drafting: "Engine", text: str) -> None:
     """Print both times, whether the texts are equal, the ratio, and the reason if drafting gains nothing."""
     print()
     if isinstance(drafting.config.drafter, Automatic) and not found.gains and found.num_tokens is not None:
         print_rows([("plain", _numbers(found.plain))])
-        print(f"drafting does not pay on this machine, so the answer is decoded plainly: {reason(drafting, found)}")
+        print(
+            f"drafting does not pay for this text on this machine, so it is decoded plainly: {reason(drafting, found)}"
+        )
+        _advise(drafting)
         return
     print_rows([("plain", _numbers(found.plain)), (winner, _numbers(found.drafted))])
     if found.num_tokens is None:
@@ -119,7 +121,15 @@ def _tell(found: SpeedComparison, winner: str, drafting: "Engine") -> None:
     times = f"{len(found.ratios)} times each, alternating slice by slice"
     print(f"the same {found.num_tokens} tokens, {found.ratio:.2f} times as fast ({times})")
     if not found.gains:
-        print(f"plain decoding is the fastest on this machine: {reason(drafting, found)}")
+        print(f"plain decoding is the fastest for this text on this machine: {reason(drafting, found)}")
+        _advise(drafting)
+    elif text == QUESTION:
+        print("this answer repeats most of its question, which is easy to guess: other answers gain less, or nothing")
+
+
+def _advise(drafting: "Engine") -> None:
+    if sentence := model_that_gains(drafting.spec.num_parameters):
+        print(sentence)
 
 
 def _numbers(writer: Written) -> str:

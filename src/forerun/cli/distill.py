@@ -14,6 +14,7 @@ from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.options import SHOWN, engine_settings
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.core.optional_packages import install_command
 
 if TYPE_CHECKING:
     from forerun.cli.distill_progress import Draw
@@ -81,7 +82,8 @@ def distill(
         report = _run(distillation, draw, stop)
     print(report.table())
     if not has_matplotlib():
-        say("no picture of the curves was drawn, as matplotlib is not installed: pip install matplotlib")
+        command = install_command("matplotlib")
+        say(f"no picture of the curves was drawn, as matplotlib is not installed: {command}")
     speedups = [worth.speedup for worth in report.worth if worth.speedup is not None]
     if speedups and max(speedups) < 1.0:
         say("on this machine answers took longer with the draft than without: the default drafter will leave it out")

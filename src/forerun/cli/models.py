@@ -65,6 +65,7 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
         "licence": model.licence,
         "licence_source": model.licence_source,
         "draft": model.draft,
+        "gain": model.gain,
         "fits_memory": None if free is None else num_bytes * BESIDE_WEIGHTS < free,
         "path": None if found is None else str(found.path),
         "form": None if found is None else found.origin.form,
@@ -100,6 +101,8 @@ def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:
     if sheet["draft"] is not None:
         is_own = sheet["draft"] in KNOWN_DRAFTS.values()
         rows.append(("  draft", f"{sheet['draft']}, {'part of this package' if is_own else 'by --draft auto'}"))
+    if sheet["gain"] is not None:
+        rows.append(("  guesses", f"made {sheet['gain']} on all machines where this was measured"))
     if sheet["fits_memory"] is False:
         rows.append(("  memory", "too large for the memory that is free now"))
     if sheet["path"] is not None:

@@ -6,8 +6,6 @@ from typing import Final
 from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
 from forerun.core.steps import PLAIN, Generation, GenerationStats, Speedup
 
-ENOUGH_PASSES: Final = 24  # with fewer passes, a drafter that was not used may just not have begun
-FEW: Final = 0.1  # share of all passes: a drafter that was used in no more counts as unused
 SURELY_SLOWER: Final = 0.97  # auto loses 2 percent of plain decoding's speed at most
 
 
@@ -60,19 +58,13 @@ def _gain(stats: GenerationStats, drafter: DrafterConfig) -> str:
     speedup = stats.speedup
     if isinstance(drafter, NoDrafter):
         return ""
-    if _rests(stats) and (speedup is None or speedup.low <= 1.0):
+    if stats.is_undrafted and not stats.gained:
         return "decoded plainly: drafting does not pay here"
     if speedup is None:
         return ""
     if speedup.low <= 1.0 <= speedup.high:
         return "as fast as plain decoding"
     return f"{speedup.value:.2f}x as fast as plain decoding"
-
-
-def _rests(stats: GenerationStats) -> bool:
-    """Whether hardly anything was drafted, in an answer long enough to tell."""
-    num_drafting = stats.num_rounds - stats.rounds_by.get(PLAIN, 0)
-    return stats.num_rounds >= ENOUGH_PASSES and (not stats.num_drafted or num_drafting <= FEW * stats.num_rounds)
 
 
 def _who_drafted(rounds_by: Mapping[str, int]) -> str:

@@ -6,12 +6,13 @@ from secrets import token_hex
 
 from forerun.cli.logs import note
 from forerun.core.errors import ConfigError
+from forerun.core.optional_packages import install_command
 
 
 def require_ray() -> None:
     """Raise ConfigError if Ray Serve is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("replicas need ray: run pip install 'ray[serve]>=2.59'")
+        raise ConfigError(f"replicas need ray, which is not installed: {install_command('ray')}")
 
 
 def prepare_ray(*, is_alone: bool) -> None:

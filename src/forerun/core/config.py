@@ -48,8 +48,7 @@ class SamplingParams:
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
-        grammar: the form of the answer; needs `pip install 'forerun[structured]'`. If set, a GPU does not run rounds on
-            its own.
+        grammar: the form of the answer. If set, a GPU does not run rounds on its own.
     """
 
     max_new_tokens: int | None = setting(

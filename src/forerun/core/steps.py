@@ -9,6 +9,9 @@ from forerun.core.timing import Span
 
 PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
 PLAIN: Final = "none"  # the drafter of a round without a proposal
+LEAST_GAIN: Final = 1.02  # a smaller speed-up cannot be distinguished from noise
+ENOUGH_ROUNDS: Final = 24  # in fewer rounds, a drafter that was not used may just not have begun
+FEW: Final = 0.1  # share of all rounds: a drafter that was used in no more counts as unused
 
 
 class FinishReason(StrEnum):
@@ -226,6 +229,21 @@ class GenerationStats:
     num_predicted_rejected: int = 0
     rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
+
+    @property
+    def is_undrafted(self) -> bool:
+        """Whether hardly anything was drafted, in an answer long enough to tell."""
+        num_drafting = self.num_rounds - self.rounds_by.get(PLAIN, 0)
+        return self.num_rounds >= ENOUGH_ROUNDS and (not self.num_drafted or num_drafting <= FEW * self.num_rounds)
+
+    @property
+    def gained(self) -> bool | None:
+        """Whether guesses made this answer faster; None if this was not measured, or is within the noise."""
+        if self.speedup is not None and self.speedup.low > 1.0:
+            return True
+        if self.is_undrafted or (self.speedup is not None and self.speedup.high < LEAST_GAIN):
+            return False
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
+from forerun.core.optional_packages import install_command
 from forerun.planner.plan import Plan
 
 COLOURS: Final = {"serial": "#8c8c8c", "parallel": "#2a6f97", "plain": "#d0d0d0"}
@@ -20,7 +21,7 @@ def draw_plans(path: Path, plans: Sequence[Plan], *, title: str) -> None:
     try:
         from matplotlib.figure import Figure  # optional, and slow to import
     except ImportError as error:
-        raise ConfigError("a plot needs matplotlib: pip install matplotlib") from error
+        raise ConfigError(f"a plot needs matplotlib ({error}): {install_command('matplotlib')}") from error
     figure = Figure(figsize=INCHES, layout="constrained")
     axes = figure.add_subplot()
     ordered = sorted(plans, key=order_of)

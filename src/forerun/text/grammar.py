@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,20 +23,6 @@ FIRST_FUEL, STEP_FUEL = 200_000, 50_000  # some 15 ms: a pattern may take expone
 LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # white space that models write between their thoughts and the answer
 
 
-def has_llguidance() -> bool:
-    """Whether grammars can be compiled."""
-    return find_spec("llguidance") is not None
-
-
-def require_llguidance() -> None:
-    """Refuse grammars if they cannot be compiled here.
-
-    Raises:
-        ConfigError: llguidance is not installed.
-    """
-    require(has_llguidance(), "a grammar needs the package llguidance: pip install 'forerun[structured]'")
-
-
 class GrammarCompiler:
     """Compiles grammars for one model. Its tokens are read at the first grammar: 1 s for 150,000 tokens.
 
@@ -57,9 +42,8 @@ class GrammarCompiler:
         """The grammar at the start of a text.
 
         Raises:
-            ConfigError: llguidance is not installed, or the grammar is invalid, too large, or allows no text.
+            ConfigError: the grammar is invalid, too large, or allows no text.
         """
-        require_llguidance()
         with self._lock:
             if self._tokens is None:
                 self._tokens = self._read_tokens()

@@ -7,14 +7,7 @@ from typing import Any, Final
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.text.bounded_child import BoundedChild, LimitError, Limits
-from forerun.text.grammar import (
-    FIRST_FUEL,
-    MAX_CHARACTERS,
-    STEP_FUEL,
-    has_llguidance,
-    require_llguidance,
-    source_of,
-)
+from forerun.text.grammar import FIRST_FUEL, MAX_CHARACTERS, STEP_FUEL, source_of
 
 LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)
 ANY_TEXT: Final = Grammar.regex("a")
@@ -51,7 +44,6 @@ class GrammarCheck:
         Args:
             schemas: its JSON schemas, by their paths in the request; a fault is searched in them.
         """
-        require_llguidance()
         with self._lock:
             if grammar not in self._good:
                 self._compile(grammar, schemas)
@@ -61,7 +53,7 @@ class GrammarCheck:
 
     def begin(self) -> None:
         """Start the process, so that it imports its modules before the first grammar."""
-        if not self._is_warm and has_llguidance():
+        if not self._is_warm:
             self._ask(ANY_TEXT, {})
             self._is_warm = True
 

@@ -67,8 +67,6 @@ def test_settings_hold_behind_tokens_drafted_in_the_same_round(
     asked: tuple[dict[str, float], str | None], kind: Kind
 ) -> None:
     settings, pattern = asked
-    if pattern is not None:
-        pytest.importorskip("llguidance")
     params, num_deep = SamplingParams(**settings), 0  # type: ignore[arg-type]
     target, drafter = tiny_runner(TARGET, WEIGHTS, exactness="fast"), drafter_of(kind)
     for seed in range(2):

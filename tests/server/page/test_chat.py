@@ -9,6 +9,7 @@ pytest.importorskip("forerun.server.app")
 
 from playwright.sync_api import Page, expect
 
+from forerun.core.steps import GenerationStats
 from tests.server.page.browsing import CHROMIUM, QUESTION, STORED, ask, choose, last_answer, send, text_of, whole
 from tests.server.serving import Served
 
@@ -55,6 +56,33 @@ def test_regenerating_and_editing_make_branches_that_arrows_reach(page: Page) ->
     expect(page.locator(".user .branches")).to_contain_text("2 / 2")
     page.click(".user [data-action=before]")
     assert page.inner_text(".assistant .text") == first
+
+
+@pytest.mark.parametrize(
+    ("gained", "headline"),
+    [
+        (None, "Ask something, and see who wrote each word."),
+        (True, "Ask something, and watch it being guessed ahead."),
+        (False, "Ask something."),
+    ],
+)
+def test_the_page_says_what_was_measured_and_which_model_would_gain(
+    page: Page, server: Served, monkeypatch: pytest.MonkeyPatch, gained: bool | None, headline: str
+) -> None:
+    monkeypatch.setattr(GenerationStats, "gained", property(lambda stats: gained))
+    monkeypatch.setattr(server.service, "gained", None)
+    page.reload()
+    expect(page.locator(".welcome h2")).to_have_text("Ask something, and see who wrote each word.")
+    choose(page, max_tokens="20")
+    ask(page)
+    said = page.locator("#no-gain")
+    if gained is False:
+        expect(said).to_contain_text(
+            "Guesses did not make the newest measured answer faster on this machine. With qwen2.5"
+        )
+    page.click("#new-conversation")
+    expect(page.locator(".welcome h2")).to_have_text(headline)
+    assert said.is_visible() == (gained is False)
 
 
 def test_escape_stops_an_answer_and_keeps_what_came(page: Page) -> None:

@@ -196,6 +196,8 @@ def test_on_a_phone_the_drafters_name_is_whole_and_no_number_stands_alone(browse
         choose(page, max_tokens="30")
         ask(page)
         ask(page, "again")
+        expect(page.locator(".drafter span")).to_be_in_viewport()
+        assert page.locator(".drafter span").bounding_box()["width"] > 40  # type: ignore[index]
         for is_demo in (False, True):
             page.evaluate(f"document.querySelector('#kill-drafter').hidden = {str(not is_demo).lower()}")
             needed = page.evaluate("""() => {
@@ -214,4 +216,4 @@ def test_on_a_phone_the_drafters_name_is_whole_and_no_number_stands_alone(browse
         }""")
         assert len(lines) > 1
         assert min(lines) > 1
-        expect(page.locator(".facts").last).to_contain_text("of them read earlier")
+        expect(page.locator(".facts").last).to_contain_text(" cached")

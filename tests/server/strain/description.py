@@ -29,7 +29,7 @@ def program() -> str | None:
 def run(num_examples: int, *, seed: int = 0) -> Outcome:
     """So many examples for each operation, against a server with a key."""
     command = program()
-    assert command is not None, "schemathesis is not installed: pip install schemathesis"
+    assert command is not None, "schemathesis is not installed: CONTRIBUTING.md has the command"
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder, serving("--fixed-widths", FORERUN_API_KEY=KEY) as server:
         here = Path(folder)

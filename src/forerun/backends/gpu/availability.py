@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from forerun.backends.gpu.shared_memory import MOST_MATRIX_ROWS, WIDE_HEAD_BYTES, WIDEST_WHOLE, attention_bytes
+from forerun.core.optional_packages import install_command
 
 OLDEST_TRITON: Final = (3, 6)
 OLDEST_CAPABILITY: Final = (8, 0)  # It brought bfloat16 matrix units and asynchronous copies to shared memory.
@@ -90,7 +91,7 @@ def _triton_fault(kind: str) -> str | None:
     try:
         triton = importlib.import_module("triton")
     except ImportError:
-        return "Triton is not installed"
+        return f"Triton is not installed: {install_command('triton')}"
     if _version(triton) < OLDEST_TRITON:
         return f"Triton {triton.__version__} is too old: {'.'.join(map(str, OLDEST_TRITON))} or later is needed"
     is_emulated = bool(triton.knobs.runtime.interpret)

@@ -13,6 +13,7 @@ from forerun.bench.peers.process import ProcessPeer
 from forerun.bench.peers.server_peer import find_program_fault
 from forerun.bench.records.answers import Contestant
 from forerun.core.errors import ConfigError
+from forerun.core.optional_packages import install_command
 from forerun.core.pace import read_device
 
 COMPILERS: Final = ("c++", "g++", "clang++")
@@ -151,7 +152,7 @@ def find_absence(name: str, plan: PeerPlan) -> str | None:
     """The reason why a peer cannot take part, or None. Nothing is loaded to find out."""
     peer = find_peer(name)
     if peer.kind == "transformers" and find_spec("transformers") is None:
-        return "transformers not installed"
+        return f"transformers is not installed: {install_command('transformers')}"
     if read_device(plan.device).is_paced:
         return "a paced device slows this engine only"
     if peer.needs_draft and plan.draft is None:

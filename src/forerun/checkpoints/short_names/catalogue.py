@@ -68,6 +68,8 @@ class NamedModel:
         origins: where to get it, the best first. A worse origin that is already on this machine is preferred to a
             better one that would have to be downloaded.
         draft: name of a draft model with the same tokens: another short name, or a draft in the package.
+        gain: what guesses gained with it on every machine in README's table, as the end of a sentence; None if it was
+            not measured, or gained nothing on some of them.
     """
 
     name: str
@@ -78,6 +80,7 @@ class NamedModel:
     licence_source: str
     origins: tuple[ModelOrigin, ...]
     draft: str | None = None
+    gain: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -143,4 +146,5 @@ def _model(row: Mapping[str, Any], name: str, origins: tuple[ModelOrigin, ...]) 
         licence_source=f"https://huggingface.co/{row['model']}",
         origins=origins,
         draft=row.get("draft"),
+        gain=row.get("gain") if name == row["name"] else None,
     )

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from forerun.core.errors import ConfigError
+from forerun.core.optional_packages import install_command
 from forerun.core.sublayers import SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.search import Strategy
 
@@ -128,6 +129,6 @@ def load_library() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"the search of the paper needs bayesian-optimization ({error}): "
-            "pip install 'bayesian-optimization>=3.0', or choose another search"
+            f"{install_command('bayesian-optimization')}, or choose another search"
         ) from error
     return bayes_opt

@@ -13,6 +13,17 @@ import { Meters } from "./meters.js";
 import { clearFailures, say, showFailure } from "./notices.js";
 import { Recording } from "./recording.js";
 
+// What the page says before the first message, by what was measured.
+const HEADLINES = new Map([
+  [null, "Ask something, and see who wrote each word."],
+  [true, "Ask something, and watch it being guessed ahead."],
+  [false, "Ask something."],
+]);
+// The answer repeats it, so guesses gain here even where they gain nothing on other texts.
+const FAULTY_TEXT = "Correct the spelling of this text, and change nothing else:\n\nThe forest is very old. Many birds and smal animals live in the forest, and people from the village walk to the forest on Sundays. " +
+  "In autumn the forest is red and gold, and in winter the forest is quiet and white. In spring the birds come back to the forest, and the childrn " +
+  "of the village look for the first flowers.";
+
 export class Chat {
   conversation = newConversation();
   #views = new Map();
@@ -52,6 +63,7 @@ export class Chat {
     });
     byId("messages").replaceChildren(...(views.length ? views : [this.#welcome()]));
     this.showContext();
+    this.showGain();
     this.#showAsked();
     if (!this.#running) return;
     this.#running.view = this.#views.get(this.#running.view.message.id) ?? this.#running.view;
@@ -64,6 +76,17 @@ export class Chat {
     this.#meters.showContext(usage, this.server.max_length);
   }
 
+  /** Say what was measured: that guesses gain, or that they do not, and which model would gain. */
+  showGain() {
+    const { gained, advice } = this.server;
+    const headline = document.querySelector(".welcome h2");
+    if (headline) headline.textContent = HEADLINES.get(gained);
+    byId("no-gain").hidden = gained !== false;
+    if (gained !== false) return;
+    const parts = advice.split("`").map((part, i) => (i % 2 ? element("code", {}, part) : part)); // commands are between backticks
+    byId("no-gain").replaceChildren("Guesses did not make the newest measured answer faster on this machine. ", ...parts);
+  }
+
   // Show in the field what to write: a question, or the result of a call.
   #showAsked() {
     const call = openCall(shownMessages(this.conversation));
@@ -74,14 +97,14 @@ export class Chat {
   }
 
   #welcome() {
-    const ask = (words) => element("button", { type: "button", class: "example", onclick: () => this.ask(words) }, words);
+    const ask = (words, text = words) => element("button", { type: "button", class: "example", onclick: () => this.ask(text) }, words);
     return element("div", { class: "welcome" },
-      element("h2", {}, "Ask something, and watch it being guessed ahead."),
+      element("h2", {}),
       element("p", {}, "A drafter guesses the next words, the model checks many of them in one pass. The text is the model's own, whoever guesses."),
       element("div", { class: "examples" },
+        ask("Correct the spelling of a text about a forest.", FAULTY_TEXT),
         ask("Write a Python function that merges two sorted lists."),
-        ask("Tell me a short story about a lighthouse keeper."),
-        ask("Explain in five points why the sky is blue.")));
+        ask("Tell me a short story about a lighthouse keeper.")));
   }
 
   /** Send the user's text at the end of the chosen branch: the result of a call that has none yet, else a question. */
@@ -179,7 +202,7 @@ export class Chat {
     run.view.isBusy = false;
     run.view.showEnd();
     this.showContext();
-    this.scroll.follow();
+    this.server.meetAgain().then(() => this.scroll.follow());
     this.onchange();
     const call = this.#showAsked();
     const next = call ? ` Write the result of ${call.name}.` : "";

@@ -134,7 +134,7 @@ export class Inspector {
     const num = this.#rounds.length;
     body.hidden = !num;
     empty.hidden = num > 0;
-    empty.textContent = "No rounds to show yet. Ask something, or choose “Rounds” below an answer.";
+    empty.textContent = "Ask something, and every pass of the model appears here with what was guessed for it. “Rounds” below an earlier answer shows those of that answer.";
     title.textContent = num ? `Round ${this.#at + 1} of ${num}` : "Rounds";
     if (!num) return;
     const round = this.#rounds[this.#at];

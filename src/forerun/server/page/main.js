@@ -132,7 +132,10 @@ fillLegend(byId("legend"));
 settings.onchange = onSetting;
 listen();
 applyMarks();
-server.onmeet = () => chat.showContext();
+server.onmeet = () => {
+  chat.showContext();
+  chat.showGain();
+};
 await library.load();
 showChat();
 if (!store.isKept) showFailure(new Failure("This browser stores no data for this page: conversations are lost when you leave it. Export those that you want to keep."));

@@ -5,8 +5,8 @@ import { answerInWords } from "./claim.js";
 import { element } from "./dom.js";
 import { Rendered } from "./markdown.js";
 
-const SAID = "What stands under an answer: its tokens, its speed, what the model had to read before it (the beginning of a conversation " +
-  "stays in its memory and is not read again), and the seed that gives the same text again.";
+const SAID = "What stands under an answer: its tokens, its speed, the prompt (the conversation before the answer; its cached beginning was " +
+  "not read again), and the seed that gives the same text again.";
 const MAX_WHOLE = 30; // letters of a fact that is not broken: a longer one would leave others alone on their lines
 
 function button(action, words, label) {
@@ -25,7 +25,7 @@ export function facts(message) {
     answerInWords(usage.forerun),
     perRound && `${perRound.toFixed(2)} tokens a round`,
     usage.forerun?.replica && `written by ${usage.forerun.replica}`,
-    cached && `${usage.prompt_tokens} tokens of conversation before it, ${cached} of them read earlier`,
+    cached && `${usage.prompt_tokens} prompt tokens, ${cached} cached`,
     message.seed !== null && message.seed !== undefined && `seed ${message.seed}`,
   ].filter(Boolean);
 }

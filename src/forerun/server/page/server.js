@@ -18,6 +18,8 @@ export class Server {
   model = "";
   drafter = null;
   drafters = [];
+  gained = null; // whether guesses made the newest measured answer faster; null where none was measured
+  advice = ""; // a model that would gain, where this one does not
   onmeet = () => {};
   #timer = 0;
   #lastSaid = "";
@@ -44,6 +46,16 @@ export class Server {
     if (this.#lastSaid) clearFailures();
     this.#lastSaid = "";
     this.#show();
+  }
+
+  /** Ask again whether guesses gain, after an answer. */
+  async meetAgain() {
+    try {
+      Object.assign(this, await readServer(this.settings.key));
+    } catch {
+      return; // the next answer says what is wrong
+    }
+    this.onmeet();
   }
 
   // A failure is shown once: it stays while the server is polled.

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 import forerun
+from forerun.checkpoints.short_names.advice import model_that_gains
 from forerun.server.protocols.errors import ApiError
 from forerun.server.routes.strict_route import REFUSALS, service_for
 
@@ -18,7 +19,8 @@ demo_router = APIRouter(responses=REFUSALS)
 
 @router.get("/v1/forerun")
 async def show_drafter(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The model, its drafter and its default sampling. Without a name, those of the first model."""
+    """The model, its drafter, whether guesses made its newest measured answer faster (null: none was measured), and its
+    default sampling. Without a name, those of the first model."""
     service = await service_for(request, model)
     engine = service.engine
     sampling = asdict(engine.default_sampling)
@@ -29,6 +31,8 @@ async def show_drafter(request: Request, model: str | None = None) -> dict[str, 
         "drafters": list(dict.fromkeys((service.drafter_name, *engine.drafters))),
         "max_length": engine.max_length,
         "sampling": sampling,
+        "gained": service.gained,
+        "advice": model_that_gains(engine.spec.num_parameters) if service.gained is False else "",
         "drafter_process": service.config.is_demo and engine.drafter_pid is not None,
         "version": forerun.__version__,
     }

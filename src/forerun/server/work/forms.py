@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.asked import Asked, Chat, Tool, ToolUse
-from forerun.text.grammar import has_llguidance, styled
+from forerun.text.grammar import styled
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, Lark, call_grammar
 from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
 from forerun.text.output.traits import TemplateTraits
@@ -29,8 +29,6 @@ def answer_grammar(
         added: see `call_grammar`.
     """
     is_auto = use.choice == "auto"
-    if is_auto and shape is None and not has_llguidance():
-        return None  # here a grammar is optional: it only makes calls more reliable
     end, thought = prompt.rstrip(), traits.thought
     if thought is not None and end.endswith(thought[1].strip()):
         traits, thought = replace(traits, thought=None), None

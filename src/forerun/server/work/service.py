@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from forerun.core.steps import Generation
+from forerun.core.steps import PLAIN, Generation
 from forerun.server.config import ServerConfig
 from forerun.server.metrics import ServerMetrics, TextTally
 from forerun.server.protocols.errors import ApiError, loading, stopping
@@ -47,6 +47,7 @@ class Service:
             is_ready=lambda: float(self.is_ready),
         )
         self.is_draining = False
+        self.gained: bool | None = None  # whether guesses made the newest measured answer faster; None: none was
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._prompts: PromptReader | None = None
@@ -237,6 +238,9 @@ class Service:
         assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
         queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
+        was_plain = PLAIN in (job.orders[index].drafter, self.drafter_name)
+        if result is not None and not was_plain and (gained := result.stats.gained) is not None:
+            self.gained = gained
 
     def _settle(self, error: BaseException | None) -> None:
         """Wake the waiters of `opened`."""

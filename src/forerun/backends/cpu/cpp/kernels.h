@@ -13,20 +13,24 @@ namespace forerun {
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
 // ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
-#define FORERUN_BLOCK_FORMATS(DO)                                                \
+// In three parts, since the tiles of each part are a file of their own for the compiler.
+#define FORERUN_FIRST_FORMATS(DO)                                                \
     DO(q4_0, 64, 32, 4, 8, false, Scales::plain, CodeTable::none, 32, 18)        \
     DO(q4_1, 32, 32, 4, 0, true, Scales::plain, CodeTable::none, 32, 20)         \
     DO(q5_0, 64, 32, 5, 16, false, Scales::plain, CodeTable::none, 32, 22)       \
     DO(q5_1, 32, 32, 5, 0, true, Scales::plain, CodeTable::none, 32, 24)         \
-    DO(q8_0, 64, 32, 8, 128, false, Scales::plain, CodeTable::none, 32, 34)      \
+    DO(q8_0, 64, 32, 8, 128, false, Scales::plain, CodeTable::none, 32, 34)
+#define FORERUN_K_FORMATS(DO)                                                    \
     DO(q4_k, 256, 32, 4, 0, true, Scales::nested, CodeTable::none, 256, 144)     \
     DO(q5_k, 256, 32, 5, 0, true, Scales::nested, CodeTable::none, 256, 176)     \
     DO(q6_k, 256, 16, 6, 32, false, Scales::nested, CodeTable::none, 256, 210)   \
     DO(q2_k, 256, 16, 2, 0, true, Scales::nibbles, CodeTable::none, 256, 84)     \
-    DO(q3_k, 256, 16, 3, 4, false, Scales::nested, CodeTable::none, 256, 110)    \
+    DO(q3_k, 256, 16, 3, 4, false, Scales::nested, CodeTable::none, 256, 110)
+#define FORERUN_TABLE_FORMATS(DO)                                                \
     DO(iq4_nl, 64, 32, 4, 128, false, Scales::plain, CodeTable::iq4, 32, 18)     \
     DO(iq4_xs, 256, 32, 4, 128, false, Scales::nested, CodeTable::iq4, 256, 136) \
     DO(mxfp4, 128, 32, 4, 12, false, Scales::powers, CodeTable::e2m1, 32, 17)
+#define FORERUN_BLOCK_FORMATS(DO) FORERUN_FIRST_FORMATS(DO) FORERUN_K_FORMATS(DO) FORERUN_TABLE_FORMATS(DO)
 
 #define FORERUN_NAME_OF(name, ...) name,
 enum class Format : int32_t {

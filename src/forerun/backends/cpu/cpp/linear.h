@@ -8,13 +8,10 @@
 #include "kernels.h"
 #include "simd.h"
 #include "tiles.h"
-#include "tiles_blocks.h"
 
-namespace forerun {
+namespace forerun::FORERUN_TIER {
 namespace {
 
-using simd::TILE_PANELS;
-using simd::TILE_ROWS;
 constexpr int PAIR = 2;
 constexpr int CHUNK_ROWS = 96;  // rows that are multiplied with one panel after another
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the L1 cache, together with as many of the next block
@@ -22,60 +19,14 @@ constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same for many rows: fewer su
 constexpr int MANY_ROWS = 16;  // from this many rows on, codes are unpacked once for all rows
 constexpr int SUMS_STRIDE = PAIR * PANEL;
 
-// Tiles of up to `max_rows` rows and one or two panels. A step of a panel has `inputs` inputs in `step_bytes` bytes;
-// one input takes `input_bytes` bytes if a row's inputs are contiguous.
-struct Tiles {
-    void (*run[TILE_PANELS][TILE_ROWS])(const Stretch&);
-    int max_rows, inputs, input_bytes, step_bytes;
-    bool by_groups;
-    void (*run_many[TILE_PANELS])(const Stretch&, int num_rows);  // of blocks, for any number of rows; or null
-};
-
-template <class Weight, int R>
-constexpr void add_tiles(Tiles& tiles) {
-    tiles.run[0][R - 1] = run_tile<Weight, R, 1>;
-    if constexpr (TILE_PANELS == 2) tiles.run[TILE_PANELS - 1][R - 1] = run_tile<Weight, R, TILE_PANELS>;
-    if constexpr (R > 1) add_tiles<Weight, R - 1>(tiles);
-}
-
-template <class Weight, int MAX_ROWS = TILE_ROWS>
-constexpr Tiles tiles_of() {
-    Tiles tiles{{}, MAX_ROWS, Weight::INPUTS, Weight::INPUT_BYTES, Weight::STEP_BYTES, Weight::BY_GROUPS, {}};
-    add_tiles<Weight, MAX_ROWS>(tiles);
-    return tiles;
-}
-
-template <class Block, int R, bool BY_BYTES>
-constexpr void add_block_tiles(Tiles& tiles) {
-    tiles.run[0][R - 1] = multiply_blocks<Block, R, 1, BY_BYTES>;
-    if constexpr (TILE_PANELS == 2)
-        tiles.run[TILE_PANELS - 1][R - 1] = multiply_blocks<Block, R, TILE_PANELS, BY_BYTES>;
-    if constexpr (R > 1) add_block_tiles<Block, R - 1, BY_BYTES>(tiles);
-}
-
-template <Format FORMAT, int INPUT_BITS>
-constexpr Tiles tiles_of() {
-    using B = Block<FORMAT>;
-    Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false, {}};
-    constexpr bool BY_BYTES = are_bytes(B::LAYOUT, INPUT_BITS);
-    add_block_tiles<B, simd::BLOCK_ROWS, BY_BYTES>(tiles);
-    tiles.run_many[0] = multiply_many<B, 1, BY_BYTES>;
-    if constexpr (TILE_PANELS == 2) tiles.run_many[TILE_PANELS - 1] = multiply_many<B, TILE_PANELS, BY_BYTES>;
-    return tiles;
-}
-
-constexpr Tiles PLAIN_TILES[] = {tiles_of<Float32>(), tiles_of<Bfloat16>(), tiles_of<Int8>(), tiles_of<Int4>(),
-                                 tiles_of<Int8Wide, simd::BLOCK_ROWS>()};  // in the order of Format, as those below
-
-#define FORERUN_TILES_OF(name, ...) tiles_of<Format::name, INPUT_BITS>(),
-template <int INPUT_BITS>
-constexpr Tiles BLOCK_TILES[] = {FORERUN_BLOCK_FORMATS(FORERUN_TILES_OF)};
-#undef FORERUN_TILES_OF
-
 inline const Tiles& tiles_of(const Linear& linear) {
-    if (!is_blocks(linear.format)) return PLAIN_TILES[linear.format];
-    const int number = linear.format - static_cast<int32_t>(Format::q4_0);
-    return linear.input_bits == 8 ? BLOCK_TILES<8>[number] : BLOCK_TILES<16>[number];
+#define FORERUN_CASE_OF(name, ...) \
+    case Format::name: return tiles_of_##name(linear.input_bits);
+    switch (static_cast<Format>(linear.format)) {
+        FORERUN_BLOCK_FORMATS(FORERUN_CASE_OF)
+        default: return plain_tiles(static_cast<Format>(linear.format));
+    }
+#undef FORERUN_CASE_OF
 }
 
 // Bits per prepared input.
@@ -95,7 +46,7 @@ struct Work {
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
-        is_many = tiles.run_many[0] && num_rows >= MANY_ROWS;
+        is_many = tiles.run_many && num_rows >= MANY_ROWS;
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -113,13 +64,15 @@ struct Work {
                static_cast<int64_t>(step) * tiles.step_bytes;
     }
 
-    Stretch stretch(int row, int panel, int step, float* sums) const {
+    // A last panel without a second one takes the place of the second too, whose sums nobody reads.
+    Stretch stretch(int row, int panel, int num_panels, int step, float* sums) const {
+        const bool is_single = num_panels < TILE_PANELS;
         const int64_t row_group = static_cast<int64_t>(row) * row_groups + step / group_steps;
         const int64_t panel_group = (static_cast<int64_t>(panel) * row_groups + step / group_steps) * PANEL;
         Stretch s{};
         s.weights = weights(panel, step);
         s.streams = streams;
-        s.panel_bytes = panel_bytes;
+        s.panel_bytes = is_single ? 0 : panel_bytes;
         const int64_t first_input = static_cast<int64_t>(step) * tiles.inputs;
         s.inputs = static_cast<const char*>(x.values) + row * x.stride +
                    (is_blocks(linear.format) ? first_input / linear.group * x.group_stride
@@ -138,7 +91,7 @@ struct Work {
         if (linear.zeros) {
             s.scales = linear.scales + panel_group;
             s.zeros = linear.zeros + panel_group;
-            s.panel_groups = row_groups;
+            s.panel_groups = is_single ? 0 : row_groups;
         }
         return s;
     }
@@ -149,9 +102,9 @@ void multiply_block(const Work& work, int row, int num_rows, int panel, int num_
                     float* sums) {
     if (work.is_many) {
         for (int p = 0; p < num_panels; p += TILE_PANELS) {
-            Stretch s = work.stretch(row, panel + p, step, sums + p * PANEL);
+            Stretch s = work.stretch(row, panel + p, num_panels - p, step, sums + p * PANEL);
             s.ahead = ahead + p * work.panel_bytes;
-            work.tiles.run_many[num_panels - p < TILE_PANELS ? 0 : TILE_PANELS - 1](s, num_rows);
+            work.tiles.run_many(s, num_rows);
         }
         return;
     }
@@ -159,12 +112,11 @@ void multiply_block(const Work& work, int row, int num_rows, int panel, int num_
     for (int pass = 0, done = 0; pass < num_passes; pass++) {
         const int rows = (num_rows - done + num_passes - pass - 1) / (num_passes - pass);
         for (int p = 0; p < num_panels; p += TILE_PANELS) {
-            const int panels = num_panels - p < TILE_PANELS ? num_panels - p : TILE_PANELS;
-            Stretch s = work.stretch(row + done, panel + p, step, sums + done * SUMS_STRIDE + p * PANEL);
+            Stretch s = work.stretch(row + done, panel + p, num_panels - p, step, sums + done * SUMS_STRIDE + p * PANEL);
             s.ahead_step = (LINE_BYTES + num_passes - 1) / num_passes;
             const int64_t num_bytes = static_cast<int64_t>(s.num_steps) * work.tiles.step_bytes;
             s.ahead = ahead + p * work.panel_bytes + num_bytes / num_passes * pass;
-            work.tiles.run[panels - 1][rows - 1](s);
+            work.tiles.run[rows - 1](s);
         }
         done += rows;
     }
@@ -258,4 +210,4 @@ void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int pan
 }
 
 }  // namespace
-}  // namespace forerun
+}  // namespace forerun::FORERUN_TIER

@@ -7,7 +7,7 @@
 #include "linear.h"
 #include "simd.h"
 
-namespace forerun {
+namespace forerun::FORERUN_TIER {
 namespace {
 
 constexpr float INT8_MOST = 127.0f;
@@ -114,4 +114,4 @@ void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin
 }
 
 }  // namespace
-}  // namespace forerun
+}  // namespace forerun::FORERUN_TIER

@@ -228,7 +228,7 @@ bool Program::multiply(const Run& run, const Op& op, const Linear& linear, int64
         is_prepared = true;
         multiply_panels(run, op, linear, column, rows, panels);
     };
-    return self.share(num_panels(linear), panels_of_a_tile(linear, num_rows), work, linear.paired ? 2 : 1);
+    return self.share(num_panels(linear), panels_of_a_tile(linear, num_rows), work, 2);
 }
 
 void Program::multiply_panels(const Run& run, const Op& op, const Linear& linear, int64_t column, Rows rows,

@@ -45,8 +45,10 @@
 
 #if defined(__GNUC__)
 #define FORERUN_INLINE inline __attribute__((always_inline))  // to share registers with the caller
+#define FORERUN_APART __attribute__((noinline))  // to be compiled once for all callers
 #else
 #define FORERUN_INLINE inline
+#define FORERUN_APART
 #endif
 
 #include <cstdint>

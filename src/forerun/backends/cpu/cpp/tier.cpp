@@ -1,4 +1,5 @@
-// All kernels for one instruction set: compiled once for each, with the flags of CMakeLists.txt.
+// The table of kernels for one instruction set: compiled once for each, with the flags of CMakeLists.txt. Their tiles are
+// in files of their own.
 #include "attention.h"
 #include "kernels.h"
 #include "linear.h"
@@ -6,13 +7,16 @@
 #include "rows.h"
 #include "sampling.h"
 
-namespace forerun {
+namespace forerun::FORERUN_TIER {
 
-const Kernels* FORERUN_TIER_FUNCTION() {
+#define FORERUN_TEXT_OF(name) #name
+#define FORERUN_NAME(name) FORERUN_TEXT_OF(name)
+
+const Kernels* kernels() {
     static const Kernels table = {
-        FORERUN_TIER_NAME, input_bits, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join, sample, topk,
+        FORERUN_NAME(FORERUN_TIER), input_bits, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join, sample, topk,
     };
     return &table;
 }
 
-}  // namespace forerun
+}  // namespace forerun::FORERUN_TIER

@@ -1,20 +1,14 @@
-// A tile of a block format: the products of R rows with P panels over some records, added to sums in memory.
+// Tiles of block formats: the products of R rows with P panels over some records, added to sums in memory.
 //
 // A row's inputs are integers of 16 or 8 bits with a scale per group, so the products of a group are summed exactly as
 // integers. Only the scaling rounds, once per group and in the order of the groups. So all instruction sets and all
 // layouts of codes and inputs give the same bits.
-#pragma once
-#include "blocks.h"
-#include "simd.h"
+//
+// Compiled once for each part of the formats, with FORERUN_FORMATS as that part's list in kernels.h.
 #include "tiles.h"
 
-namespace forerun {
+namespace forerun::FORERUN_TIER {
 namespace {
-
-// Storage of a row's inputs for a format: bytes if they have 8 bits and this is faster with the instruction set.
-constexpr bool are_bytes(const BlockLayout& layout, int input_bits) {
-    return input_bits == 8 && layout.value_bits() <= simd::MOST_BITS_BY_BYTES;
-}
 
 // A table's values as the dots take them: plus `offset`, or signed bytes.
 struct Table {
@@ -103,12 +97,13 @@ struct Block {
     }
 };
 
-// A group of one or two panels with unpacked codes and float scales, so that many rows share the work of unpacking.
-template <class From, bool BY_BYTES, int P>
+// A group of P panels with unpacked codes and float scales, so that many rows share the work of unpacking. How it is
+// multiplied depends on the size of the group and on the kind of its values, not on the format that it was packed in.
+template <int SIZE, bool MINIMA, bool OFFSET, bool BY_BYTES, int P>
 struct Unpacked {
-    static constexpr int GROUP = From::GROUP, VECTORS = From::VECTORS;
+    static constexpr int GROUP = SIZE, VECTORS = GROUP / 4;
     static constexpr int VECTOR_BYTES = BY_BYTES ? 64 : sizeof(simd::Codes);
-    static constexpr bool HAS_MINIMA = From::HAS_MINIMA, HAS_OFFSET = From::HAS_OFFSET;
+    static constexpr bool HAS_MINIMA = MINIMA, HAS_OFFSET = OFFSET;
 
     struct Factors {
         simd::F scale, minimum;
@@ -116,22 +111,23 @@ struct Unpacked {
     Factors factors[P];
     alignas(64) char packed[P][VECTORS * VECTOR_BYTES];
 
+    template <class From>
     void take(const From* blocks, const char* from, int64_t panel_bytes) {
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) {
             factors[p].scale = blocks[p].scale;
             if constexpr (HAS_MINIMA) factors[p].minimum = blocks[p].minimum;
-            take_codes<0>(packed[p], from + p * panel_bytes);
+            take_codes<From, 0>(packed[p], from + p * panel_bytes);
         }
     }
-    template <int V>
+    template <class From, int V>
     static FORERUN_INLINE void take_codes(char* to, const char* from) {
         if constexpr (V < VECTORS) {
             if constexpr (BY_BYTES)
                 simd::store_bytes(to + V * VECTOR_BYTES, From::template bytes<V>(from));
             else
                 simd::store_codes(to + V * VECTOR_BYTES, From::template codes<V>(from));
-            take_codes<V + 1>(to, from);
+            take_codes<From, V + 1>(to, from);
         }
     }
     template <int V>
@@ -232,7 +228,7 @@ void multiply_blocks(const Stretch& s) {
 
 // Adds the products of num_rows rows, R at a time, with an unpacked group.
 template <class U, int R, int P, bool BY_BYTES>
-void multiply_unpacked(const U& group, const char* x, int num_rows, float* sums, int64_t sums_stride) {
+FORERUN_APART void multiply_unpacked(const U& group, const char* x, int num_rows, float* sums, int64_t sums_stride) {
     constexpr int ROW = input_group_bytes(U::GROUP, BY_BYTES ? 8 : 16);
     int row = 0;
     for (; row + R <= num_rows; row += R)
@@ -240,8 +236,8 @@ void multiply_unpacked(const U& group, const char* x, int num_rows, float* sums,
                                           sums + row * sums_stride, sums_stride);
     if constexpr (R > 1)
         if (row < num_rows)
-            multiply_unpacked<U, R - 1, P, BY_BYTES>(group, x + row * ROW, num_rows - row,
-                                                           sums + row * sums_stride, sums_stride);
+            multiply_unpacked<U, R - 1, P, BY_BYTES>(group, x + row * ROW, num_rows - row, sums + row * sums_stride,
+                                                     sums_stride);
 }
 
 // The products of many rows with P panels: each group is unpacked once into the L1 cache and used for all rows.
@@ -249,7 +245,8 @@ template <class B, int P, bool BY_BYTES>
 void multiply_many(const Stretch& s, int num_rows) {
     constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
     const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
-    Unpacked<B, BY_BYTES, P> unpacked;
+    using U = Unpacked<B::GROUP, B::HAS_MINIMA, B::HAS_OFFSET, BY_BYTES, P>;
+    U unpacked;
     for (int step = 0; step < s.num_steps; step++, record += B::LAYOUT.record_bytes()) {
         for (int line = 0; line < LINES; line++, ahead += LINE_BYTES)
             for (int p = 0; p < P; p++)
@@ -260,11 +257,37 @@ void multiply_many(const Stretch& s, int num_rows) {
             for (int p = 0; p < P; p++) blocks[p].take_group(record + p * s.panel_bytes, group);
             const char* packed = record + B::LAYOUT.header_bytes() + group * B::LAYOUT.group_bytes();
             unpacked.take(blocks, packed, s.panel_bytes);
-            multiply_unpacked<Unpacked<B, BY_BYTES, P>, simd::UNPACKED_ROWS, P, BY_BYTES>(unpacked, x, num_rows, s.sums,
-                                                                                         s.sums_stride);
+            multiply_unpacked<U, simd::UNPACKED_ROWS, P, BY_BYTES>(unpacked, x, num_rows, s.sums, s.sums_stride);
         }
     }
 }
 
+template <class Block, int R, bool BY_BYTES>
+constexpr void add_tiles(Tiles& tiles) {
+    tiles.run[R - 1] = multiply_blocks<Block, R, TILE_PANELS, BY_BYTES>;
+    if constexpr (R > 1) add_tiles<Block, R - 1, BY_BYTES>(tiles);
+}
+
+template <Format FORMAT, int INPUT_BITS>
+constexpr Tiles tiles_of() {
+    using B = Block<FORMAT>;
+    constexpr bool BY_BYTES = are_bytes(B::LAYOUT, INPUT_BITS);
+    Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false,
+                multiply_many<B, TILE_PANELS, BY_BYTES>};
+    add_tiles<B, simd::BLOCK_ROWS, BY_BYTES>(tiles);
+    return tiles;
+}
+
+template <Format FORMAT, int INPUT_BITS>
+constexpr Tiles TILES = tiles_of<FORMAT, INPUT_BITS>();
+
 }  // namespace
-}  // namespace forerun
+
+#define FORERUN_TILES_OF(name, ...) \
+    const Tiles& tiles_of_##name(int input_bits) { \
+        return input_bits == 8 ? TILES<Format::name, 8> : TILES<Format::name, 16>; \
+    }
+FORERUN_FORMATS(FORERUN_TILES_OF)
+#undef FORERUN_TILES_OF
+
+}  // namespace forerun::FORERUN_TIER
