@@ -29,3 +29,10 @@ def rest_soak(values: Iterable[Any], num_default: int) -> list[Any]:
     """The first cases run by default, the many others with the slow tests, each minutes long."""
     marks = (pytest.mark.slow, pytest.mark.soak)
     return [value if number < num_default else pytest.param(value, marks=marks) for number, value in enumerate(values)]
+
+
+def parted(num_chunks: int, cases_per_chunk: int) -> list[range]:
+    """The numbers of random cases, chunk by chunk; the first one, of which half run by default, in two parts."""
+    half, whole = cases_per_chunk // 2, cases_per_chunk
+    later = (range(number * whole, (number + 1) * whole) for number in range(1, num_chunks))
+    return [range(half), range(half, whole), *later]

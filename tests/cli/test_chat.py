@@ -3,7 +3,7 @@
 import json
 
 from forerun.text.conversation import Conversation
-from tests.cli.conftest import Run, RunProcess
+from tests.cli.conftest import Run
 
 SHORT = ("-n", "8", "--ignore-eos")
 
@@ -59,9 +59,9 @@ def test_a_turn_that_does_not_fit_is_told_and_the_chat_goes_on(run: Run, target:
     assert shown.stdout == run("chat", target, "-q", "Hi", *SHORT).stdout
 
 
-def test_a_model_without_a_template_says_once_that_it_continues_text(run_process: RunProcess, plain: str) -> None:
-    finished = run_process("chat", plain, *SHORT, typed="the fox\nand the\n")
-    assert finished.returncode == 0, finished.stderr
+def test_a_model_without_a_template_says_once_that_it_continues_text(run: Run, plain: str) -> None:
+    finished = run("chat", plain, *SHORT, typed="the fox\nand the\n")
+    assert finished.exit_code == 0, finished.stderr
     assert finished.stderr.count("no chat template") == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
 from forerun.core.kept_files import KeptFiles
 from tests.cli.conftest import Run
-from tests.cli.terminals import OnTerminal, lines_of, running
+from tests.cli.terminals import PATIENCE_S, OnTerminal, lines_of, running
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_ctrl_c_stops_the_answer_and_at_the_prompt_loses_nothing(chatting: OnTer
     type_in(b"/stats\r")
     read_until(b"tokens/s")
     type_in(b"/exit\r")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: str, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: s
         read_until(b"[stopped]")
         read_until(b"> ")
         type_in(b"/exit\r")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(PATIENCE_S) == 0
     (before,) = read_transcript(file, KeptFiles(MAX_BYTES)).turns
     assert before.is_stopped
     with running(*flags, "-n", "7") as (process, type_in, read_until):
@@ -72,7 +72,7 @@ def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None
     with running("run", target, "Hi", "-n", "8", "--ignore-eos", "--drafter", "none") as (process, _, read_until):
         read_until(b"cut after 8 tokens")
         read_until(" tokens/s · 8 tokens · first token after ".encode())
-        assert process.wait(timeout=30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message(chatting: OnTerminal) -> None:
@@ -99,7 +99,7 @@ def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message
     assert b"no command" not in read_until(b"cut after 40")
     type_in(b"/exit\r")
     assert b"III" not in read_until(b"/exit"), "the other lines are answered too"
-    assert process.wait(timeout=30) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:
@@ -111,7 +111,7 @@ def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:
         type_in(message.encode() + b"\r")
         lines = lines_of(read_until(b"(cut").decode().partition("(cut")[0])
         type_in(b"/exit\r")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(PATIENCE_S) == 0
     answer = list(dropwhile(lambda line: message not in line, lines))[1:-1]
     assert " ".join(answer).split() == expected.split()
     assert len(answer) > expected.count("\n")

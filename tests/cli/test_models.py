@@ -70,8 +70,8 @@ def test_a_model_that_is_here_is_the_default(
     assert "built-in" not in finished.stderr
 
 
-def test_nothing_is_fetched_where_nobody_sees_it_and_the_built_in_model_says_so(run_process: RunProcess) -> None:
-    finished = run_process("generate", "-p", "x", "-n", "4", "--json")
+def test_nothing_is_fetched_where_nobody_sees_it_and_the_built_in_model_says_so(run: Run) -> None:
+    finished = run("generate", "-p", "x", "-n", "4", "--json")
     assert json.loads(finished.stdout)["engine"]["model"] == "builtin"
     told = [line for line in finished.stderr.splitlines() if "built-in" in line]
     assert told == [

@@ -40,6 +40,11 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parse(path)))
+
+
 def dotted(node: ast.expr) -> str:
     """`a.b.c` for a chain of names, else the empty string."""
     if isinstance(node, ast.Name):
@@ -58,9 +63,9 @@ def imported(node: ast.AST) -> set[str]:
     return set()
 
 
-def offences(tree: ast.Module) -> list[str]:
+def offences(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         found += [f"line {node.lineno}: imports {name}" for name in imported(node) & FORBIDDEN_MODULES]
         if isinstance(node, ast.Call):
             name = dotted(node.func)
@@ -92,7 +97,7 @@ def test_no_requirement_allows_a_version_with_a_known_hole() -> None:
 
 
 def test_nothing_reads_pickles_or_runs_text() -> None:
-    assert found_in(FILES, lambda path: offences(parse(path))) == {}
+    assert found_in(FILES, offences) == {}
 
 
 def test_no_file_is_too_long() -> None:
@@ -106,7 +111,7 @@ def test_no_function_is_too_long() -> None:
 
 
 def long_functions(path: Path) -> list[str]:
-    functions = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lengths = [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions]
     return [f"{name}: {length} lines" for name, length in lengths if length > MAX_FUNCTION_LINES]
 
@@ -114,7 +119,7 @@ def long_functions(path: Path) -> list[str]:
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(parse(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(relative(path))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
@@ -143,7 +148,7 @@ def reads_environment(node: ast.AST) -> bool:
 
 
 def lines_of(path: Path, is_meant: Callable[[ast.AST], bool]) -> list[str]:
-    return [f"line {getattr(node, 'lineno', 0)}" for node in ast.walk(parse(path)) if is_meant(node)]
+    return [f"line {getattr(node, 'lineno', 0)}" for node in nodes_of(path) if is_meant(node)]
 
 
 def found_in(paths: list[Path], find: Callable[[Path], list[str]]) -> dict[str, list[str]]:

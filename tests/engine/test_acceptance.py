@@ -28,7 +28,10 @@ def warnings_of(
     return [record.getMessage() for record in caplog.records if record.name == "forerun.engine.acceptance"]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("eagle3", "an EAGLE-3 head"), ("dflash2", "a DFlash head")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("eagle3", "an EAGLE-3 head"), pytest.param("dflash2", "a DFlash head", marks=pytest.mark.slow)],
+)
 def test_a_head_that_fits_no_better_than_chance_is_warned_of_once(
     kind: Literal["eagle3", "dflash2"], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import random
 from ctypes import memset
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from shutil import copytree
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from forerun import (
     DraftModel,
     Engine,
     EngineConfig,
+    Generation,
     NoDrafter,
     Parallel,
     SamplingParams,
@@ -65,15 +67,23 @@ def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Lite
         assert drafter.round_plan is not None
 
 
+def written_by(engine: Engine, temperature: float) -> Generation:
+    params = SamplingParams(max_new_tokens=128, temperature=temperature, seed=1, ignore_eos=True)
+    return engine.generate("def read_lines(path):", params)
+
+
+@cache
+def plain_text(temperature: float) -> tuple[int, ...]:
+    with engine_of(NoDrafter()) as engine:
+        return written_by(engine, temperature).token_ids
+
+
 @pytest.mark.parametrize("name", BUILTIN_HEADS.values())
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_packages_heads_guess_well_for_the_built_in_target(name: str, temperature: float) -> None:
-    params, texts = SamplingParams(max_new_tokens=128, temperature=temperature, seed=1, ignore_eos=True), []
-    for drafter in (NoDrafter(), DraftHead(model=name, adaptive=False)):
-        with engine_of(drafter) as engine:
-            done = engine.generate("def read_lines(path):", params)
-            texts.append(done.token_ids)
-    assert texts[0] == texts[1]
+    with engine_of(DraftHead(model=name, adaptive=False)) as engine:
+        done = written_by(engine, temperature)
+    assert done.token_ids == plain_text(temperature)
     assert done.stats.tokens_per_round > (2.5 if temperature == 0.0 else 1.5)
 
 
@@ -268,15 +278,12 @@ def test_a_target_that_was_prepared_for_ranks_shares_its_weights_with_a_head(nam
     source = open_source("builtin")
     assert isinstance(source, HuggingFaceFolder)
     write_parts(source, EngineConfig(target_ranks=2), tmp_path / "prepared")
-    for target, drafter in (
-        ("builtin", DraftHead(model=name, adaptive=False)),
-        (str(tmp_path / "prepared"), DraftHead(model=name, adaptive=False)),
-        (str(tmp_path / "prepared"), NoDrafter()),
-    ):
+    for target in ("builtin", str(tmp_path / "prepared")):
+        drafter = DraftHead(model=name, adaptive=False)
         config = EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
         with Engine(config) as engine:
             done.append(engine.generate("def read_lines(path):", params))
-    assert done[0].token_ids == done[1].token_ids == done[2].token_ids
+    assert done[0].token_ids == done[1].token_ids
     assert done[0].stats.num_accepted == done[1].stats.num_accepted > 0
 
 

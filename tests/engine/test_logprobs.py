@@ -8,6 +8,7 @@ import pytest
 
 from forerun import Automatic, ConfigError, DraftModel, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.core.steps import TokenLogprob
+from tests.marks import rest_slow
 from tests.varied import Varied, draft_model, engine_with, layer_skip, prompt_lookup, varied
 
 PROMPT = "the cat sat on the mat and the cat sat on the "
@@ -16,9 +17,9 @@ ASKED = replace(PARAMS, logprobs=3)
 DRAFTERS = {
     "prompt_lookup": prompt_lookup(adaptive=False, lengths=(4, 3, 2, 1)),
     "draft_model": draft_model(adaptive=False),
-    "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),
     "layer_skip": layer_skip(adaptive=False, search="off", depth=4),
     "auto": varied(Automatic()),
+    "parallel": varied(Parallel(draft=DraftModel(verify_width=8, draft_width=4))),  # verified as a draft model's
 }
 
 
@@ -37,7 +38,7 @@ def values_of(logprobs: list[TokenLogprob]) -> list[float]:
 
 
 @pytest.mark.usefixtures("random_turns")
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", rest_slow(DRAFTERS, 4))
 def test_every_drafter_gives_the_numbers_of_plain_decoding(plain: Engine, name: str) -> None:
     chosen: Varied = DRAFTERS[name]
     expected = logprobs_of(plain, ASKED)

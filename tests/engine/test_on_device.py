@@ -78,7 +78,7 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
-@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
+@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_block_heads_on_device
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +94,8 @@ def test_a_head_drafts_on_the_device(
     assert found.stats.num_drafted > 0
 
 
-@pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
+@pytest.mark.slow  # with backends that say so: test_heads
+@pytest.mark.parametrize("num_ranks", [1, 2])
 def test_auto_has_the_named_draft_alone_where_the_device_plays_its_rounds(
     pair: tuple[str, str], num_ranks: int
 ) -> None:

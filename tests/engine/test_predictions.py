@@ -15,6 +15,7 @@ from forerun import (
     Parallel,
     SamplingParams,
 )
+from tests.marks import rest_slow
 from tests.random_turns import turns_at_random
 from tests.varied import draft_model, engine_with, layer_skip, prompt_lookup, recycling, varied
 
@@ -24,9 +25,9 @@ DRAFTERS = {
     "prompt_lookup": prompt_lookup(adaptive=False),
     "recycling": recycling(adaptive=False),
     "draft_model": draft_model(adaptive=False),
-    "parallel": varied(Parallel(draft=DraftModel(adaptive=False))),
     "layer_skip": layer_skip(adaptive=False, search="off", depth=4),
     "auto": varied(Automatic()),
+    "parallel": varied(Parallel(draft=DraftModel(adaptive=False))),  # by default: properties/test_same_text_parallel
 }
 SETTINGS = {"max_length": 160}
 
@@ -41,7 +42,7 @@ def plain() -> Generation:
     return ours
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+@pytest.fixture(scope="module", params=rest_slow(DRAFTERS, 5))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with turns_at_random(), engine_with(DRAFTERS[request.param], **SETTINGS) as engine:
         yield engine

@@ -16,6 +16,7 @@ from forerun.core.model_spec import WeightFormat
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
+from tests.marks import rest_slow
 from tests.tiny import plain_spec, random_weights
 
 PROMPT = "the cat sat on the mat and the cat "
@@ -41,11 +42,20 @@ def texts(target: str, weights: WeightsName, drafter: DrafterConfig) -> tuple[li
 @pytest.mark.parametrize("weights", FORMATS)
 def test_every_drafter_writes_the_text_of_the_same_rounded_target(target: str, weights: WeightsName) -> None:
     expected, _ = texts(target, weights, NoDrafter())
-    drafters = [DraftModel(model=target), PromptLookup(), Parallel(draft=DraftModel(model=target), num_threads=1)]
-    for drafter in drafters:
-        found, num_accepted = texts(target, weights, drafter)
-        assert found == expected, drafter
-        assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
+    require_texts(target, weights, DraftModel(model=target), expected)
+    require_texts(target, weights, PromptLookup(), expected)
+
+
+@pytest.mark.parametrize("weights", rest_slow(["int4", "int8"], 1))
+def test_a_drafter_in_another_process_does_so_too(target: str, weights: WeightsName) -> None:
+    expected, _ = texts(target, weights, NoDrafter())
+    require_texts(target, weights, Parallel(draft=DraftModel(model=target), num_threads=1), expected)
+
+
+def require_texts(target: str, weights: WeightsName, drafter: DrafterConfig, expected: list[tuple[int, ...]]) -> None:
+    found, num_accepted = texts(target, weights, drafter)
+    assert found == expected, drafter
+    assert num_accepted > 0, f"{drafter} guessed nothing, which shows nothing"
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)

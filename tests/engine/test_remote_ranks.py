@@ -22,10 +22,10 @@ from forerun.sharding.messages import Greeting, messages_from, to_frame
 from tests.cli.conftest import environment
 
 PROMPT = "def read(path):\n    return"
-GREEDY = SamplingParams(max_new_tokens=24)
-DRAWN = SamplingParams(max_new_tokens=24, temperature=0.9, seed=5)
+GREEDY = SamplingParams(max_new_tokens=12)
+DRAWN = SamplingParams(max_new_tokens=12, temperature=0.9, seed=5)
 LONG = SamplingParams(max_new_tokens=1000, ignore_eos=True)
-END_S = 30.0
+END_S = 60.0
 
 
 class Meeting(NamedTuple):

@@ -24,10 +24,10 @@ from forerun.engine.engine import Engine
 from tests.marks import rest_slow
 
 START_S = 120.0
-END_S = 5.0
+END_S = 60.0
 PROMPT = "def read(path):\n    return"
 NATIVE = pytest.mark.skipif(not runs_native("float32", "cpu"), reason="no native kernels")
-GREEDY = SamplingParams(max_new_tokens=24)
+GREEDY = SamplingParams(max_new_tokens=12)
 UNCLOSED = """
 import logging
 import psutil
@@ -38,7 +38,7 @@ one.drafter.wait_until_ready(120.0)
 one.generate("Once", SamplingParams(max_new_tokens=4))
 print(*(child.pid for child in psutil.Process().children(recursive=True)))
 """
-DRAWN = SamplingParams(max_new_tokens=24, temperature=0.9, top_p=0.9, seed=5)
+DRAWN = SamplingParams(max_new_tokens=12, temperature=0.9, top_p=0.9, seed=5)
 
 
 def engine(num_ranks: int, drafter: DrafterConfig, dtype: DTypeName = "float64", **settings: Any) -> Engine:
@@ -109,7 +109,7 @@ def follower_of_this_process() -> psutil.Process:
 
 
 @pytest.mark.parametrize("is_at_work", rest_slow([True, False], 1))
-def test_a_killed_rank_is_named_within_a_second(shared: Engine, is_at_work: bool) -> None:
+def test_a_killed_rank_is_named_long_before_the_deadline(shared: Engine, is_at_work: bool) -> None:
     follower = follower_of_this_process()
     stream = iter(shared.stream(PROMPT, SamplingParams(max_new_tokens=400, ignore_eos=True)))
     if is_at_work:
@@ -118,7 +118,7 @@ def test_a_killed_rank_is_named_within_a_second(shared: Engine, is_at_work: bool
     follower.kill()
     with pytest.raises(RankLostError, match=rf"rank 1 of the target \(pid {follower.pid}\) ended with signal 9"):
         list(stream)
-    assert time.monotonic() - began < 5.0  # about 0.1 s on a machine with nothing else to do
+    assert time.monotonic() - began < host_group.DEADLINE_S / 2  # about 0.1 s on a machine with nothing else to do
     assert not follower.is_running()
 
 

@@ -200,10 +200,11 @@ def logits_of(runner: Runner, *, skips_first: bool = False) -> Tensor:
 
 
 @pytest.mark.skipif(fault() is not None, reason=str(fault()))
-def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one() -> None:
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one(stride: int) -> None:
     """Buffers that grow, and sublayers that are skipped, are the library's to remember from pass to pass."""
     expected = logits_of(small_runner())
-    for place in count(1):
+    for place in count(1, stride):
         runner = small_runner()
         interrupter = Interrupter(files=("backends/cpu/executor.py", "native/program.py"), stop_at=place)
         was_interrupted = interrupter.run(lambda: logits_of(runner, skips_first=True))  # noqa: B023 - run at once

@@ -44,9 +44,9 @@ def gained(outcomes: list[AnswerOutcome]) -> tuple[int, int, float]:
 @pytest.mark.parametrize(
     ("draft_ms", "num_tokens", "round_ms"),
     [
-        (1.0, 8, 10.0),  # ten levels grow in a pass, eight rows give eight tokens
+        pytest.param(1.0, 8, 10.0, marks=pytest.mark.slow),  # ten levels grow in a pass, eight rows give eight tokens
         (1.9, 6, 11.4),  # 10 / 1.9 = 5.3: the sixth level is there 1.4 ms after the verdict, and is waited for
-        (4.4, 3, 13.2),
+        pytest.param(4.4, 3, 13.2, marks=pytest.mark.slow),
     ],
 )
 def test_at_the_bound_a_draft_that_is_always_right_is_eaten_as_fast_as_it_grows(

@@ -35,7 +35,7 @@ from tests.drafting.heads.random_heads import (
 )
 from tests.drafting.heads.runners import runner_of
 from tests.drafting.mapped import mapped_model, random_map
-from tests.marks import rest_slow, rest_soak
+from tests.marks import parted, rest_slow, rest_soak
 from tests.random_settings import edited, random_params
 from tests.tiny import (
     Weights,
@@ -51,7 +51,7 @@ from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
 NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 800, 30
-CASES_PER_FAMILY = 2
+NUMBERS_PER_FAMILY, GEMMA_CASES_PER_CHUNK = parted(20, 2), 8
 FORBIDDEN = -1e9
 
 
@@ -233,10 +233,9 @@ def test_every_drafter_gives_the_text_of_a_full_recomputation(chunk: int) -> Non
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("chunk", rest_slow(range(20), 1))
-def test_every_drafter_does_so_in_every_family(family: str, chunk: int) -> None:
+@pytest.mark.parametrize("numbers", rest_slow(NUMBERS_PER_FAMILY, 1), ids=str)
+def test_every_drafter_does_so_in_every_family(family: str, numbers: range) -> None:
     totals: Counter[str] = Counter()
-    numbers = range(CASES_PER_FAMILY * chunk, CASES_PER_FAMILY * (chunk + 1))
     assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
     assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
 
@@ -245,6 +244,6 @@ def test_every_drafter_does_so_in_every_family(family: str, chunk: int) -> None:
 def test_every_drafter_gives_the_plain_text_of_gemma_4(chunk: int) -> None:
     """Whose logits are compared with those of transformers in tests/golden."""
     totals: Counter[str] = Counter()
-    for number in range(4 * CASES_PER_FAMILY * chunk, 4 * CASES_PER_FAMILY * (chunk + 1)):
+    for number in range(GEMMA_CASES_PER_CHUNK * chunk, GEMMA_CASES_PER_CHUNK * (chunk + 1)):
         assert differences(random_case(number, "gemma4_text"), totals, is_recomputed=False) == []
     assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0

@@ -25,12 +25,12 @@ from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
 from tests.drafting.remote.fake_wires import Pace, Spend, World
-from tests.marks import rest_soak
+from tests.marks import parted, rest_soak
 from tests.properties.test_same_text import Case, random_case
 from tests.random_settings import edited
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
 
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 1, 200, 100  # so many that all befalls each
+NUMBERS = parted(200, 100)  # so many that all befalls each
 TREE_ROWS = 256
 
 
@@ -168,9 +168,8 @@ def difference(case: Case, totals: Counter[str]) -> str | None:
     return None if text == expected else f"case {case.number}: {text} instead of {expected}"
 
 
-def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
+def check_cases(numbers: range) -> tuple[list[str], Counter[str]]:
     totals: Counter[str] = Counter()
-    numbers = range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK)
     found = [fault for number in numbers if (fault := difference(random_case(number), totals)) is not None]
     seen = {DrafterState.READY, DrafterState.LATE, DrafterState.DOWN, "hit", "miss", "drafted", "accepted"}
     assert seen - set(+totals) == set(), f"what never happened was not tested: {totals}"
@@ -182,7 +181,7 @@ def _in_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="forerun")  # many drafters come and go
 
 
-@pytest.mark.parametrize("chunk", rest_soak(range(NUM_CHUNKS), NUM_DEFAULT_CHUNKS))
-def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation(chunk: int) -> None:
-    found, _ = check_chunk(chunk)
+@pytest.mark.parametrize("numbers", rest_soak(NUMBERS, 1), ids=str)
+def test_a_draft_that_grows_elsewhere_gives_the_text_of_a_full_recomputation(numbers: range) -> None:
+    found, _ = check_cases(numbers)
     assert found == []

@@ -17,13 +17,14 @@ from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from tests.dense_reference import reference_text
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
-from tests.marks import rest_slow, rest_soak
+from tests.marks import parted, rest_slow, rest_soak
 from tests.random_settings import random_params
 from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, random_weights, tiny_runner, tiny_spec
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, layer_skip
 
-NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 300, 30
+NUM_CHUNKS, CASES_PER_CHUNK = 300, 30
+NUMBERS = parted(NUM_CHUNKS, CASES_PER_CHUNK)
 CASES_PER_FAMILY = 1
 MOST_TOKENS = 48  # past the window of the paper's search
 
@@ -115,10 +116,10 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
     return found
 
 
-def check_chunk(chunk: int) -> tuple[list[str], Counter[str]]:
+def check_cases(numbers: range) -> tuple[list[str], Counter[str]]:
     totals: Counter[str] = Counter()
     found = []
-    for number in range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK):
+    for number in numbers:
         found += differences(random_case(number), totals)
     return found, totals
 
@@ -129,9 +130,9 @@ def assert_all_drafted(totals: Counter[str]) -> None:
         assert totals[f"{search}: accepted"] > 0, f"{search} had nothing accepted: {totals}"
 
 
-@pytest.mark.parametrize("chunk", rest_soak(range(NUM_SLOW_CHUNKS), NUM_DEFAULT_CHUNKS))
-def test_a_target_that_drafts_for_itself_writes_the_text_of_a_full_recomputation(chunk: int) -> None:
-    found, totals = check_chunk(chunk)
+@pytest.mark.parametrize("numbers", rest_soak(NUMBERS, 1), ids=str)
+def test_a_target_that_drafts_for_itself_writes_the_text_of_a_full_recomputation(numbers: range) -> None:
+    found, totals = check_cases(numbers)
     assert found == []
     assert_all_drafted(totals)
 

@@ -21,7 +21,7 @@ KEYED = HEAD[:-2] + b"authorization: Bearer %s\r\n\r\n"
 
 def until(condition: Callable[[], bool]) -> None:
     """Return once this holds; an error after half a minute, however busy the machine is."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -80,13 +80,13 @@ def test_a_client_that_reads_no_answer_does_not_stay() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])
 def test_a_head_that_does_not_come_ends_the_connection(strict: Served, said: bytes) -> None:
-    with socket.create_connection(strict.address, timeout=20) as sock:
+    with socket.create_connection(strict.address, timeout=60) as sock:
         sock.sendall(said)
         assert sock.recv(100) == b""
 
 
 def test_a_second_head_that_does_not_come_ends_the_connection_too(strict: Served) -> None:
-    with socket.create_connection(strict.address, timeout=20) as sock:
+    with socket.create_connection(strict.address, timeout=60) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"200" in sock.recv(20)
         sock.sendall(b"GET /health")
@@ -95,7 +95,7 @@ def test_a_second_head_that_does_not_come_ends_the_connection_too(strict: Served
 
 
 def test_a_body_that_does_not_come_is_told_so(strict: Served) -> None:
-    with socket.create_connection(strict.address, timeout=20) as sock:
+    with socket.create_connection(strict.address, timeout=60) as sock:
         sock.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: 20\r\n\r\n{"
@@ -105,7 +105,7 @@ def test_a_body_that_does_not_come_is_told_so(strict: Served) -> None:
 
 def test_a_chunked_body_is_bounded_as_well(strict: Served) -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    with socket.create_connection(strict.address, timeout=20) as sock:
+    with socket.create_connection(strict.address, timeout=60) as sock:
         sock.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + 8 * chunk + b"10\r\n" + b" " * 16 + b"\r\n"
@@ -114,7 +114,7 @@ def test_a_chunked_body_is_bounded_as_well(strict: Served) -> None:
 
 
 def test_connections_beyond_the_limit_are_closed_and_the_others_live_on(strict: Served) -> None:
-    held = [socket.create_connection(strict.address, timeout=20) for _ in range(8)]
+    held = [socket.create_connection(strict.address, timeout=60) for _ in range(8)]
     ended = 0
     for sock in held:
         try:
@@ -129,8 +129,8 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_live_on(strict: 
 
 def test_one_address_cannot_have_all_connections() -> None:
     with served(max_connections_per_client=2) as server:
-        held = [socket.create_connection(server.address, timeout=20) for _ in range(2)]
-        with socket.create_connection(server.address, timeout=20) as third:
+        held = [socket.create_connection(server.address, timeout=60) for _ in range(2)]
+        with socket.create_connection(server.address, timeout=60) as third:
             assert was_closed(third)
         held[0].close()
         with server.client() as client:
@@ -159,7 +159,7 @@ def is_answered(client: httpx.Client) -> bool:
 def test_a_body_that_is_no_http_ends_its_request_without_a_word_in_the_log(
     server: Served, caplog: pytest.LogCaptureFixture, method: bytes, body: bytes
 ) -> None:
-    with socket.create_connection(server.address, timeout=20) as sock:
+    with socket.create_connection(server.address, timeout=60) as sock:
         sock.sendall(
             method + b" /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + body

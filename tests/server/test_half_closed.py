@@ -49,7 +49,7 @@ def test_who_sends_no_more_while_others_are_served_gets_the_answer(slow: Served)
 
 def test_several_requests_may_come_before_that(slow: Served) -> None:
     request = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    with socket.create_connection(slow.address, timeout=30) as sock:
+    with socket.create_connection(slow.address, timeout=60) as sock:
         sock.sendall(request * 3)
         sock.shutdown(socket.SHUT_WR)
         received = b""
@@ -59,7 +59,7 @@ def test_several_requests_may_come_before_that(slow: Served) -> None:
 
 
 def test_a_request_that_is_not_whole_ends_there(slow: Served) -> None:
-    with socket.create_connection(slow.address, timeout=30) as sock:
+    with socket.create_connection(slow.address, timeout=60) as sock:
         sock.sendall(HEAD % 1000 + b"{")
         sock.shutdown(socket.SHUT_WR)
         assert sock.recv(100) == b""
@@ -77,7 +77,7 @@ def test_who_sends_no_more_and_then_leaves_frees_the_engine(slow: Served, asked:
 def test_a_client_of_the_old_protocol_is_taken_for_gone(slow: Served) -> None:
     """It knows no interim answers, by which the server could find out whether it is there."""
     body = json.dumps(LONG).encode()
-    with socket.create_connection(slow.address, timeout=30) as sock:
+    with socket.create_connection(slow.address, timeout=60) as sock:
         sock.sendall((HEAD % len(body)).replace(b"HTTP/1.1", b"HTTP/1.0") + body)
         until(lambda: slow.service.thread.running is not None)
         sock.shutdown(socket.SHUT_WR)

@@ -231,7 +231,7 @@ def test_what_is_alive_says_so_before_the_model_is_there() -> None:
     is_read = threading.Event()
 
     def make_engine(engine_config: EngineConfig) -> Engine:
-        assert is_read.wait(30)
+        assert is_read.wait(120)
         return Engine(engine_config)
 
     with served(make_engine=make_engine, waits=False) as server, server.client() as client:

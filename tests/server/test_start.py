@@ -19,6 +19,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind
 from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
 
+END_S = 60.0
 SERVE = ("serve", "builtin", "--port", "0", "--threads", "1", "--drafter", "none")
 
 
@@ -111,7 +112,8 @@ def test_no_such_model(run: Run) -> None:  # noqa: F811
     assert run("serve", "./nothing", "--port", "0").exit_code == 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow  # of those that serve several models or open a browser the same is asked
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> None:
     process = subprocess.Popen(command(*SERVE), env=environment(), stderr=subprocess.PIPE, text=True)
     try:
@@ -129,9 +131,9 @@ def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> 
         assert [item.laddr.ip for item in listeners] == ["127.0.0.1"]
         children = known.children(recursive=True)
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(END_S) == 0
         assert "Traceback" not in process.stderr.read()
-        assert psutil.wait_procs(children, timeout=5)[1] == []
+        assert psutil.wait_procs(children, timeout=END_S)[1] == []
     finally:
         process.kill()
         process.wait()
@@ -139,7 +141,7 @@ def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> 
             process.stderr.close()
 
 
-def test_open_shows_the_page_in_the_browser_that_is_named(tmp_path: Path) -> None:
+def test_open_shows_the_page_in_the_browser_that_is_named_and_a_signal_leaves_nothing(tmp_path: Path) -> None:
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     fetch = "import sys, urllib.request; print(sys.argv[1], urllib.request.urlopen(sys.argv[1]).read().decode())"
     browser.write_text(f"#!/bin/sh\n{sys.executable} -c '{fetch}' \"$1\" > {seen}.part && mv {seen}.part {seen}\n")
@@ -148,15 +150,22 @@ def test_open_shows_the_page_in_the_browser_that_is_named(tmp_path: Path) -> Non
         command(*SERVE, "--open"), env=environment() | {"BROWSER": str(browser)}, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 120
             while not seen.exists() and time.monotonic() < until:
                 time.sleep(0.05)
+            known = psutil.Process(process.pid)
+            listeners = [item for item in known.net_connections("tcp") if item.status == psutil.CONN_LISTEN]
+            assert [item.laddr.ip for item in listeners] == ["127.0.0.1"]
+            children = known.children(recursive=True)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(END_S) == 0
             assert process.stderr is not None
-            page = re.search(r"(http://\S+) in a browser", process.stderr.read())
+            said = process.stderr.read()
+            page = re.search(r"(http://\S+) in a browser", said)
             assert page is not None
             assert seen.read_text().startswith(f"{page[1]} <!doctype html>")
+            assert "Traceback" not in said
+            assert psutil.wait_procs(children, timeout=END_S)[1] == []
         finally:
             process.kill()
 
@@ -180,7 +189,7 @@ def test_the_second_signal_ends_it_at_once() -> None:
                 with pytest.raises(subprocess.TimeoutExpired):
                     process.wait(1)
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(10) == 128 + signal.SIGTERM
+                assert process.wait(END_S) == 128 + signal.SIGTERM
         finally:
             process.kill()
 
@@ -193,7 +202,7 @@ def test_a_signal_while_the_model_is_read_ends_it_too() -> None:
             assert process.stderr is not None
             assert "listens" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(END_S) == 0
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()

@@ -29,7 +29,7 @@ def processes_of(pid: int) -> Sequence[str]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    late = monotonic() + 20
+    late = monotonic() + 120
     while not holds():
         assert monotonic() < late
         sleep(0.02)

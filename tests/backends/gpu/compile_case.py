@@ -35,6 +35,7 @@ class CompileCase:
         launch: given whether kernels overlap.
         is_product: matrix units are meant to be used.
         packed: the weight, if there is one.
+        is_counted: its instructions are of interest although it is no product.
     """
 
     name: str
@@ -43,12 +44,13 @@ class CompileCase:
     launch: Callable[[bool], None]
     is_product: bool = True
     packed: DeviceLinear | None = None
+    is_counted: bool = False
 
     def inspect(self, architecture: int) -> list[Resources]:
         """What each kernel that it launches takes."""
         with compiling(architecture) as launches:
             self.launch(architecture >= OLDEST_WITH_OVERLAP)
-        return [launch_resources(launch) for launch in launches]
+        return [launch_resources(launch, with_code=self.is_product or self.is_counted) for launch in launches]
 
 
 def llama(*, num_layers: int, hidden_size: int, num_heads: int, head_dim: int, intermediate_size: int) -> ModelSpec:

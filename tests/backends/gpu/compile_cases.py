@@ -184,7 +184,10 @@ def _rank_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
         add_partials, _exchange(spec), x, num_rows=8, next_norm=_next_norm(spec, num_tiles_of(spec.hidden_size)),
         row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
     )  # fmt: skip
-    yield CompileCase(name="add_partials", model=model, num_rows=8, launch=partial(_launch, add), is_product=False)
+    launch = partial(_launch, add)
+    yield CompileCase(
+        name="add_partials", model=model, num_rows=8, launch=launch, is_product=False, is_counted=True
+    )  # fmt: skip
     like = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
     total = partial(sum_partials, _exchange(spec), x, like=like, num_rows=8)
     yield CompileCase(name="sum_partials", model=model, num_rows=8, launch=partial(_launch, total), is_product=False)

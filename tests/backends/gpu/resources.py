@@ -34,7 +34,8 @@ class Resources:
         registers: of a thread.
         stack_bytes: of a thread; 0 unless registers are spilled.
         shared_bytes: of a program.
-        instructions: how often an instruction stands in the machine code, by its name with all modifiers.
+        instructions: how often an instruction stands in the machine code, by its name with all modifiers; none where
+            the code was not read.
         loop_instructions: the same for what stands in loops.
         early_prefetches: instructions that ask for memory before the wait for the kernel before; 0 without a wait.
     """
@@ -73,10 +74,11 @@ class Resources:
         return self.shared_bytes <= SHARED_LIMITS[self.architecture]
 
 
-def launch_resources(launch: Launch) -> Resources:
+def launch_resources(launch: Launch, *, with_code: bool = True) -> Resources:
     """What the kernel of a launch takes."""
     return read_resources(
         launch.binary,
+        with_code=with_code,
         kernel=launch.kernel,
         architecture=launch.architecture,
         num_warps=launch.num_warps,
@@ -84,12 +86,19 @@ def launch_resources(launch: Launch) -> Resources:
     )
 
 
-def read_resources(binary: bytes, *, kernel: str, architecture: int, num_warps: int, shared_bytes: int) -> Resources:
-    """Resources of a kernel's binary; what the binary does not tell is given."""
-    text = disassemble(binary)
+def read_resources(
+    binary: bytes, *, with_code: bool, kernel: str, architecture: int, num_warps: int, shared_bytes: int
+) -> Resources:
+    """Resources of a kernel's binary; what the binary does not tell is given.
+
+    Args:
+        with_code: read its machine code too, which takes half a second. Where registers are spilled it is always read.
+    """
+    text = dump(binary, "-res-usage")
     usage = _USAGE.search(text)
     assert usage, f"no resource usage in cuobjdump's answer: {text[:200]}"
     registers, stack_bytes = map(int, usage.groups())
+    text = dump(binary, "-sass") if with_code or stack_bytes else ""
     found = [(int(place, 16), name, operands) for place, name, operands in _INSTRUCTION.findall(text)]
     loops = find_loops(found)
     return Resources(
@@ -125,8 +134,8 @@ def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:
 
 
 @cache
-def disassemble(binary: bytes) -> str:
-    """Resource usage and machine code, as text; launches of one shape often differ in their grid alone.
+def dump(binary: bytes, what: str) -> str:
+    """Resource usage or machine code, as text; launches of one shape often differ in their grid alone.
 
     Raises:
         FileNotFoundError: Triton came without NVIDIA's tools.
@@ -134,7 +143,7 @@ def disassemble(binary: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        command = [_cuobjdump(), "-res-usage", "-sass", file.name]
+        command = [_cuobjdump(), what, file.name]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

@@ -19,7 +19,12 @@ NUM_RANKS = 8  # of the compile cases
 EVERY_ROW = 1024  # no pass has more rows
 ALL = ".*"
 # What is compiled a second time with another argument waits for the slow tests.
-ONCE = r"(?!.*(mapped|window|scaled|scaled queries|factor alone|grow first|draw_tiles, topk|sum_partials)$).*"
+AGAIN = (
+    "mapped", "window", "scaled", "scaled queries", "factor alone", "grow first", "walk", "draw_tiles, topk",
+    "sum_partials", "linear, branch", "gelu", "multiply_experts, plain", "text_attention, wide heads",
+    "text_attention, window and sinks",
+)  # fmt: skip
+ONCE = rf"(?!(.*, )?({'|'.join(AGAIN)})$).*"
 TYPICAL = (  # architecture, most rows, model, cases: each kernel once, where no test below asks for more
     (90, 8, "any model", ONCE), (90, 8, "Llama-3.1-8B", ONCE), (80, 1, "Llama-3.2-1B", "tree_attention"),
     (90, 64, "Llama-3.1-8B", "text_attention"), (90, 8, "Llama-3.1-8B int4", "qkv|linear_add, mlp|linear_gate"),

@@ -1,6 +1,7 @@
 """Anthropic's client counts tokens, streams, calls tools, sends their results and reads objects."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
@@ -8,7 +9,7 @@ from pydantic import BaseModel
 
 from tests.server.serving import Served
 
-anthropic = pytest.importorskip("anthropic")
+pytestmark = pytest.mark.skipif(find_spec("anthropic") is None, reason="needs anthropic")
 TOOL = {
     "name": "weather",
     "description": "The weather of a city.",
@@ -28,6 +29,8 @@ class Answer(BaseModel):
 
 @pytest.fixture
 def client(server: Served) -> Iterator[Any]:
+    import anthropic  # takes seconds, so only where these tests run
+
     own = {"base_url": server.url, "api_key": "none", "max_retries": 0, "timeout": 60}
     with anthropic.Anthropic(**own, _strict_response_validation=True) as made:
         yield made
@@ -69,6 +72,8 @@ def test_a_message_gives_an_object_of_the_wanted_class(client: Any) -> None:
 
 
 def test_a_prompt_that_is_too_long_is_an_error_that_agents_know(client: Any) -> None:
+    import anthropic
+
     long = [{"role": "user", "content": "word " * 5000}]
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > \d+ maximum"):
         client.messages.create(model=MODEL, messages=long, max_tokens=1)
