@@ -53,29 +53,29 @@ struct TierLoops {
 #define BYTES256(i, t) BYTES("ymm", i, t)
 #define BYTES512(i, t) BYTES("zmm", i, t)
 
-#ifdef FORERUN_HAS_avx2
+#ifdef FORERUN_KNOWS_avx2
 DEFINE_LOOP(fma_256, 12 * 8, TWELVE(FMA256))
 DEFINE_LOOP(madd_256, 6 * 16, SIX(MADD256))
 DEFINE_LOOP(bytes_256, 6 * 32, SIX(BYTES256))
 #endif
-#ifdef FORERUN_HAS_avx2_vnni
+#ifdef FORERUN_KNOWS_avx2_vnni
 #define DPWSSD256(i) "%{vex%} vpdpwssd %%ymm12, %%ymm13, %%ymm" #i "\n"
 #define DPBUSD256(i) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" #i "\n"
 DEFINE_LOOP(dpwssd_256, 12 * 16, TWELVE(DPWSSD256))
 DEFINE_LOOP(dpbusd_256, 12 * 32, TWELVE(DPBUSD256))
 #endif
-#ifdef FORERUN_HAS_avx512
+#ifdef FORERUN_KNOWS_avx512
 DEFINE_LOOP(fma_512, 12 * 16, TWELVE(FMA512))
 DEFINE_LOOP(madd_512, 6 * 32, SIX(MADD512))
 DEFINE_LOOP(bytes_512, 6 * 64, SIX(BYTES512))
 #endif
-#if defined(FORERUN_HAS_avx512_vnni) || defined(FORERUN_HAS_avx512_bf16)
+#if defined(FORERUN_KNOWS_avx512_vnni) || defined(FORERUN_KNOWS_avx512_bf16)
 #define DPWSSD512(i) "vpdpwssd %%zmm12, %%zmm13, %%zmm" #i "\n"
 #define DPBUSD512(i) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #i "\n"
 DEFINE_LOOP(dpwssd_512, 12 * 32, TWELVE(DPWSSD512))
 DEFINE_LOOP(dpbusd_512, 12 * 64, TWELVE(DPBUSD512))
 #endif
-#ifdef FORERUN_HAS_avx512_bf16
+#ifdef FORERUN_KNOWS_avx512_bf16
 #define DPBF16(i) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" #i "\n"
 DEFINE_LOOP(dpbf16_512, 12 * 32, TWELVE(DPBF16))
 #endif
@@ -85,19 +85,19 @@ DEFINE_LOOP(dpbf16_512, 12 * 32, TWELVE(DPBF16))
 // Tiers that are missing here, such as those of other processors, have no known peak.
 constexpr TierLoops TIERS[] = {
 #if defined(__x86_64__) && defined(__GNUC__)
-#ifdef FORERUN_HAS_avx2
+#ifdef FORERUN_KNOWS_avx2
     {"avx2", {fma_256, fma_256, madd_256, bytes_256}},
 #endif
-#ifdef FORERUN_HAS_avx2_vnni
+#ifdef FORERUN_KNOWS_avx2_vnni
     {"avx2_vnni", {fma_256, fma_256, dpwssd_256, dpbusd_256}},
 #endif
-#ifdef FORERUN_HAS_avx512
+#ifdef FORERUN_KNOWS_avx512
     {"avx512", {fma_512, fma_512, madd_512, bytes_512}},
 #endif
-#ifdef FORERUN_HAS_avx512_vnni
+#ifdef FORERUN_KNOWS_avx512_vnni
     {"avx512_vnni", {fma_512, fma_512, dpwssd_512, dpbusd_512}},
 #endif
-#ifdef FORERUN_HAS_avx512_bf16
+#ifdef FORERUN_KNOWS_avx512_bf16
     {"avx512_bf16", {fma_512, dpbf16_512, dpwssd_512, dpbusd_512}},
 #endif
 #endif
