@@ -36,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
+def pytest_report_header() -> str:
+    """Which instruction sets of the CPU's kernels are not tested, in one line."""
+    from tests.backends.cpu.conftest import TIERS, tiers_here
+
+    missing = ", ".join(sorted(set(TIERS) - set(tiers_here())))
+    return f"kernels that are not built, or not for this machine: {missing} (scripts/test_slow builds all)"
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Of the thousands of tests that are collected nothing is garbage, so nobody looks for any among them."""
     gc.disable()

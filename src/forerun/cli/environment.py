@@ -7,7 +7,7 @@ from typing import Any, Final
 from forerun.cli.declare import ENVIRONMENT_PREFIX, variable_of
 from forerun.cli.foreign_flags import FOREIGN_FLAGS
 
-OTHERS: Final = frozenset(("FORERUN_CACHE",))  # read without a flag
+OTHERS: Final = frozenset(("FORERUN_CACHE", "FORERUN_ALL_TIERS"))  # read without a flag, and by the build
 
 
 def parameters_of(command: Any) -> Iterator[Any]:

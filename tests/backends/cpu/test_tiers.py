@@ -3,6 +3,7 @@
 The portable kernels are left out: they multiply and add floats in two roundings, for want of an instruction.
 """
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -111,6 +112,16 @@ def bits_by_tier(folder: Path, library_path: Path, compiler: str, *emulator: str
     run(compiler, "-O1", "-std=c++17", f"-I{CPP / 'cpp'}", source, library_path, "-o", program, cwd=folder)
     lines = run("env", f"LD_LIBRARY_PATH={library_path.parent}", *emulator, program, cwd=folder).splitlines()
     return {tier: rest for tier, _, rest in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_a_build_for_this_machine_alone_compiles(tmp_path: Path) -> None:
+    """Its files that name instruction sets, which tests of all of them would not show to be broken."""
+    configured = run("env", "-u", "FORERUN_ALL_TIERS", "cmake", "-G", "Unix Makefiles", CPP, cwd=tmp_path)
+    built = re.search("kernels for (.+)", configured)
+    assert built and built[1].split(";") in ([TIERS[0]], [TIERS[0], library().forerun_tier().decode()])
+    for name in ("dispatch", "peak"):
+        run("make", f"cpp/{name}.o", cwd=tmp_path)
 
 
 @pytest.mark.slow

@@ -37,8 +37,11 @@ class Service:
     def __init__(
         self, config: ServerConfig, make_engine: MakeEngine, *, target: str, drafter_name: str = "auto"
     ) -> None:
-        self.config, self.model_name, self.target = config, config.model_name or short_name_of(target), target
-        self.created, self.drafter_name = int(time.time()), drafter_name
+        self.config = config
+        self.model_name = config.model_name or short_name_of(target)
+        self.target = target
+        self.created = int(time.time())
+        self.drafter_name = drafter_name
         self._make_engine = make_engine
         self._renew()
         self.metrics = ServerMetrics(
