@@ -119,7 +119,8 @@ def test_a_build_for_this_machine_alone_compiles(tmp_path: Path) -> None:
     """Its files that name instruction sets, which tests of all of them would not show to be broken."""
     configured = run("env", "-u", "FORERUN_ALL_TIERS", "cmake", "-G", "Unix Makefiles", CPP, cwd=tmp_path)
     built = re.search("kernels for (.+)", configured)
-    assert built and built[1].split(";") in ([TIERS[0]], [TIERS[0], library().forerun_tier().decode()])
+    assert built, configured
+    assert built[1].split(";") in ([TIERS[0]], [TIERS[0], library().forerun_tier().decode()])
     for name in ("dispatch", "peak"):
         run("make", f"cpp/{name}.o", cwd=tmp_path)
 
