@@ -127,6 +127,8 @@ def test_settings_are_set_by_the_names_of_their_flags(converse: Chat) -> None:
         temperature=0.5, top_p=0.9, top_k=7, max_new_tokens=12, seed=4, stop=("User:",), logit_bias={4: 1.0, 5: -2.5}
     )
     assert "error" not in told
+    assert "temperature is 0.5\n" in told
+    assert "-n is 12\n" in told
     _, _, told = converse("/set", *(f"/set {line.split()[0]} default" for line in typed), session=session)
     assert session.settings.params == THREE
     assert "temperature         0.5\n" in told

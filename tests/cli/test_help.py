@@ -50,6 +50,8 @@ def test_help_shows_every_flag_and_every_word(
         (("check", "a"), "missing argument"),
         (("bench", "run"), "missing option '--out'"),
         (("bench", "ran"), "no such command 'ran'. Did you mean 'run'"),
+        (("list",), "there is no command list: forerun models lists the models"),
+        (("rm", "smollm2"), "there is no command rm: forerun models MODEL shows the file or folder"),
     ],
 )
 def test_a_usage_error_is_one_line_that_shows_the_value(run: Run, typed: tuple[str, ...], message: str) -> None:

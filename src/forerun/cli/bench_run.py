@@ -82,7 +82,9 @@ def run(
     who: Who,
     what: What,
     where: Where,
-    out: Annotated[Path, output("--out", "-o", help="Folder of the run; an interrupted run is continued.")],
+    out: Annotated[
+        Path, output("--out", "-o", metavar="FOLDER", help="Folder of the run; an interrupted run is continued.")
+    ],
 ) -> None:
     """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
     who.find_models()

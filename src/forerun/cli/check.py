@@ -118,7 +118,11 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
     ratio = _ratio(sheets)
     if ratio is not None:
         is_small = ratio >= LEAST_RATIO
-        advice = "" if is_small else " (a draft this large hardly saves time; 8 to 50 times smaller is usual)"
+        advice = (
+            ""
+            if is_small
+            else " (8 to 50 times smaller is usual; whether this pair gains, `forerun bench run` measures)"
+        )
         rows.append(("size ratio", f"{ratio:.1f}{advice}"))
     num_proposed, num_all = _num_proposed(sheets[1]), sheets[1].num_target_ids
     if num_all is not None:

@@ -26,9 +26,9 @@ def variable_of(flag: str) -> str:
     return ENVIRONMENT_PREFIX + flag.partition("/")[0].lstrip("-").replace("-", "_").upper()
 
 
-def output(*names: str, help: str) -> Any:
+def output(*names: str, help: str, metavar: str | None = None) -> Any:
     """A flag for an output. It has no environment variable, or every command would write to the same file."""
-    return typer.Option(*names, help=help)
+    return typer.Option(*names, help=help, metavar=metavar)
 
 
 def flagged(config: type[Any]) -> list[Field[Any]]:

@@ -43,7 +43,9 @@ class DistillMachine:
 def distill(
     machine: DistillMachine,
     target: Annotated[str, typer.Argument(help="Short name, checkpoint folder, GGUF file or hub name.")],
-    out: Annotated[Path, output("--out", help="Folder for the draft; a stopped run there is continued.")],
+    out: Annotated[
+        Path, output("--out", metavar="FOLDER", help="Folder for the draft; a stopped run there is continued.")
+    ],
     time: Annotated[
         str, option("--time", help="Time to write and learn, such as 1h30m; measuring takes a little more.")
     ] = "2h",

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from forerun.cli.declare import ENVIRONMENT_PREFIX, variable_of
-from forerun.cli.foreign_flags import FOREIGN_FLAGS
+from forerun.cli.foreign_names import FOREIGN_FLAGS
 
 OTHERS: Final = frozenset(("FORERUN_CACHE", "FORERUN_ALL_TIERS"))  # read without a flag, and by the build
 

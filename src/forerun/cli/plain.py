@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from forerun.cli.declare import with_readers
 from forerun.cli.failures import FAULTY_SETTING, say, shows_errors
-from forerun.cli.foreign_flags import FOREIGN_FLAGS
+from forerun.cli.foreign_names import FOREIGN_COMMANDS, FOREIGN_FLAGS
 from forerun.cli.help_text import help_text
 
 
@@ -34,6 +34,12 @@ class PlainGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help_text(self, ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that was named, as typer finds it; for a name from another program an error with advice."""
+        if ctx.parent is None and args[0] not in self.commands and args[0] in FOREIGN_COMMANDS:
+            ctx.fail(f"there is no command {args[0]}: {FOREIGN_COMMANDS[args[0]]}")
+        return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         """Run a command and leave with its exit code."""

@@ -33,7 +33,11 @@ def prepare(
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     out: Annotated[
         Path | None,
-        output("--out", help="Where to write; with --layer-skip, a file [next to the model, or in the cache]."),
+        output(
+            "--out",
+            metavar="PATH",
+            help="Folder to write; with --layer-skip, a file [next to the model, or in the cache].",
+        ),
     ] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Maximum number of questions.")] = 64,
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Maximum tokens per answer.")] = 128,

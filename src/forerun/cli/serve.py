@@ -95,7 +95,7 @@ def serve(
     engine_options: EngineOptions,
     server_options: ServerOptions,
     logs: LogOptions,
-    model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help=MODELS_HELP)] = None,
+    model: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
     opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is loaded.")] = False,
 ) -> None:
     """Serve models to OpenAI's clients. Each model answers one request after the other."""

@@ -63,7 +63,7 @@ def choose(choices: Sequence[str], text: Any) -> str:
 
 
 def metavar_of(kind: Any) -> str:
-    """The placeholder for the value in a help text."""
+    """The placeholder for the value in a help text. A folder's flag names its own."""
     if get_origin(kind) is Literal:
         return "NAME"
     return {int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")

@@ -75,6 +75,7 @@ def test_a_cut_answer_goes_on_and_ends_as_if_it_had_not_been_cut(page: Page, ser
     assert rounds == sorted(rounds)
     page.locator(".assistant .by").last.click()
     page.click("[data-action=inspect]")
+    expect(page.locator("#inspector [type=range]")).to_be_focused()
     page.keyboard.press("End")
     expect(page.locator("#inspector h2")).to_have_text(f"Round {rounds[-1] + 1} of {rounds[-1] + 1}")
     expect(page.locator(".assistant")).to_have_count(1)

@@ -91,6 +91,7 @@ def _set(session: Session, text: str) -> None:
     name, _, value = text.partition(" ")
     require(value.strip() != "", f"/set {name} needs a value; default restores the one it had at the start")
     session.settings = session.settings.changed(name, value.strip(), start=session.settings_at_start)
+    say(f"{name} is {session.settings.shown(name)}")
 
 
 def _shift(session: Session, text: str) -> None:

@@ -36,9 +36,17 @@ class ChatSettings:
     def listed(self) -> str:
         """Every name with its value."""
         width = max(map(len, self.names()))
-        values = {option_name(field): _shown(field, self.params) for field in flagged(SamplingParams)}
-        values |= {name: json.dumps(self.variables.get(name)) for name in sorted(self.allowed)}
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in values.items())
+        return "\n".join(f"{name:<{width}}  {self.shown(name)}" for name in self.names())
+
+    def shown(self, name: str) -> str:
+        """The value of a setting, for a person.
+
+        Raises:
+            ConfigError: there is no setting of this name.
+        """
+        if name in self.allowed:
+            return json.dumps(self.variables.get(name), ensure_ascii=False)
+        return _shown(_field_of(name), self.params)
 
     def changed(self, name: str, text: str, *, start: "ChatSettings") -> "ChatSettings":
         """The same with another value of one setting.
@@ -51,9 +59,7 @@ class ChatSettings:
         """
         if name in self.allowed:
             return replace(self, variables=_with_variable(self.variables, name, text, start.variables))
-        field = next((field for field in flagged(SamplingParams) if _is_called(field, name)), None)
-        if field is None:
-            raise ConfigError(f"there is no setting {name}: /set alone lists them")
+        field = _field_of(name)
         value = getattr(start.params, field.name) if text == BACK else _value(field, text)
         given: dict[str, Any] = {field.name: value}
         return replace(self, params=replace(self.params, **given))
@@ -76,9 +82,13 @@ def _read_json(text: str) -> object:
         return text
 
 
-def _is_called(field: Field[Any], name: str) -> bool:
-    """Whether a flag of the field has this name, in any spelling."""
-    return name.lstrip("-").replace("_", "-") in [flag.lstrip("-") for flag in field.metadata["flags"]]
+def _field_of(name: str) -> Field[Any]:
+    """The field of SamplingParams with a flag of this name, in any spelling."""
+    spelt = name.lstrip("-").replace("_", "-")
+    for field in flagged(SamplingParams):
+        if spelt in [flag.lstrip("-") for flag in field.metadata["flags"]]:
+            return field
+    raise ConfigError(f"there is no setting {name}: /set alone lists them")
 
 
 def _shown(field: Field[Any], params: SamplingParams) -> str:
