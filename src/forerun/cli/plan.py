@@ -128,8 +128,8 @@ def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Pro
     """The times of passes, from the one source that was named."""
     if sum(source is not None for source in (pair, profile, times.paced)) != 1:
         raise ConfigError(
-            "the times of passes must come from one of --machine (such as 8xH800), --profile FILE, --calibrate FILE and "
-            '--paced "paced:target=...;draft=..."'
+            "the times of passes must come from one of --machine (such as 8xH800), --profile FILE, --calibrate FILE, "
+            'and --paced "paced:target=...;draft=..."'
         )
     if profile is not None:
         return Profile.read(profile)
