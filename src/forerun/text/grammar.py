@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from forerun.core.errors import ConfigError, require
-from forerun.core.grammar import Grammar
+from forerun.core.grammar import Grammar, lark_pattern
 from forerun.core.json_file import short
 from forerun.text.constraint import Constraint
 from forerun.text.tokenizer import Tokenizer
@@ -121,8 +121,7 @@ def source_of(grammar: Grammar) -> str:
         case "regex":
             if not grammar.after:
                 return LLMatcher.grammar_from_regex(grammar.text)
-            pattern = grammar.text.replace("/", "\\/").replace("\n", "\\n")
-            return LLMatcher.grammar_from_lark(f"start: LEAD VALUE\n{LEAD}\nVALUE: /{pattern}/")
+            return LLMatcher.grammar_from_lark(f"start: LEAD VALUE\n{LEAD}\nVALUE: {lark_pattern(grammar.text)}")
         case "lark":
             return LLMatcher.grammar_from_lark(grammar.text)
 

@@ -93,7 +93,11 @@ class Writer:
         self.compiler = GrammarCompiler(self.tokenizer, size, [self.stop_id])
         format = traits.call_format
         thought = HARMONY_THOUGHT if format.kind == "harmony" else traits.thought or ()
-        ends = (*thought[1:], format.parameter_end, format.section_end, format.string_mark)
+        ends = [*thought[1:], format.section_end, format.string_mark]
+        if format.kind == "tagged":  # where a text ends
+            begin, name_end = format.parameter_end + format.parameter_begin, format.parameter_name_end
+            ends += [f"{begin}{key}{name_end}" for schema in SCHEMAS.values() for key in schema.get("required", ())]
+            ends += [format.parameter_end + format.arguments_end + format.call_end] * 3
         ends_ids, closers_ids = (
             [self.tokenizer.encode_inside(text) for text in texts if text] for texts in (ends, CLOSERS)
         )
