@@ -1,7 +1,7 @@
 """Compiles grammars for a tokenizer with llguidance (https://github.com/guidance-ai/llguidance)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 2**19
 MOST_KEPT: Final = 64  # compiled grammars
 STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-FIRST_FUEL, STEP_FUEL = 200_000, 50_000  # some 15 ms: a pattern may take exponential time
+PARSER_LIMITS: Final[Mapping[str, Any]] = {
+    "initial_lexer_fuel": 200_000, "step_lexer_fuel": 50_000,  # some 15 ms: a pattern may take exponential time
+    "max_items_in_row": 10_000,  # twice the most choices that a request may have
+}  # fmt: skip
 LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # white space that models write between their thoughts and the answer
 
 
@@ -74,7 +77,7 @@ class GrammarCompiler:
             len(grammar.text) <= MAX_CHARACTERS,
             f"the grammar has {len(grammar.text)} characters: at most {MAX_CHARACTERS} are allowed",
         )
-        limits = LLParserLimits(initial_lexer_fuel=FIRST_FUEL, step_lexer_fuel=STEP_FUEL)
+        limits = LLParserLimits(**PARSER_LIMITS)
         try:
             matcher = LLMatcher(tokens, source_of(grammar), log_level=0, limits=limits)
         except (ValueError, RecursionError) as error:

@@ -122,7 +122,7 @@ class Lark:
         return f"{self.text(first)} {call}{more if has_more else ''} {self.text(after)}{end}"
 
     def call_of(self, number: int, function: Mapping[str, Any]) -> str:
-        """The name of a rule for a call of this tool without the marks around calls; a tagged one ends with its mark."""
+        """The name of a rule for a call of this tool, without the marks around calls but for the end of tagged ones."""
         format, name, schema = self._format, function["name"], parameters_of(function)
         match format.kind:
             case "json":

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forerun.text.output.call_readers import MAX_NAME, CallSink, known_name, read_name, whole_call
+from forerun.text.output.call_readers import CallSink, known_name, read_name, whole_call
 from forerun.text.output.call_schema import keys_of
-from forerun.text.output.json_text import MAX_DEPTH, meaning, whole_characters
+from forerun.text.output.json_text import MAX_DEPTH, MAX_WORD, meaning, whole_characters
 from forerun.text.output.text_source import NotACallError, Step, TextSource, read_whole
 from forerun.text.output.traits import CallFormat
 
@@ -107,8 +107,6 @@ def _key(source: TextSource, style: Style, depth: int) -> Step[Any]:
 
 
 def _value(source: TextSource, style: Style, depth: int) -> Step[Any]:
-    if depth > MAX_DEPTH:
-        raise NotACallError
     yield from source.space()
     if style.quote and (yield from source.which([style.quote])):
         source.take(len(style.quote))
@@ -118,6 +116,8 @@ def _value(source: TextSource, style: Style, depth: int) -> Step[Any]:
     letter = yield from source.peek()
     if letter in "\"'":
         return (yield from _quoted(source))
+    if letter in "{[(" and depth == MAX_DEPTH:
+        raise NotACallError
     if letter == "{":
         source.take(1)
         return (yield from _entries(source, style, joint=":", closer="}", depth=depth))
@@ -142,7 +142,7 @@ def _word(source: TextSource) -> Step[str]:
     """Read a name or a number."""
     while True:
         found = WORD.match(source.text, source.at)
-        if found is not None and len(found.group()) > MAX_NAME:
+        if found is not None and len(found.group()) > MAX_WORD:
             raise NotACallError
         if source.at < len(source.text) and (found is None or found.end() < len(source.text) or source.is_over):
             break

@@ -23,6 +23,7 @@ from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSour
 from forerun.text.output.traits import CallFormat
 
 WORDS: Final = {"true": True, "false": False, "null": None, "none": None}
+PYTHON_WORDS: Final = ("True", "False", "None")
 MAX_KEY: Final = 256  # characters of an argument's name that the tool does not have
 NOTHING: Final[Schema] = {}
 
@@ -216,7 +217,8 @@ def typed(text: str, schema: Schema, whole: Schema = NOTHING) -> str:
     try:
         said = json_of(plain)
         value = json.loads(said)
-        if not is_declared or (kind_of(value) != "string" and any(takes(one, value) for one in alternatives)):
+        is_other = kind_of(value) != "string" and plain not in PYTHON_WORDS
+        if not is_declared or (is_other and any(takes(one, value) for one in alternatives)):
             return said
     except NotACallError:
         pass

@@ -102,6 +102,7 @@ class TextSource:
         White space may differ around a name. The end is not read.
         """
         longest_first = sorted(names, key=len, reverse=True)
+        yield from self.space()
         while True:
             rest = self.rest
             for name in longest_first:
