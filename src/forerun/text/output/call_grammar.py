@@ -27,7 +27,6 @@ SPACE_PATTERN: Final = "[ \\n\\r\\t]*"
 SPACES: Final = f"/{SPACE_PATTERN}/"
 SOME_TEXT: Final = f"/{SPACE_PATTERN}[^ \\n\\r\\t](?s:.*)/"
 LINE: Final = "\n"
-FREE, INNER, ENDING = "FREE", "INNER", "ENDING"  # terminals of texts in tagged calls
 HARMONY_CALL: Final = ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>")
 HARMONY_THOUGHT: Final = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 
@@ -162,6 +161,7 @@ class TaggedGrammar:
         self._closing = format.arguments_end + format.call_end
         marks = (self._marks.begin, self._marks.end, self._closing.strip())
         self._has_token_marks = all(map(lark.begins_with_added, marks))
+        self._has_end_token = lark.begins_with_added(self._marks.end)
         strays = (mark for mark in (format.call_begin.strip(), format.call_end.strip()) if lark.begins_with_added(mark))
         self._strays = [lark.text(mark) for mark in dict.fromkeys(strays)]  # tokens that a text may hold
 
@@ -188,7 +188,8 @@ class TaggedGrammar:
             if self._has_token_marks:
                 behind_text, within_text = next_of("behind", bare, behind_text), next_of("within", bare, within_text)
             else:
-                behind_text = next_of("behind", self._text_up_to(place, key), behind_text)
+                up_to = begin if self._has_end_token else self._text_up_to(place, key)
+                behind_text = next_of("behind", up_to, behind_text)
         return first
 
     def _rule(self, kind: str, place: int, rule: str) -> str:
@@ -200,6 +201,9 @@ class TaggedGrammar:
         """A value and all that follows it."""
         alternatives = alternatives_of(said, self._schema)
         if any(map(takes_texts, alternatives)):
+            if self._has_end_token and not self._has_token_marks:  # rare: such a text holds no end marks
+                end = self._lark.text(self._marks.end)
+                return self._rule("value", place, f"{self._free_text(place + 1)} {end} {behind_text}")
             return self._text(place, behind_text, within_text)
         texts = [text for one in alternatives for text in listed_texts(one)]
         others = [json_value(said, self._schema)]
@@ -224,7 +228,7 @@ class TaggedGrammar:
         """
         name, strays = f"{self._prefix}_text_{place}", self._strays
         if not self._has_token_marks:
-            goes_on = f" | {INNER} {one_of(strays)} {name}" if strays else ""
+            goes_on = f" | {self._inner(place)} {one_of(strays)} {name}" if strays else ""
             return self._rule("text", place, f"{behind_text}{goes_on}")
         end, ended = self._lark.text(self._marks.end), f"{self._prefix}_ended_{place}"
         goes_on = one_of(filter(None, (within_text, f"{end} {ended}", *(f"{stray} {name}" for stray in strays))))
@@ -236,34 +240,56 @@ class TaggedGrammar:
         marks, name = self._marks, f"{self._prefix}_to_{place}"
         begin = SPACE_PATTERN.join(map(literal, (marks.begin, key.strip(), *marks.name_end)))
         ended = f"({literal(marks.end)}{SPACE_PATTERN}|{LINE if marks.is_lined else ''})"
-        self._lark.rules[f"{name}[lazy]"] = f"{self._free_text()} {lark_pattern(ended + begin)}"
+        self._lark.rules[f"{name}[lazy]"] = f"{self._free_text(place)} {lark_pattern(ended + begin)}"
         return name
 
     def _end_of_call(self) -> str:
-        """A text up to all that closes the call; without the text if the marks are tokens."""
-        lark, closing = self._lark, self._marks.closing
-        if self._has_token_marks:
-            return lark.text(self._closing.strip())
-        num = next((num for num, mark in enumerate(closing) if lark.begins_with_added(mark)), len(closing))
-        pattern = SPACE_PATTERN.join(map(literal, (self._marks.end, *closing[:num])))
-        if num < len(closing):
-            end = lark_pattern(pattern + SPACE_PATTERN)
-            lark.rules[ENDING] = f"{self._free_text()} {end}"
-            lark.rules[INNER] = f"{self._free_text()} & ~({ANY_TEXT} {end})"
-            return f"{ENDING} {' '.join(map(lark.text, closing[num:]))}"
+        """A text up to all that closes the call; without the text if its end mark is a token."""
+        lark, properties = self._lark, properties_of(self._schema)
+        if self._has_end_token:
+            return lark.text(self._closing.strip() if self._has_token_marks else self._closing)
+        end, tokens = self._end_before_tokens()
+        free = self._free_text(len(properties))
+        if tokens:
+            return f"{self._terminal('ENDING', f'{free} {end}')} {tokens}"
         name = f"{self._prefix}_to_end"
-        lark.rules[f"{name}[lazy]"] = f"{self._free_text()} {lark_pattern(pattern)}"
+        lark.rules[f"{name}[lazy]"] = f"{free} {end}"
         return name
 
-    def _free_text(self) -> str:
-        """The name of a rule for texts in which nothing follows an end mark that would end the value for the reader."""
-        end, begin, closing = (
-            SPACE_PATTERN.join(map(literal, marks))
-            for marks in ([self._marks.end], [self._marks.begin], self._marks.closing)
-        )
-        pattern = lark_pattern(f"{end}{SPACE_PATTERN}({begin}|{closing})")
-        self._lark.rules[FREE] = f"~({ANY_TEXT} {pattern} {ANY_TEXT}) & {ANY_TEXT}"
-        return FREE
+    def _inner(self, place: int) -> str:
+        """A text of this argument up to a token that does not close the call."""
+        end, tokens = self._end_before_tokens()
+        free = self._free_text(place + 1)
+        return self._terminal("INNER", f"{free} & ~({ANY_TEXT} {end})" if tokens else free, place)
+
+    def _end_before_tokens(self) -> tuple[str, str]:
+        """What closes the call behind a text: a pattern up to the first token, and the rest."""
+        closing = self._marks.closing
+        is_token = [self._lark.begins_with_added(mark) for mark in closing]
+        num = is_token.index(True) if True in is_token else len(closing)
+        pattern = SPACE_PATTERN.join(map(literal, (self._marks.end, *closing[:num])))
+        if num < len(closing):
+            pattern += SPACE_PATTERN
+        return lark_pattern(pattern), " ".join(map(self._lark.text, closing[num:]))
+
+    def _free_text(self, place: int) -> str:
+        """Texts before the argument at this place without anything in them that the reader would take for their end:
+        an end mark and what follows it, or the beginning of an argument that may not have been given yet."""
+        marks, keys, required = self._marks, list(properties_of(self._schema)), required_of(self._schema)
+        given = [key for key in keys[:place] if key in required]
+        left = [literal(key.strip()) for key in keys if key not in given]
+        begin = SPACE_PATTERN.join((literal(marks.begin), f"({'|'.join(left)})", *map(literal, marks.name_end)))
+        end, closing = literal(marks.end), SPACE_PATTERN.join(map(literal, marks.closing))
+        no_part = [f"{end}{SPACE_PATTERN}({literal(marks.begin)}|{closing})"]
+        if left:
+            no_part.append((LINE if marks.is_lined else "") + begin)
+        rule = f"~({ANY_TEXT} {lark_pattern('|'.join(no_part))} {ANY_TEXT}) & {ANY_TEXT}"
+        return self._terminal("FREE", rule, len(given))
+
+    def _terminal(self, kind: str, rule: str, number: int = 0) -> str:
+        name = f"{self._prefix}_{kind}_{number}".upper()
+        self._lark.rules[name] = rule
+        return name
 
 
 def literal(text: str) -> str:
