@@ -6,11 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
+from forerun.text.grammar_check import GrammarCheck
 from tests.server.protocols.strict_clients import events_of
 from tests.server.serving import Served
 
 PART = {"type": "object", "properties": {"a": {"type": "array", "items": {"not": {}}}}, "required": ["a"]}
-OVERGROWN = "((a|a)*)*b(a?){60}a{60}"  # compiled at once, and too large in the midst of a text
+OVERGROWN = "((a|a)*)*b(a?){60}a{60}"  # compiled at once, and too large in the middle of a text
 DEAD_END = {
     "type": "object",
     "properties": {"x": {"enum": [1234, 5678]}, "b": {"type": "string", "pattern": f"^{OVERGROWN}$"}},
@@ -100,8 +101,24 @@ def test_a_schema_of_a_thousand_levels_is_refused(client: httpx.Client) -> None:
     message_of(client.post("/v1/chat/completions", content=body, headers=headers))
 
 
+@pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize(("path", "place", "body"), shaped(DEAD_END))
-def test_a_dead_end_ends_the_answer_with_an_error(
+def test_a_dead_end_is_refused_before_the_answer_begins(
+    client: httpx.Client, path: str, place: str, body: dict[str, Any], streams: bool
+) -> None:
+    message = message_of(client.post(path, json={**body, "stream": streams}))
+    assert f"{place}" in message
+    assert "it allows texts that cannot be completed" in message
+
+
+@pytest.fixture
+def _checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GrammarCheck, "require", lambda *_: None)
+
+
+@pytest.mark.usefixtures("_checks_nothing")
+@pytest.mark.parametrize(("path", "place", "body"), shaped(DEAD_END))
+def test_a_dead_end_that_was_not_found_ends_the_answer_with_an_error(
     client: httpx.Client, path: str, place: str, body: dict[str, Any]
 ) -> None:
     assert "allows no further token" in message_of(client.post(path, json=body))
@@ -114,6 +131,7 @@ def test_a_dead_end_ends_the_answer_with_an_error(
     assert name == {"/v1/messages": "error", "/v1/responses": "response.failed"}.get(path)
 
 
+@pytest.mark.usefixtures("_checks_nothing")
 def test_a_dead_end_is_no_failure_of_the_engine(server: Served, client: httpx.Client) -> None:
     body = {**USER, "structured_outputs": {"json": DEAD_END}}
     message_of(client.post("/v1/chat/completions", json=body))

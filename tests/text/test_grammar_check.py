@@ -44,6 +44,48 @@ def test_a_fault_in_a_schema_is_found(check: GrammarCheck, part: Any, place: str
     assert said in str(caught.value)
 
 
+ENDLESS = {"$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}, "minItems": 1}}, "$ref": "#/$defs/l"}
+KEYS = {"type": "object", "patternProperties": {"^score$": {"type": "integer"}}, "additionalProperties": False}
+OVERGROWN = {"type": "string", "pattern": "^((a|a)*)*b(a?){60}a{60}$"}  # is compiled at once, and then grows
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        ENDLESS,
+        {"type": "object", "properties": {"x": {"$ref": "#/$defs/l"}}, "required": ["x"]},
+        {**KEYS, "required": ["score"]},
+        {"type": "array", "items": {**KEYS, "required": ["score"]}, "minItems": 1},
+        {"type": "object", "properties": {"n": {"const": 1}, "b": OVERGROWN}, "required": ["n", "b"]},
+    ],
+)
+def test_a_form_whose_texts_cannot_end_is_refused(check: GrammarCheck, schema: Any) -> None:
+    schema = {"$defs": ENDLESS["$defs"], **schema}
+    with pytest.raises(GrammarFaultError, match=r"cannot be completed|without end"):
+        check.require(Grammar.json_schema(schema), {"here": schema})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}, "required": ["kids"]},
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 1_000},
+        {"type": "string", "minLength": 10_000},
+        {"type": "string", "pattern": "^.{0,1000}x.{0,500} end$"},
+        {"type": "string", "pattern": "^([a-z0-9]+(-[a-z0-9]+)*\\.)+[a-z]{2,}$"},
+    ],
+)
+def test_a_form_with_long_texts_is_not_refused(check: GrammarCheck, schema: Any) -> None:
+    check.require(Grammar.json_schema(schema), {"here": schema})
+
+
+def test_advice_is_for_clients(check: GrammarCheck) -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+    with pytest.raises(GrammarFaultError, match=r"the alternatives of oneOf overlap, .* use anyOf"):
+        check.require(Grammar.json_schema(schema), {"here": schema})
+
+
 def nested(num: int) -> str:
     return '{"type": "object", "properties": {"a": ' * num + "{}" + "}}" * num
 

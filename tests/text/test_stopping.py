@@ -1,8 +1,11 @@
 """A stop string is found at one place, whatever pieces the text comes in, and nothing of it is shown."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks, thought_marks
+from forerun.text.output.traits import CallFormat, TemplateTraits
 from forerun.text.stopping import StopStrings
 
 texts = st.text(alphabet="ab\n", max_size=40)
@@ -38,3 +41,50 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
     assert matcher.feed("\n\nrest") == ("", True)
     assert matcher.feed("more") == ("", True)
     assert matcher.flush() == ""
+
+
+THINKS = TemplateTraits(thought=("<think>", "</think>"))
+HARMONY = TemplateTraits(calls=CallFormat(kind="harmony"))
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("traits", "prompt", "text", "parts"),
+    [
+        (THINKS, "", "<think>a\n</think>\n\nb</think>", [("<think>a\n</think>\n\n", False), ("b</think>", True)]),
+        (THINKS, "", "\n <think>a</think>b", [("\n <think>a</think>", False), ("b", True)]),
+        (THINKS, "<think>\n", "a</th", [("a</th", False)]),
+        (THINKS, "<think>\n", "a</think>\n", [("a</think>\n", False)]),
+        (THINKS, "<think>a</think>", " b<think>", [(" b<think>", True)]),
+        (THINKS, "", "<thin", [("<thin", True)]),
+        (HARMONY, "", f"{ANALYSIS}a<|end|>{FINAL}b", [(f"{ANALYSIS}a<|end|>{FINAL}", False), ("b", True)]),
+        (HARMONY, "", "a<|end|>", [("a", True), ("<|end|>", False)]),
+        (
+            HARMONY, "", "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+            [("<|channel|>commentary to=functions.f<|message|>", False), ("{}", True), ("<|call|>", False)],
+        ),
+    ],
+)  # fmt: skip
+def test_thoughts_and_headers_are_no_part_of_the_answer(
+    traits: TemplateTraits, prompt: str, text: str, parts: list[tuple[str, bool]]
+) -> None:
+    marks = thought_marks(traits, prompt)
+    assert marks is not None
+    for pieces in ([text], list(text), *([text[:place], text[place:]] for place in range(len(text)))):
+        assert divided(marks, pieces) == parts
+
+
+def divided(marks: ThoughtMarks, pieces: list[str]) -> list[tuple[str, bool]]:
+    """The parts of a text, neighbours of one kind joined."""
+    divider = ThoughtDivider(marks)
+    joined: list[tuple[str, bool]] = []
+    for text, is_answer in [part for piece in pieces for part in divider.feed(piece)] + divider.finish():
+        if joined and joined[-1][1] == is_answer:
+            joined[-1] = (joined[-1][0] + text, is_answer)
+        elif text:
+            joined.append((text, is_answer))
+    return joined
+
+
+def test_a_model_without_marks_of_thoughts_has_none() -> None:
+    assert thought_marks(TemplateTraits(), "") is None

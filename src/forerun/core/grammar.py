@@ -1,12 +1,14 @@
 """The form that an answer must have: a JSON schema, a regular expression, or a grammar."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from forerun.core.errors import require
 
+IN_LARK: Final = {"/": "\\/", "\n": "\\n"}  # what cannot stand in a pattern between slashes
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 
 
@@ -51,4 +53,15 @@ class Grammar:
     def choice(cls, texts: Sequence[str]) -> "Grammar":
         """One of these texts."""
         require(len(texts) > 0, "a choice needs at least one text")
-        return cls.lark("start: " + " | ".join(map(json.dumps, texts)))
+        return cls.lark("start: " + " | ".join(map(lark_text, texts)))
+
+
+def lark_text(text: str) -> str:
+    """Exactly this text, in Lark."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # Lark's texts have no control characters
+
+
+def lark_pattern(pattern: str) -> str:
+    """A regular expression, in Lark: between slashes, so that a slash in it needs a backslash, which it may have."""
+    inner = re.sub(r"\\?[/\n]|\\.", lambda found: IN_LARK.get(found[0][-1], found[0]), pattern)
+    return f"/{inner or '(?:)'}/"

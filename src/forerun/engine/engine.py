@@ -28,6 +28,7 @@ from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
 from forerun.text.grammar import GrammarCompiler
+from forerun.text.output.thoughts import ThoughtMarks
 from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params, room_for
 
 
@@ -115,6 +116,7 @@ class Engine:
         prediction: str | Sequence[int] | None = None,
         owner: str = "",
         shown_tokens: Sequence[str] = (),
+        thoughts: ThoughtMarks | None = None,
     ) -> GenerationStream:
         """Start generating; iterate over the result for its steps.
 
@@ -129,6 +131,8 @@ class Engine:
             owner: the user of the text. Different owners never share cached keys and values, so none can infer from
                 response times how another's texts begin.
             shown_tokens: special tokens that the text shows, such as the marks of a call.
+            thoughts: the marks of the model's thoughts, in which the stop texts do not count; None: they count
+                everywhere.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -143,8 +147,9 @@ class Engine:
         predicted = self._predicted(prediction, drafter)
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
         assembly = TextAssembly(
-            self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens
-        )
+            self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens,
+            thoughts=thoughts,
+        )  # fmt: skip
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
             seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import FinishReason
+from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks
 from forerun.text.stopping import StopStrings
 from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 
@@ -13,6 +14,9 @@ class TextAssembly:
 
     A token that ends the text belongs to the ids. The text contains neither that token nor a stop string, nor an
     incomplete last character.
+
+    Args:
+        thoughts: the marks of the model's thoughts, in which no stop string counts; None: they count everywhere.
     """
 
     def __init__(
@@ -23,10 +27,12 @@ class TextAssembly:
         eos_ids: Sequence[int],
         max_new_tokens: int,
         shown_tokens: Sequence[str],
+        thoughts: ThoughtMarks | None = None,
     ) -> None:
         known = tokenizer.id_of_added
         self._decoder = IncrementalDecoder(tokenizer, {known[text]: text for text in shown_tokens if text in known})
         self._stops = StopStrings(params.stop)
+        self._divider = ThoughtDivider(thoughts) if thoughts is not None and params.stop else None
         self._stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
         self._max_new_tokens = max_new_tokens
         self.token_ids: list[int] = []
@@ -53,6 +59,8 @@ class TextAssembly:
             self.finish = reason
         shown = len(self.text)
         self._feed(self._decoder.flush())
+        if self._divider is not None and not self.stop:
+            self._add_parts(self._divider.finish())
         self.text += self._stops.flush()
         return self.text[shown:]
 
@@ -66,7 +74,16 @@ class TextAssembly:
             self.end(FinishReason.LENGTH)
 
     def _feed(self, text: str) -> None:
-        certain, is_stopped = self._stops.feed(text)
-        self.text += certain
-        if is_stopped:
-            self.finish = FinishReason.STOP
+        self._add_parts([(text, True)] if self._divider is None else self._divider.feed(text))
+
+    def _add_parts(self, parts: Sequence[tuple[str, bool]]) -> None:
+        """Add texts, and stop at a stop string in those in which it counts."""
+        for text, may_stop in parts:
+            if not may_stop:
+                self.text += self._stops.flush() + text
+                continue
+            certain, is_stopped = self._stops.feed(text)
+            self.text += certain
+            if is_stopped:
+                self.finish = FinishReason.STOP
+                return

@@ -1,14 +1,14 @@
 """Compiles grammars for a tokenizer with llguidance (https://github.com/guidance-ai/llguidance)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from forerun.core.errors import ConfigError, require
-from forerun.core.grammar import Grammar
+from forerun.core.grammar import Grammar, lark_pattern
 from forerun.core.json_file import short
 from forerun.text.constraint import Constraint
 from forerun.text.tokenizer import Tokenizer
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 2**19
 MOST_KEPT: Final = 64  # compiled grammars
 STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-FIRST_FUEL, STEP_FUEL = 200_000, 50_000  # some 15 ms: a pattern may take exponential time
+PARSER_LIMITS: Final[Mapping[str, Any]] = {
+    "initial_lexer_fuel": 200_000, "step_lexer_fuel": 50_000,  # some 15 ms: a pattern may take exponential time
+    "max_items_in_row": 10_000,  # twice the most choices that a request may have
+}  # fmt: skip
 LEAD: Final = "LEAD: /[ \\n]{0,2}/"  # white space that models write between their thoughts and the answer
 
 
@@ -74,7 +77,7 @@ class GrammarCompiler:
             len(grammar.text) <= MAX_CHARACTERS,
             f"the grammar has {len(grammar.text)} characters: at most {MAX_CHARACTERS} are allowed",
         )
-        limits = LLParserLimits(initial_lexer_fuel=FIRST_FUEL, step_lexer_fuel=STEP_FUEL)
+        limits = LLParserLimits(**PARSER_LIMITS)
         try:
             matcher = LLMatcher(tokens, source_of(grammar), log_level=0, limits=limits)
         except (ValueError, RecursionError) as error:
@@ -121,8 +124,7 @@ def source_of(grammar: Grammar) -> str:
         case "regex":
             if not grammar.after:
                 return LLMatcher.grammar_from_regex(grammar.text)
-            pattern = grammar.text.replace("/", "\\/").replace("\n", "\\n")
-            return LLMatcher.grammar_from_lark(f"start: LEAD VALUE\n{LEAD}\nVALUE: /{pattern}/")
+            return LLMatcher.grammar_from_lark(f"start: LEAD VALUE\n{LEAD}\nVALUE: {lark_pattern(grammar.text)}")
         case "lark":
             return LLMatcher.grammar_from_lark(grammar.text)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.text.bounded_child import BoundedChild, LimitError, Limits
-from forerun.text.grammar import FIRST_FUEL, MAX_CHARACTERS, STEP_FUEL, source_of
+from forerun.text.grammar import MAX_CHARACTERS, PARSER_LIMITS, source_of
 
 LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)
 ANY_TEXT: Final = Grammar.regex("a")
@@ -75,5 +75,5 @@ class GrammarCheck:
             raise GrammarFaultError(found["fault"], found["place"])
 
     def _ask(self, grammar: Grammar, schemas: Mapping[str, Any]) -> Any:
-        question = {"source": source_of(grammar), "schemas": schemas, "fuel": (FIRST_FUEL, STEP_FUEL)}
+        question = {"source": source_of(grammar), "schemas": schemas, "limits": PARSER_LIMITS}
         return self._child.ask(question, LIMITS)

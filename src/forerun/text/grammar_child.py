@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from time import monotonic
 from typing import Any, Final
 
@@ -12,8 +13,14 @@ from forerun.text.child_loop import Answer, Said, answer_questions
 
 STACK_BYTES: Final = 2**20  # less than other threads have, so that nested rules overflow the stack here first
 SEARCH_S: Final = 0.2
+WALK_S, WALK_PART_S = 0.1, 0.02  # for texts of a whole grammar, and of a part in which a fault is searched
+NUM_SHORT, NUM_WALKS, MAX_STEPS, MAX_DEPTH = 2, 16, 1_000, 64
+CLOSERS: Final = tuple(b'"}]0123456789tfn')  # what may end a JSON value, the likeliest first
+OPENERS: Final = tuple(b",{[")  # what makes it longer
+OF_LIMITS: Final = ("too many", "fuel", "limit")  # in messages about llguidance's limits
 NUM_BYTES: Final = 256
 NAMED_TOKENS: Final = re.compile(r"<\[[\d,^*-]+\]>")
+DEAD_ENDS: Final = ("it allows texts that cannot be completed", "its lists or objects hold each other without end")
 SHARED: Final = ("$defs", "definitions", "x-guidance")  # keys of the whole schema that its parts need
 
 
@@ -34,25 +41,27 @@ def main() -> None:
 
 
 def begin(head: Said) -> Answer:
-    """Return the function that compiles: it turns {"source", "schemas", "fuel"} into {"fault", "place"}, both "" if the
-    grammar can be compiled."""
+    """Return the function that compiles: it turns {"source", "schemas", "limits"} into {"fault", "place"}, both "" if
+    the grammar can be used."""
     tokens = LLTokenizer(TokenizerWrapper(_Bytes()))
 
     def answer(asked: Said) -> Said:
-        def fault_of(source: str) -> str:
-            first, step = asked["fuel"]
-            limits = LLParserLimits(initial_lexer_fuel=first, step_lexer_fuel=step)
+        def fault_of(source: str, walk_s: float) -> str:
+            limits = LLParserLimits(**asked["limits"])
             matcher = LLMatcher(tokens, NAMED_TOKENS.sub(f"<[{NUM_BYTES}]>", source), log_level=0, limits=limits)
             if not matcher.is_error():
                 matcher.compute_bitmask()
-            return first_lines(matcher.get_error()) if matcher.is_error() else ""
+            if matcher.is_error():
+                return first_lines(matcher.get_error())
+            return dead_end_of(matcher, monotonic() + walk_s) if walk_s else ""
 
         found = {"fault": "", "place": ""}
 
         def work() -> None:
-            found["fault"] = fault_of(asked["source"])
+            found["fault"] = fault_of(asked["source"], WALK_S)
+            walk_s = WALK_PART_S if found["fault"].startswith(DEAD_ENDS) else 0.0
             if found["fault"]:
-                found["place"] = place_of(asked["schemas"], fault_of)
+                found["place"] = place_of(asked["schemas"], lambda source: fault_of(source, walk_s))
 
         threading.stack_size(STACK_BYTES)
         thread = threading.Thread(target=work)
@@ -63,10 +72,56 @@ def begin(head: Said) -> Answer:
     return answer
 
 
+def dead_end_of(start: LLMatcher, until: float) -> str:
+    """What is wrong with a grammar that allows beginnings of texts that cannot be completed; "" if none is found.
+
+    The first texts end as soon as they can, the others are longer.
+
+    Args:
+        until: when to give up, in seconds of the monotonic clock.
+    """
+    walks = (walk(start.deep_copy(), number, until) for number in range(NUM_WALKS))
+    return next((fault for fault in walks if fault), "")
+
+
+def walk(matcher: LLMatcher, number: int, until: float) -> str:
+    """Write a text that the grammar allows, another one for each number; return a fault if it cannot go on."""
+    random, is_short = Random(number), number < NUM_SHORT
+    written, depth = bytearray(), 0
+    for _ in range(MAX_STEPS):
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = [] if matcher.is_error() else [token for token in range(NUM_BYTES + 1) if mask >> token & 1]
+        if monotonic() > until or (matcher.is_accepting() and (is_short or allowed == [NUM_BYTES])):
+            return ""
+        is_stuck = not allowed
+        if allowed:
+            closers = [token for token in CLOSERS if token in allowed]
+            others = [token for token in allowed if token not in OPENERS] or allowed
+            if is_short:
+                token = closers[0] if closers else random.choice(others)
+            else:
+                token = random.choice(closers if closers and random.random() < 0.5 else allowed)
+            is_stuck = not matcher.consume_token(token)
+            if token < NUM_BYTES:
+                written.append(token)
+            depth += (token in b"[{") - (token in b"]}")
+        shown = bytes(written[-80:]).decode(errors="replace")
+        if is_stuck:
+            if not is_short and any(word in matcher.get_error() for word in OF_LIMITS):
+                return ""  # which other texts do not reach
+            return f"{DEAD_ENDS[0]}, such as one that begins with {shown}"
+        if is_short and depth > MAX_DEPTH:
+            return DEAD_ENDS[1]
+    return ""
+
+
 def first_lines(error: str) -> str:
-    """llguidance's message for a fault, without the grammar in it."""
+    """llguidance's message for a fault, without the grammar in it, and with advice that a client can take."""
     text = error.partition("<state>")[0].partition("\n   1 | ")[0]
-    return " ".join(text.rpartition("failed to compile JSON schema: ")[2].split())
+    text = " ".join(text.rpartition("failed to compile JSON schema: ")[2].split())
+    if "coerce_one_of" in text:
+        return "the alternatives of oneOf overlap, which is not supported: use anyOf"
+    return text
 
 
 def place_of(schemas: Mapping[str, Any], fault_of: Callable[[str], str]) -> str:

@@ -14,7 +14,7 @@ from forerun.server.protocols import chat, messages, responses
 from forerun.server.protocols.responses import ResponsesRequest
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 from forerun.text.tokenizer import Tokenizer
-from tests.server.protocols.strict_clients import Read, read_chat, read_items, read_messages, read_responses
+from tests.server.protocols.strict_clients import Read, events_of, read_chat, read_items, read_messages, read_responses
 from tests.server.protocols.written import written
 from tests.server.serving import ENGINE
 
@@ -116,19 +116,34 @@ CUT: Sequence[Sequence[OutputEvent]] = [
 ]  # fmt: skip
 
 
-def test_a_call_that_is_cut_off_is_delivered_as_far_as_it_came(tokenizer: Tokenizer) -> None:
-    stream, _ = written(chat.PROTOCOL, CUT, tokenizer, finish=FinishReason.LENGTH)
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.STOP])
+def test_a_call_that_breaks_off_is_delivered_as_far_as_it_came(tokenizer: Tokenizer, finish: FinishReason) -> None:
+    """Whoever ended the text: the reason says that it is incomplete, and nobody takes it for a call to be made."""
+    stream, whole = written(chat.PROTOCOL, CUT, tokenizer, finish=finish)
     read = read_chat(stream)
     assert (read.calls, read.end) == ([("call_a", "plain", '{"a": "b')], "length")
-    stream, whole = written(messages.PROTOCOL, CUT, tokenizer, finish=FinishReason.LENGTH)
+    assert whole["choices"][0]["finish_reason"] == "length"
+    stream, whole = written(messages.PROTOCOL, CUT, tokenizer, finish=finish)
     read = read_messages(stream)
-    assert (read.calls, read.end) == ([("toolu_a", "plain", '{"a": "b')], "max_tokens")
-    assert whole["content"][-1]["input"] == {}
-    stream, whole = written(responses.PROTOCOL, CUT, tokenizer, source=SOURCE, finish=FinishReason.LENGTH)
+    assert (read.calls, read.end, whole["stop_reason"]) == ([("toolu_a", "plain", '{"a": "b')], *["max_tokens"] * 2)
+    assert whole["content"][-1] == {"type": "text", "text": 'plain {"a": "b'}
+    stream, whole = written(responses.PROTOCOL, CUT, tokenizer, source=SOURCE, finish=finish)
     read = read_responses(stream)
     assert (read.calls, read.end) == ([("call_a", "plain", '{"a": "b')], "incomplete")
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in whole["output"]] == ["completed", "completed", "incomplete"]
+
+
+def test_a_call_that_breaks_off_before_a_text_is_incomplete(tokenizer: Tokenizer) -> None:
+    rounds = [*CUT, [Content("more")]]
+    stream, whole = written(responses.PROTOCOL, rounds, tokenizer, source=SOURCE)
+    assert [item["status"] for item in whole["output"]] == ["completed", "completed", "incomplete", "incomplete"]
+    done = [json.loads(data)["item"] for name, data in events_of(stream.decode()) if name.endswith("item.done")]
+    assert done == whole["output"]
+    _, whole = written(messages.PROTOCOL, rounds, tokenizer)
+    assert ([block["type"] for block in whole["content"]], whole["stop_reason"]) == (
+        ["thinking", "text", "text", "text"], "max_tokens",
+    )  # fmt: skip
 
 
 def test_the_stop_text_that_ended_a_message_is_named(tokenizer: Tokenizer) -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
-from forerun.server.protocols.answer import Answer, AnswerChoice
+from forerun.server.protocols.answer import Answer, AnswerChoice, EventParser
 from forerun.server.protocols.asked import Asked, PlainTexts
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.text.output.events import OutputEvent
@@ -34,15 +34,22 @@ class Script:
 
 def written(
     protocol: ApiProtocol,
-    rounds: Sequence[Sequence[OutputEvent]],
+    rounds: Sequence[Sequence[OutputEvent]] | Sequence[str],
     tokenizer: Tokenizer,
     *,
+    parser: EventParser | None = None,
     source: Any = None,
     finish: FinishReason = FinishReason.STOP,
     stop: str = "",
 ) -> tuple[bytes, dict[str, Any]]:
-    """An answer as a stream and as a whole."""
-    choice = AnswerChoice(tokenizer, Script(rounds), echo="", has_details=False)
+    """An answer as a stream and as a whole.
+
+    Args:
+        rounds: the events of each round, or its text, for the parser.
+    """
+    texts = [said if isinstance(said, str) else "x" for said in rounds]
+    script = Script([said for said in rounds if not isinstance(said, str)])
+    choice = AnswerChoice(tokenizer, parser or script, echo="", has_details=False)
     asked = Asked(prompt=PlainTexts(prompts=("",)), param="", source=source, streams=True)
     answer = Answer(asked=asked, request_id="r", model="m", choices=[choice], num_prompt_tokens=3, drafter="none")
     writer = protocol.writer(answer)
@@ -50,7 +57,11 @@ def written(
     for place in range(len(rounds)):
         is_last = place == len(rounds) - 1
         step = DecodeStep(
-            token_ids=(5,), text="x", finish=finish if is_last else None, stats=STATS, stop=stop if is_last else ""
+            token_ids=(5,),
+            text=texts[place],
+            finish=finish if is_last else None,
+            stats=STATS,
+            stop=stop if is_last else "",
         )
         stream += writer.add(0, choice.take(step))
     choice.end(Generation(text="", token_ids=(5,), finish_reason=finish, seed=0, stats=OF_ALL))

@@ -1,5 +1,6 @@
 """The grammar of a whole answer: thoughts, calls and the form that the client wants."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,29 @@ def test_every_kind_of_form_stands_behind_thoughts(shape: Grammar) -> None:
         grammar = answer_grammar(THINKS, ToolUse(), shape, prompt=prompt, added={})
         assert grammar is not None
         assert fits(grammar, f"{'' if prompt else '<think>'}so</think>\n\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good"),
+    [
+        (r"\d{2}\/\d{2}", "12/34"), (r"\d{2}/\d", "12/3"), (r"[^\/]+", "ab"), (r"a\\/b", "a\\/b"), ("a\nb", "a\nb"),
+        ("a\\\nb", "a\nb"), (r"\\\/", "\\/"), ("\x7f", "\x7f"),
+    ],
+)  # fmt: skip
+def test_a_slash_in_a_pattern_means_a_slash_everywhere(pattern: str, good: str) -> None:
+    shape = Grammar.regex(pattern)
+    for traits, prompt, text in ((TemplateTraits(), "", good), (THINKS, "<think>", f"so</think>{good}")):
+        grammar = answer_grammar(traits, ToolUse(), shape, prompt=prompt, added={})
+        assert grammar is not None
+        assert fits(grammar, text)
+        assert not fits(grammar, f"{text}/")
+    assert fits(shape, good)
+    assert fits(replace(shape, after="</think>"), f"</think>{good}")
+
+
+def test_a_choice_may_hold_any_character() -> None:
+    letters = [*map(chr, range(0x20)), '"', "\\", "/", "\x7f", "\x80", "\u2028", "\ufeff", "\U0001f600"]
+    assert all(fits(Grammar.choice(["no", f"a{letter}b"]), f"a{letter}b") for letter in letters)
 
 
 def test_without_a_demand_there_is_no_grammar() -> None:

@@ -17,6 +17,7 @@ from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Co
 from forerun.text.output.parser import OutputParser
 from forerun.text.output.traits import TemplateTraits
 from forerun.text.tokenizer import Tokenizer
+from tests.marks import in_turn
 from tests.text.output.families import FAMILIES, TOOLS
 from tests.text.output.loose_families import LOOSE_FAMILIES
 
@@ -93,7 +94,11 @@ class Writer:
         self.compiler = GrammarCompiler(self.tokenizer, size, [self.stop_id])
         format = traits.call_format
         thought = HARMONY_THOUGHT if format.kind == "harmony" else traits.thought or ()
-        ends = (*thought[1:], format.parameter_end, format.section_end, format.string_mark)
+        ends = [*thought[1:], format.section_end, format.string_mark]
+        if format.kind == "tagged":  # where a text ends
+            begin, name_end = format.parameter_end + format.parameter_begin, format.parameter_name_end
+            ends += [f"{begin}{key}{name_end}" for schema in SCHEMAS.values() for key in schema.get("required", ())]
+            ends += [format.parameter_end + format.arguments_end + format.call_end] * 3
         ends_ids, closers_ids = (
             [self.tokenizer.encode_inside(text) for text in texts if text] for texts in (ends, CLOSERS)
         )
@@ -171,6 +176,44 @@ def check_random_answers(name: str, num_answers: int) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_what_the_grammar_allows_is_read_as_calls(name: str) -> None:
     check_random_answers(name, 4)
+
+
+ODD_NAMES = [
+    "files/read", "ns:tool", "my tool", "f(x)", "\u540d\u524d", "tool.call", "functions.x", "a:1", "a", "x[ARGS]y",
+    "{y}", "=", '"q"', "it's", "my tool 2", "\\",
+]  # fmt: skip
+ODD_KEYS = [
+    "$filter", "@type", "user id", "a/b", "x:y", "a=1", "a", "a b", "\u540d\u524d", "it's", '"k"', "{", "}", ")", "(",
+    "[0]", "a,b", "a>b", "", " k ", "\\u0041", "\x7f", "or\nso",
+]  # fmt: skip
+
+
+def check_names(name: str, tool_names: list[str], *, has_added: bool) -> None:
+    """Whatever the names of tools and arguments are, a call that the grammar allows is read with them."""
+    traits = traits_of(name)
+    writer, rng = Writer(traits, has_added=has_added), random.Random(name)
+    nothing = {"type": "object", "additionalProperties": False}
+    keys = {**nothing, "properties": {key: {"enum": [1, 2]} for key in ODD_KEYS}, "required": ODD_KEYS}
+    tools = [
+        {"type": "function", "function": {"name": tool, "parameters": keys if tool == "keys" else nothing}}
+        for tool in [*ODD_NAMES, "keys"]
+    ]
+    for called in [*tool_names, "keys"]:
+        grammar = call_grammar(traits, tools, choice=called, is_parallel=False, added=writer.tokenizer.id_of_added)
+        assert grammar is not None
+        text = writer.answer(grammar, rng)
+        for pieces in ([text], list(text)):
+            parser = OutputParser(traits, tools=tools, rendered_prompt="", finds_calls=True)
+            events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+            ((found, arguments),) = calls_of(events)
+            assert found == called, text
+            assert list(json.loads(arguments)) == (ODD_KEYS if called == "keys" else [])
+            assert not [event for event in events if isinstance(event, Content)], text
+
+
+@pytest.mark.parametrize(("name", "tool"), in_turn([*ALL], ODD_NAMES))
+def test_odd_names_are_read_as_they_are_forced(name: str, tool: str) -> None:
+    check_names(name, [tool], has_added=ODD_NAMES.index(tool) % 2 == 0)
 
 
 def test_an_answer_may_end_with_a_line_behind_its_call() -> None:

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from forerun.text.output.call_grammar import call_grammar
-from forerun.text.output.call_schema import is_text, properties_of, required_of, tamed, values_of
+from forerun.text.output.call_schema import (
+    alternatives_of,
+    is_text,
+    keys_of,
+    properties_of,
+    required_of,
+    tamed,
+    values_of,
+)
 from tests.text.output.test_call_grammar import ALL, traits_of
 
 ODD: list[dict[str, Any]] = [
@@ -30,14 +38,49 @@ def test_no_schema_is_an_error_of_ours(family: str) -> None:
         call_grammar(traits, [tool], choice="required", is_parallel=True, added={})
 
 
-def test_a_text_has_text_values() -> None:
-    assert is_text({"type": "string"})
-    assert is_text({"type": ["string"], "enum": ["a"]})
-    assert is_text({"const": "a"})
-    assert not is_text({"type": "string", "enum": ["a", None]})
-    assert not is_text({"enum": []})
+TEXT, NULL = {"type": "string"}, {"type": "null"}
+WHOLE = {"$defs": {"Text": TEXT, "Again": {"$ref": "#/$defs/Again"}, "a/b %": {"enum": ["x", None]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (TEXT, True),
+        ({"type": ["string"], "enum": ["a"]}, True),
+        ({"const": "a"}, True),
+        ({"$ref": "#/$defs/Text", "description": "d"}, True),
+        ({"allOf": [TEXT, {"minLength": 2}]}, True),
+        ({"anyOf": [TEXT, {"enum": ["a"]}]}, True),
+        ({"anyOf": [TEXT, {"allOf": [TEXT, NULL]}]}, True),  # the second one fits nothing
+        ({"type": "string", "enum": ["a", None]}, False),
+        ({"type": ["string", "null"]}, False),
+        ({"oneOf": [TEXT, NULL]}, False),
+        ({"$ref": "#/$defs/a~1b %25"}, False),
+        ({"$ref": "#/$defs/Again"}, False),
+        ({"$ref": "other.json"}, False),
+        ({"anyOf": [{"anyOf": [TEXT] * 40}] * 40}, False),  # too many to be tried
+        ({"enum": []}, False),
+        ({}, False),
+    ],
+)
+def test_a_text_has_text_values(schema: dict[str, Any], expected: bool) -> None:
+    assert is_text(schema, WHOLE) == expected
+
+
+def test_unions_are_resolved() -> None:
+    schema = {"title": "t", "anyOf": [{"type": ["integer", "null"]}, {"$ref": "#/$defs/Text"}], "minimum": 3}
+    assert alternatives_of(schema, WHOLE) == [
+        {"title": "t", "minimum": 3, "type": kind} for kind in ("integer", "null", "string")
+    ]
+    number = {"allOf": [{"type": "number"}, {"type": "integer", "maximum": 5}]}
+    assert alternatives_of(number, {}) == [{"type": "integer", "maximum": 5}]
     assert values_of({"const": None}) == [None]
     assert values_of({"enum": "abc"}) == []
+
+
+def test_keys_of_every_level_are_known() -> None:
+    inner = {"type": "array", "items": {"anyOf": [{"properties": {"b c": {}}}, {"properties": {"$d": {}}}]}}
+    assert sorted(keys_of({"properties": {"a": inner, "b c": {}}})) == ["$d", "a", "b c"]
 
 
 def test_null_is_as_good_as_nothing() -> None:

@@ -71,7 +71,7 @@ class Call:
 
     @property
     def arguments(self) -> str:
-        """JSON text of an object, unless the answer was cut off."""
+        """JSON text of an object if the call is complete."""
         return "".join(self.pieces)
 
 
@@ -122,6 +122,8 @@ class AnswerChoice:
             events = [*events, *self._parser.finish()]
         for event in events:
             self._add(event)
+        if self.finish is FinishReason.STOP and not self.stop and not self._has_whole_calls:
+            self.finish = FinishReason.LENGTH  # tells clients not to make the call
         self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
         logprobs = self._logprobs.of(step)
         self.logprobs += logprobs
@@ -157,9 +159,12 @@ class AnswerChoice:
 
     @property
     def ends_with_calls(self) -> bool:
-        """True if the model ended the text, it calls tools, and no stop text cut the last call."""
-        is_whole = bool(self.calls) and (self.calls[-1].is_complete or not self.stop)
-        return self.finish is FinishReason.STOP and is_whole
+        """True if the model ended the text, it calls tools, and all calls are complete."""
+        return self.finish is FinishReason.STOP and bool(self.calls) and self._has_whole_calls
+
+    @property
+    def _has_whole_calls(self) -> bool:
+        return all(call.is_complete for call in self.calls)
 
 
 def is_thinking(events: Sequence[OutputEvent], parts: Sequence[Part]) -> bool:

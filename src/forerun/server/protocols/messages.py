@@ -1,6 +1,5 @@
 """Anthropic's messages: POST /v1/messages and /v1/messages/count_tokens."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -30,6 +29,7 @@ from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import function_tool, is_name, no_name, tool_use
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+from forerun.text.output.json_text import object_of
 
 ERRORS: Final = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
@@ -195,7 +195,9 @@ class MessagesWriter:
 
 
 def block_of(part: Part) -> Body | None:
-    """A part of a whole answer as a block; None if it is empty."""
+    """A part of a whole answer as a block; None if it is empty. An incomplete call is a text, since it has no input."""
+    if isinstance(part, Call) and not part.is_complete:
+        return {"type": "text", "text": f"{part.name} {part.arguments}".strip()}
     if isinstance(part, Call):
         return {"type": "tool_use", "id": call_id(part.id), "name": part.name, "input": arguments_of(part.arguments)}
     if not part.text:
@@ -206,12 +208,8 @@ def block_of(part: Part) -> Body | None:
 
 
 def arguments_of(text: str) -> Body:
-    """The arguments of a call; none if the answer was cut off within them."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    """The arguments of a complete call."""
+    return object_of(text) or {}
 
 
 def call_id(id_: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from forerun.server.protocols.answer import Call, Part
 from forerun.server.protocols.earlier_items import OwnTool
 from forerun.server.protocols.sse import Body
+from forerun.text.output.json_text import object_of
 
 
 def item_of(part: Part, id_: str, status: str, *, own: Mapping[str, OwnTool], is_new: bool) -> Body:
@@ -41,12 +42,12 @@ def own_tool(own: Mapping[str, OwnTool], call: Call) -> OwnTool:
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool; the arguments themselves if the answer was cut off."""
-    try:
-        found = json.loads(arguments)
-    except ValueError:
+    """The text for a custom tool; the arguments themselves if the call is incomplete."""
+    found = object_of(arguments)
+    if found is None:
         return arguments
-    return str(found.get("input", "")) if isinstance(found, dict) else arguments
+    text = found.get("input", "")
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def text_part(text: str) -> Body:

@@ -1,7 +1,6 @@
 """OpenAI's Responses API without stored state: POST /v1/responses."""
 
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import WithJsonSchema
@@ -144,7 +143,7 @@ class ResponsesWriter:
 
     def _begin(self, part: Part) -> bytes:
         """Add an item; the last one is done."""
-        ended = self._end("completed")
+        ended = self._end("incomplete" if isinstance(self._open, Call) else "completed")
         self._open = part
         self._ids.append(self._make_id(NUM_OF_ID))
         item = self._item(part, "in_progress", is_new=True)
@@ -191,7 +190,7 @@ class ResponsesWriter:
         while len(self._ids) < len(parts):  # a stream has given ids to its items already
             self._ids.append(self._make_id(NUM_OF_ID))
         items = [
-            self._item(part, self._status if is_last(part, parts) else "completed", place=place)
+            self._item(part, self._status_of(part, is_last=part is parts[-1]), place=place)
             for place, part in enumerate(parts)
         ]
         cut = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
@@ -201,6 +200,11 @@ class ResponsesWriter:
     @property
     def _status(self) -> str:
         return "completed" if self._choice.finish is FinishReason.STOP else "incomplete"
+
+    def _status_of(self, part: Part, *, is_last: bool) -> str:
+        if isinstance(part, Call):
+            return "completed" if part.is_complete else "incomplete"
+        return self._status if is_last else "completed"
 
     @property
     def _index(self) -> int:
@@ -237,11 +241,6 @@ class ResponsesWriter:
             "text": asked.text or {"format": {"type": "text"}},
             "metadata": asked.metadata or {},
         }
-
-
-def is_last(part: Part, parts: Sequence[Part]) -> bool:
-    """True for the part in which the answer ended."""
-    return part is parts[-1] and not (isinstance(part, Call) and part.is_complete)
 
 
 def empty_response(id_: str, created_s: int, status: str) -> Body:

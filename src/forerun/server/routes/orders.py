@@ -54,6 +54,7 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
                 prediction=sent_ids.get(len(orders) + number) or read.prediction,
                 owner=owner_of(request),
                 shown_tokens=read.shown_tokens,
+                thoughts=read.thoughts,
                 only_reads=asked.limit == 0,
                 # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
                 times_plain=asked.shows_details and not asked.streams,

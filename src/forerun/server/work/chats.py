@@ -15,6 +15,7 @@ from forerun.text.chat_template import ChatTemplate
 from forerun.text.message import Message
 from forerun.text.output.messages import prepared
 from forerun.text.output.parser import OutputParser
+from forerun.text.output.thoughts import ThoughtMarks, thought_marks
 from forerun.text.output.traits import TemplateTraits
 from forerun.text.tokenizer import SEAM
 
@@ -37,6 +38,7 @@ class ReadPrompts:
         make_parser: makes a parser of an answer's text, given a function that makes ids.
         grammar: the form that the answers must have.
         shown_tokens: special tokens that the parser needs in the text.
+        thoughts: the marks of thoughts in the answers.
         end_ids: tokens that end an answer, besides the model's own.
         prediction: ids of a text that the answers may resemble.
         ignored: names of fields that have no effect on this model.
@@ -48,6 +50,7 @@ class ReadPrompts:
     make_parser: Callable[[MakeId], EventParser] = PlainParser
     grammar: Grammar | None = None
     shown_tokens: Sequence[str] = ()
+    thoughts: ThoughtMarks | None = None
     end_ids: Sequence[int] = ()
     prediction: Sequence[int] = ()
     ignored: Sequence[str] = ()
@@ -99,6 +102,7 @@ class ChatReader:
             ),
             grammar=answer_grammar(traits, chat.tool_use, shape, prompt=plain, added=self._tokenizer.id_of_added),
             shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
+            thoughts=None if chat.continues else thought_marks(traits, plain),
             ignored=ignored,
         )
 

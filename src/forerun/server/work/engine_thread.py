@@ -139,7 +139,7 @@ class EngineThread:
         self._pass_began_s = monotonic()
         with engine.stream(
             order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
-            shown_tokens=order.shown_tokens,
+            shown_tokens=order.shown_tokens, thoughts=order.thoughts,
         ) as stream:  # fmt: skip
             for part in stream.prefill():
                 tally.read(part)

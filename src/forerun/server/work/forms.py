@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from forerun.core.grammar import Grammar
+from forerun.core.grammar import Grammar, lark_pattern
 from forerun.server.protocols.asked import Asked, Chat, Tool, ToolUse
 from forerun.text.grammar import styled
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, Lark, call_grammar
@@ -95,8 +95,7 @@ def lark_of(shape: Grammar) -> Grammar:
         case "json_schema":
             return Grammar.lark(f"{START}%json {json.dumps(styled(json.loads(shape.text)))}")
         case "regex":
-            pattern = shape.text.replace("/", "\\/").replace("\n", "\\n")
-            return Grammar.lark(f"{START}/{pattern}/")
+            return Grammar.lark(START + lark_pattern(shape.text))
 
 
 def either(calls: Grammar, shaped: Grammar) -> Grammar:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.protocols.errors import ApiError, stopping
+from forerun.text.output.thoughts import ThoughtMarks
 
 
 class EarlyEnd(StrEnum):
@@ -35,6 +36,7 @@ class Order:
 
     Args:
         shown_tokens: special tokens that stay in the text.
+        thoughts: the marks of thoughts, in which stop texts do not count.
         only_reads: read the prompt and write nothing.
         times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
     """
@@ -45,6 +47,7 @@ class Order:
     prediction: Sequence[int] = ()
     owner: str = ""
     shown_tokens: Sequence[str] = ()
+    thoughts: ThoughtMarks | None = None
     only_reads: bool = False
     times_plain: bool = False
 

@@ -10,7 +10,10 @@ from forerun.text.output.text_source import NotACallError, Step, TextSource
 from forerun.text.output.traits import CallFormat
 
 MAX_NAME: Final = 256  # characters, including those that some models put around a name
-AROUND_NAME: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?(?:\[CALL_ID\].*)?")
+AROUND_NAME: Final = tuple(
+    map(re.compile, (r"(.+):\d+", r"(.+?)\[CALL_ID\].*", r"functions\.(.+)", r"functions\.(.+):\d+"))
+)  # what models write before and behind a name
+NUMBER_OF_CALL: Final = re.compile(r":\d+\s*$")
 OTHER_KEYS: Final = ("id", "type", "tool_call_id")  # allowed besides name and arguments
 
 
@@ -44,12 +47,22 @@ def known_name(sink: CallSink, text: str) -> str:
         NotACallError: no tool has this name.
     """
     name = text.strip()
-    if name not in sink.schemas:
-        found = AROUND_NAME.fullmatch(name)
-        name = found.group(1) if found else name
-    if name not in sink.schemas:
-        raise NotACallError
-    return name
+    if name in sink.schemas:
+        return name
+    for pattern in AROUND_NAME:
+        if (found := pattern.fullmatch(name)) and found.group(1) in sink.schemas:
+            return found.group(1)
+    raise NotACallError
+
+
+def read_name(source: TextSource, sink: CallSink, ends: Sequence[str]) -> Step[str]:
+    """Read a tool's name up to one of these texts, which is not read.
+
+    Raises:
+        NotACallError: no tool has this name.
+    """
+    name = yield from source.known([*sink.schemas], ends)
+    return known_name(sink, (yield from source.before(ends, MAX_NAME))) if name is None else name
 
 
 def read_json_calls(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
@@ -104,7 +117,11 @@ def read_named_call(source: TextSource, sink: CallSink, format: CallFormat) -> S
         yield from source.optional(format.name_begin.strip())
     if not format.begin:
         yield from _expect_name(source, sink)
-    name = known_name(sink, (yield from source.before([format.name_end.strip() or "\n"], MAX_NAME)))
+    end = format.name_end.split()[0] if format.name_end.strip() else "\n"
+    if format.is_numbered:
+        name = known_name(sink, NUMBER_OF_CALL.sub("", (yield from source.before([end], MAX_NAME))))
+    else:
+        name = yield from read_name(source, sink, [end])
     yield from source.expect(format.name_end)
     yield from source.space()
     if (yield from source.peek()) != "{":

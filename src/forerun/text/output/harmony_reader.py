@@ -15,7 +15,7 @@ ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 MESSAGE: Final = "<|message|>"
 MAX_HEADER: Final = 512  # characters
 CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
-RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([^\s<]+)")
+RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([^<]+)")
 
 
 class HarmonySink(CallSink, Protocol):
@@ -49,13 +49,19 @@ def read_harmony(source: TextSource, sink: HarmonySink) -> Step[None]:
         channel, recipient = CHANNEL.search(header), RECIPIENT.search(header)
         source.settle()
         if recipient is not None:
-            yield from _read_call(source, sink, recipient.group(1))
+            yield from _read_call(source, sink, called_name(sink, recipient.group(1)))
         source.anchor = None
         is_thought = channel is not None and channel.group(1) == "analysis"
         while (said := (yield from _read_body(source))) is not None:
             (sink.think if is_thought else sink.say)(said)
         if source.is_over and not source.rest:
             return
+
+
+def called_name(sink: CallSink, text: str) -> str:
+    """The longest tool's name with which a recipient begins, else its first word."""
+    fitting = [name for name in sink.schemas if text.startswith(name) and not text[len(name) :][:1].strip()]
+    return max(fitting, key=len, default=(text.split() or [""])[0])
 
 
 def _read_call(source: TextSource, sink: HarmonySink, recipient: str) -> Step[None]:

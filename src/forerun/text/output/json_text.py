@@ -1,20 +1,26 @@
-"""Reads JSON while it is written, and corrects common mistakes of models.
+"""Reads JSON while it is written, and corrects common mistakes of models, so that every parser can read the result.
 
-These are control characters in texts, backslashes that escape nothing, and Python's words for true, false and null.
+These are control characters in texts, backslashes that escape nothing, halves of surrogate pairs, Python's words for
+true, false and null, and numbers that JSON or float64 does not have, which become texts.
 """
 
 import json
 import re
 from collections.abc import Callable
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
-from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource
+from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource, read_whole
+
+MAX_DEPTH: Final = 64  # of nested lists and objects; parsers of clients have limits, too
 
 PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
 WORD: Final = re.compile(r"[A-Za-z0-9+\-.]+")
 NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 MAX_WORD: Final = 400  # characters; a number of float64 has at most 330 without an exponent
+HALF: Final = re.compile("[\ud800-\udfff]")
 HEX: Final = re.compile(r"[0-9a-fA-F]*")
 
 
@@ -22,7 +28,7 @@ def read_value(source: TextSource, say: Callable[[str], None]) -> Step[None]:
     """Read one JSON value and pass its text to `say` piece by piece.
 
     Raises:
-        NotACallError: the next characters are not JSON.
+        NotACallError: the next characters are not JSON, or nest too deep.
     """
     closers: list[str] = []
     wants = "value"
@@ -44,6 +50,8 @@ def read_value(source: TextSource, say: Callable[[str], None]) -> Step[None]:
             yield from read_string(source, say)
             wants = "colon"
         elif wants in ("value", "first") and letter in "{[":
+            if len(closers) == MAX_DEPTH:
+                raise NotACallError
             say(source.take(1))
             closers.append("}" if letter == "{" else "]")
             wants = "first key" if letter == "{" else "first"
@@ -77,12 +85,27 @@ def _read_escape(source: TextSource) -> Step[str]:
     letter = yield from source.peek()
     if letter in '"\\/bfnrt':
         return "\\" + source.take(1)
-    if letter == "u":
-        while len(source.rest) < 5 and HEX.fullmatch(source.rest[1:]) and not source.is_over:
-            yield
-        if len(source.rest) >= 5 and HEX.fullmatch(source.rest[1:5]):
-            return "\\" + source.take(5)
-    return "\\\\"
+    code = yield from _code(source, "u")
+    if not code:
+        return "\\\\"
+    source.take(5)
+    if not "d8" <= code[:2] <= "df":
+        return f"\\u{code}"
+    if code < "dc" and "dc" <= (low := (yield from _code(source, "\\u"))) < "e0":
+        source.take(6)
+        return f"\\u{code}\\u{low}"
+    return "\\ufffd"  # half of a pair is no character
+
+
+def _code(source: TextSource, begin: str) -> Step[str]:
+    """The four digits of an escape that begins so and comes next, which is not read; "" if none comes next."""
+    num = len(begin) + 4
+    while True:
+        text = source.text[source.at : source.at + num]
+        is_one = begin.startswith(text) or (text.startswith(begin) and HEX.fullmatch(text[len(begin) :]) is not None)
+        if not is_one or len(text) == num or source.is_over:
+            return text[len(begin) :].lower() if is_one and len(text) == num else ""
+        yield
 
 
 def _read_word(source: TextSource, say: Callable[[str], None]) -> Step[None]:
@@ -93,11 +116,26 @@ def _read_word(source: TextSource, say: Callable[[str], None]) -> Step[None]:
         if found.end() < len(source.text) or source.is_over:
             break
         yield
-    word = found.group()
-    if word not in WORDS and not NUMBER.fullmatch(word):
+    said = meaning(found.group())
+    if said is None:
         raise NotACallError
-    source.take(len(word))
-    say(WORDS.get(word, word))
+    source.take(len(found.group()))
+    say(said)
+
+
+def meaning(word: str) -> str | None:
+    """JSON for a word without quotes; None if it means nothing."""
+    if word in WORDS:
+        return WORDS[word]
+    is_number = NUMBER.fullmatch(word) is not None
+    if word in NO_NUMBERS or (is_number and not isfinite(float(word))):
+        return json.dumps(word)
+    return word if is_number else None
+
+
+def whole_characters(text: str) -> str:
+    """The text with halves of surrogate pairs joined, and replaced where they stand alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if HALF.search(text) else text
 
 
 def collect(source: TextSource) -> Step[str]:
@@ -107,20 +145,35 @@ def collect(source: TextSource) -> Step[str]:
     return "".join(pieces)
 
 
+def json_of(text: str) -> str:
+    """The JSON value that a text of a model holds, corrected.
+
+    Raises:
+        NotACallError: it holds something else.
+    """
+    return read_whole(text.strip(SPACE), collect)
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """The object that a text of a model holds; None if it holds something else."""
+    try:
+        value = json.loads(json_of(text))
+    except NotACallError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def as_object_text(text: str) -> str:
-    """The text if it holds a JSON object; "{}" for texts that mean no arguments.
+    """The text, corrected, if it holds a JSON object; "{}" for texts that mean no arguments.
 
     Raises:
         NotACallError: it holds something else.
     """
     if text.strip(SPACE) in ("", "null", '""'):
         return "{}"
-    try:
-        value = json.loads(text)
-        if isinstance(value, str):
-            return as_object_text(value)
-    except (ValueError, RecursionError):
-        raise NotACallError from None
-    if not isinstance(value, dict):
+    found = json_of(text)
+    if found.startswith('"'):
+        return as_object_text(json.loads(found))
+    if not found.startswith("{"):
         raise NotACallError
-    return text.strip(SPACE)
+    return found

@@ -4,13 +4,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from forerun.core.grammar import lark_text
 from forerun.text.output.call_schema import (
     JSON_STYLE,
     Schema,
+    alternatives_of,
     as_schema,
     is_text,
     properties_of,
     required_of,
+    takes_texts,
     tamed,
     values_of,
 )
@@ -18,6 +21,11 @@ from forerun.text.output.call_schema import (
 NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?/"  # finite in float64
 INTEGER: Final = r"/-?(0|[1-9][0-9]{0,99})/"
 TRUE_OR_FALSE: Final = '("true" | "false")'
+PYTHON_BOOLEAN: Final = '("True" | "False")'
+HOW_MANY: Final = frozenset(("items", "prefixItems", "minItems", "maxItems", "contains"))
+WHAT_PROPERTIES: Final = frozenset(
+    ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties")
+)
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 SHARED: Final = ("$defs", "definitions")
 Rules = dict[str, str]
@@ -31,10 +39,31 @@ def json_value(schema: Schema, whole: Schema) -> str:
 
 def pythonic_arguments(schema: Schema, rules: Rules) -> str:
     """(a=1, b="x"): values in JSON, which Python writes in the same way except for true, false and null."""
+    text = json_value({"type": "string"}, {})
+    rules |= {
+        "py_value": f'{text} | {NUMBER} | {PYTHON_BOOLEAN} | "None" | py_list | py_mapping',
+        "py_list": '"[" (py_value (", " py_value)*)? "]"',
+        "py_mapping": '"{" (py_entry (", " py_entry)*)? "}"',
+        "py_entry": f'{text} ": " py_value',
+    }
 
     def value(said: Schema) -> str:
-        if said.get("type") == "boolean":
-            return '("True" | "False")'
+        return one_of(map(simple, alternatives_of(said, schema)))
+
+    def simple(said: Schema) -> str:
+        match said:
+            case {"enum": _} | {"const": _}:
+                pass
+            case {"type": "boolean"}:
+                return PYTHON_BOOLEAN
+            case {"type": "null"}:
+                return '"None"'
+            case {"type": "array"} if not HOW_MANY.intersection(said):
+                return "py_list"
+            case {"type": "object"} if not WHAT_PROPERTIES.intersection(said):
+                return "py_mapping"
+            case _ if "type" not in said and takes_texts(said) and "pattern" not in said:
+                return "py_value"
         return _number(said) or json_value(said, schema)
 
     return in_order(schema, rules, ("(", "=", ", ", ")"), value)
@@ -52,14 +81,14 @@ def gemma_arguments(schema: Schema, rules: Rules, mark: str) -> str:
     }
 
     def value(said: Schema) -> str:
-        if is_text(said):
-            choices = [f"{mark} {json.dumps(text)} {mark}" for text in values_of(said)]
-            return _one_of(choices) if choices else "gm_text"
+        if is_text(said, schema):
+            choices = [f"{mark} {lark_text(text)} {mark}" for text in values_of(said)]
+            return one_of(choices) if choices else "gm_text"
         match said:
             case {"anyOf": [*schemas]} | {"oneOf": [*schemas]}:
-                return _one_of(map(value, map(as_schema, schemas)))
+                return one_of(map(value, map(as_schema, schemas)))
             case {"type": [*kinds]}:
-                return _one_of(value({**said, "type": kind}) for kind in kinds)
+                return one_of(value({**said, "type": kind}) for kind in kinds)
             case {"type": "boolean"}:
                 return TRUE_OR_FALSE
             case {"type": "null"}:
@@ -88,19 +117,19 @@ def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], val
     properties, required = properties_of(schema), required_of(schema)
     first, later = '""', '""'  # the rule before any property was written, and the rule after one
     for key, said in reversed(properties.items()):
-        entry = f"{json.dumps(key + joint)} {value(said)}"
+        entry = f"{lark_text(key + joint)} {value(said)}"
         number = len(rules)
         rules[f"entry_{number}"] = entry
         rules[f"later_{number}"] = later
         begun = f"entry_{number} later_{number}"
-        later = f"{json.dumps(comma)} {begun}"
+        later = f"{lark_text(comma)} {begun}"
         if key in required:
             first = begun
         else:
             rules[f"skipped_{number}"] = first
             first = f"({begun} | skipped_{number})"
             later = f"({later} | later_{number})"
-    return f"{json.dumps(begin)} {first} {json.dumps(end)}"
+    return f"{lark_text(begin)} {first} {lark_text(end)}"
 
 
 def _number(said: Schema) -> str:
@@ -113,5 +142,5 @@ def _number(said: Schema) -> str:
     return INTEGER if kind == "integer" else NUMBER
 
 
-def _one_of(rules: Iterable[str]) -> str:
+def one_of(rules: Iterable[str]) -> str:
     return f"({' | '.join(rules)})"

@@ -1,6 +1,6 @@
 """Text that arrives in pieces, for readers that are generators: they yield when they need more text."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 Found = TypeVar("Found")
@@ -96,6 +96,26 @@ class TextSource:
                 continue
             return max((mark for mark in marks if mark and rest.startswith(mark)), key=len, default="")
 
+    def known(self, names: Sequence[str], ends: Sequence[str]) -> Step[str | None]:
+        """Read the longest of these names that comes next with one of `ends` behind it; None if none does.
+
+        White space may differ around a name. The end is not read.
+        """
+        longest_first = sorted(names, key=len, reverse=True)
+        yield from self.space()
+        while True:
+            rest = self.rest
+            for name in longest_first:
+                found = [num_matched(rest, (name.strip(), end), is_over=self.is_over) for end in ends]
+                if any(found):
+                    self.take(len(name.strip()))
+                    return name
+                if None in found:
+                    break
+            else:
+                return None
+            yield
+
     def before(self, marks: Sequence[str], most: int) -> Step[str]:
         """Read the text before the first of these marks, at most `most` characters.
 
@@ -113,6 +133,41 @@ class TextSource:
             if len(rest) > most + longest:
                 raise NotACallError
             yield from self.more()
+
+
+def read_whole(text: str, read: Callable[[TextSource], Step[Found]]) -> Found:
+    """The result of a reader for a whole text.
+
+    Raises:
+        NotACallError: the text is not what the reader reads, or goes on after it.
+    """
+    source = TextSource()
+    source.add(text)
+    source.is_over = True
+    try:
+        next(read(source))
+    except StopIteration as done:
+        if source.rest.strip(SPACE):
+            raise NotACallError from None
+        found: Found = done.value
+        return found
+    raise AssertionError("a reader waits for more of a whole text")
+
+
+def num_matched(text: str, marks: Sequence[str], *, is_over: bool) -> int | None:
+    """Length of the text's beginning that consists of these marks, with any white space between them.
+
+    Returns:
+        0 if the text begins otherwise, None if that depends on text to come.
+    """
+    at = 0
+    for mark in marks:
+        if at:
+            at += len(text) - at - len(text[at:].lstrip(SPACE))
+        if not text.startswith(mark, at):
+            return None if mark.startswith(text[at:]) and not is_over else 0
+        at += len(mark)
+    return at
 
 
 def num_held(text: str, marks: Sequence[str]) -> int:
