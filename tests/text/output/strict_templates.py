@@ -52,7 +52,7 @@ QWEN35 = (  # there is a user's message
 )
 LLAMA = (  # with tools, the first message after the system's is taken for a user's; one call a turn
     "{% set first = 1 if messages[0].role == 'system' else 0 %}{% if first %}{{ messages[0].content }}{% endif %}"
-    "{% if tools %}{{ tools | tojson }}{% if messages | length == first %}{{ raise_exception('no first user') }}{% endif %}"
+    "{% if tools %}{{ tools | tojson }}{% if messages | length == first %}{{ raise_exception('no user') }}{% endif %}"
     "[user]{{ messages[first].content }}{% set first = first + 1 %}{% endif %}"
     "{% for m in messages[first:] %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call only') }}{% endif %}"
     + TURN + "{% endfor %}"

@@ -247,6 +247,7 @@ def _arguments(traits: TemplateTraits, function: Mapping[str, Any]) -> object:
     given = function.get("arguments") or {}
     value = as_object(given)
     if value is None:
+        given = given if isinstance(given, str) else _to_json(given)
         return given if traits.takes_broken_arguments else {} if traits.wants_mapping else "{}"
     if traits.wants_mapping:
         return value
