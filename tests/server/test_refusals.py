@@ -74,17 +74,45 @@ def test_a_wrong_field_is_named(client: httpx.Client, changes: dict[str, Any], p
         ({"type": "input_image", "image_url": "x"}, "image parts"),
         ({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, "audio parts"),
         ({"type": "file", "file": {"file_id": "x"}}, "file parts"),
-        ({"type": "thought", "text": "no"}, "such parts"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-def test_a_part_that_is_no_text_is_refused_for_that(
+def test_a_last_message_of_parts_that_are_no_text_is_refused_for_that(
     client: httpx.Client, path: str, part: dict[str, Any], named: str
 ) -> None:
-    messages = [*CHAT["messages"], {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}]  # type: ignore[misc]
-    answer = client.post(path, json={"messages": messages})
+    said = {"role": "user", "content": [{"type": "text", "text": " "}, part]}
+    answer = client.post(path, json={"messages": [*CHAT["messages"], said]})  # type: ignore[misc]
     error = refused(answer, 400, "unsupported_parameter", "messages.1.content")
     assert f"{named} are not supported: this model reads text only" in error["message"]
+    answered = {"role": "assistant", "content": [{"type": "text", "text": "I read text only."}, {"type": "thought"}]}
+    for messages in ([said, answered, *CHAT["messages"]], [{**said, "content": [{"type": "text", "text": "?"}, part]}]):  # type: ignore[misc]
+        answer = client.post(path, json={"messages": messages, "max_tokens": 1})
+        assert answer.status_code == 200, answer.text
+        names = [f"messages.content.{part['type']}", *(["messages.content.thought"] if len(messages) > 1 else [])]
+        assert path == "/tokenize" or answer.headers["x-forerun-ignored"] == ",".join(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"ok": "ä"}, '{"ok": "ä"}'), ([1, {"a": None}], '[1, {"a": null}]'), (5, "5"), (None, ""), ([], ""),
+        ([{"type": "text", "text": "seen"}, {"type": "image_url", "image_url": {"url": "x"}}],
+         "seen\n[an image that this model cannot see]"),
+        ([{"type": "found", "rows": 3}], '{"type": "found", "rows": 3}'),
+    ],
+)  # fmt: skip
+def test_whatever_a_tool_gave_is_in_the_prompt(client: httpx.Client, content: Any, expected: str) -> None:
+    calls: list[dict[str, Any]] = [
+        {"id": None, "function": {"name": "", "arguments": {"a": 1}}}, {"function": {"name": None, "arguments": [1]}},
+        {"type": "custom", "custom": {"name": "patch", "input": "x"}},
+    ]  # fmt: skip
+    results = [{"role": "tool", "tool_call_id": None, "content": content} for _ in calls]
+    turns = [*CHAT["messages"], {"role": "assistant", "content": None, "tool_calls": calls}, *results]  # type: ignore[misc]
+    answer = client.post("/apply-template", json={"messages": turns})
+    assert answer.status_code == 200, answer.text
+    prompt = answer.json()["prompt"]
+    assert prompt.count(f"<tool_response>\n{expected}\n</tool_response>") == 3
+    assert '"patch", "arguments": {"input": "x"}' in prompt
 
 
 @pytest.mark.parametrize(

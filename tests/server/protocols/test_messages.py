@@ -84,7 +84,7 @@ def test_results_of_tools_follow_the_calls() -> None:
     assert [call["id"] for call in answer["tool_calls"]] == ["toolu_1", "toolu_2"]
     assert answer["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "\\u00e9"}'}
     assert messages[2] == {"role": "tool", "tool_call_id": "toolu_1", "content": "one"}
-    assert messages[3]["content"].startswith("two\n")
+    assert messages[3]["content"] == "two\n[an image that this model cannot see]"
     assert messages[4] == {"role": "user", "content": "And then?"}
 
 
@@ -131,9 +131,41 @@ def test_an_answer_at_the_end_is_continued() -> None:
 
 
 @pytest.mark.parametrize("kind", ["image", "document"])
-def test_what_is_no_text_is_refused(kind: str) -> None:
-    with pytest.raises(ApiError, match="this model reads text only"):
-        asked(messages=[{"role": "user", "content": [{"type": kind, "source": {"type": "base64"}}]}])
+def test_a_note_stands_for_what_is_no_text_unless_nothing_else_is_said(kind: str) -> None:
+    block: dict[str, Any] = {"type": kind, "source": {"type": "base64"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    note = {"image": "[an image that this model cannot see]", "document": "[a document that this model cannot read]"}[
+        kind
+    ]
+    with pytest.raises(ApiError, match=r"messages\.0\.content: .* this model reads text only"):
+        asked(messages=[{"role": "user", "content": [block, {"type": "text", "text": ""}]}])
+    answer = {"role": "assistant", "content": [block, {"type": "text", "text": "no"}]}
+    for content in ([{"type": "text", "text": "what?"}, block], [result, block]):
+        found = asked(messages=[{"role": "user", "content": [block]}, answer, {"role": "user", "content": content}])
+        assert isinstance(found.prompt, Chat)
+        messages = found.prompt.messages
+        assert (messages[0]["content"], messages[1]["content"]) == (note, f"{note}no")
+        assert messages[-1]["content"].endswith(note)
+        assert set(found.ignored) == {f"messages.content.{kind}"}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, ""), ({"a": "ä"}, '{"a": "ä"}'), ([5], "[5]"),
+        ([{"type": "tool_reference", "tool_name": "f"}], "Tool: f"),
+        ([{"type": "document", "source": {"type": "text", "data": "x"}}], "x"),
+        ([{"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "y"}]}}], "y"),
+        ([{"type": "search_result", "title": "z"}], '{"type": "search_result", "title": "z"}'),
+    ],
+)  # fmt: skip
+def test_a_result_is_a_text_whatever_it_holds(content: Any, expected: str) -> None:
+    call = {"type": "tool_use", "id": None, "name": "", "input": "{"}
+    turns = [
+        USER, {"role": "assistant", "content": None}, {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "tool_result", "content": content}]},
+    ]  # fmt: skip
+    assert chat(messages=turns).messages[-1] == {"role": "tool", "tool_call_id": None, "content": expected}
 
 
 def test_errors_have_anthropics_words() -> None:

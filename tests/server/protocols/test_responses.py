@@ -102,6 +102,35 @@ def test_fields_have_their_meaning() -> None:
     assert list(found.ignored) == ["include", "prompt_cache_key"]
 
 
+IMAGE = {"type": "input_image", "image_url": "x"}
+NOTE = "[an image that this model cannot see]"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([{"type": "input_text", "text": "seen"}, IMAGE], f"seen\n{NOTE}"), ([IMAGE], NOTE), ({"a": 1}, '{"a": 1}'),
+        (None, ""), ([1], "[1]"), ([{"type": "input_file", "file_id": "f"}], "[a file that this model cannot read]"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+def test_a_history_is_read_whatever_it_holds(kind: str, output: Any, expected: str) -> None:
+    calls: list[dict[str, Any]] = [
+        {"type": kind, "name": "view", "call_id": None, "arguments": {"x": "y"}, "input": {"x": "y"}}, {"type": kind},
+    ]  # fmt: skip
+    user = {"role": "user", "content": [{"type": "input_text", "text": "look"}, IMAGE]}
+    found = asked(
+        input=[{"role": "user", "content": [IMAGE]}, *calls, {"type": f"{kind}_output", "output": output}, user]
+    )
+    assert isinstance(found.prompt, Chat)
+    first, answer, result, last = found.prompt.messages
+    functions = [call["function"] for call in answer["tool_calls"]]
+    assert [function["name"] for function in functions] == ["view", ""]
+    assert functions[0]["arguments"] == ('{"x": "y"}' if kind == "function_call" else '{"input": "{\\"x\\": \\"y\\"}"}')
+    assert (first["content"], result["content"], last["content"]) == (NOTE, expected, f"look\n{NOTE}")
+    assert "input.input_image" in found.ignored
+
+
 @pytest.mark.parametrize(
     "fields",
     [

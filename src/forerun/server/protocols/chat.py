@@ -9,7 +9,7 @@ from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.conversation import ConversationFields, conversation
 from forerun.server.protocols.described import TOOL_CHOICE
-from forerun.server.protocols.fields import Fields, Limit, Object, Parts, first_limit, plain_content
+from forerun.server.protocols.fields import Fields, Limit, Object, Parts, TextPart, first_limit
 from forerun.server.protocols.fields import whole as as_whole
 from forerun.server.protocols.logprobs import chat_logprobs
 from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
@@ -28,6 +28,12 @@ class PredictedContent(Fields):
 
     type: Literal["content"]
     content: str | Parts
+
+    def text(self) -> str:
+        """The whole text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in self.content)
 
 
 class ChatRequest(ConversationFields, ShapedFields):
@@ -70,19 +76,17 @@ def read(asked: ChatRequest) -> Asked:
     """
     refuse_unsupported(asked.others)
     tools, ignored = function_tools(asked.tools or ())
-    prediction = plain_content(None if asked.prediction is None else asked.prediction.content) or ""
+    use = tool_use(tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False)
+    prompt, unread = conversation(asked, use, effort=asked.effort(), thinks=asked.thinks())
     return Asked(
         **asked.common(logprobs=asked.num_logprobs()),
-        prompt=conversation(
-            asked, tool_use(tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
-            effort=asked.effort(), thinks=asked.thinks(),
-        ),
+        prompt=prompt,
         param="messages",
         limit=first_limit(asked.max_completion_tokens, asked.max_tokens, asked.n_predict),
         **asked.shape(),
-        prediction=prediction if isinstance(prediction, str) else "".join(part["text"] for part in prediction),
-        ignored=[*asked.others, *ignored],
-    )  # fmt: skip
+        prediction="" if asked.prediction is None else asked.prediction.text(),
+        ignored=[*asked.others, *ignored, *unread],
+    )
 
 
 class ChatWriter(OpenaiWriter):

@@ -1,23 +1,25 @@
 """Conversations in the form of OpenAI's API, for chat and tokenize."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from forerun.server.protocols.asked import Chat, ToolUse
 from forerun.server.protocols.described import CHAT_TOOL, items
 from forerun.server.protocols.errors import invalid
-from forerun.server.protocols.fields import Content, Fields, Object, Objects, plain_content
+from forerun.server.protocols.fields import AllParts, Fields, Object, Objects
 from forerun.server.protocols.sse import Body
+from forerun.server.protocols.unsupported import as_text, is_part, require_readable, texts_of_parts
 
 MAX_MESSAGES: Final = 2048
+RESULT_ROLES: Final = ("tool", "function")
 
 
 class CalledFunction(Fields):
     """The function of an earlier call."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
-    arguments: str | Object | None = None
+    name: Annotated[str, StringConstraints(max_length=256), BeforeValidator(as_text)] = ""
+    arguments: Any = None
 
 
 class EarlierCall(Fields):
@@ -26,17 +28,36 @@ class EarlierCall(Fields):
     id: str | None = None
     function: CalledFunction
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_custom(cls, given: Any) -> Any:
+        """A custom tool's call becomes a function's with the argument `input`, as in the Responses API."""
+        match given:
+            case {"custom": {"name": name, **custom}, **rest} if "function" not in rest:
+                return {**rest, "function": {"name": name, "arguments": {"input": custom.get("input")}}}
+        return given
+
 
 class ChatMessage(Fields):
     """One message. Additional fields are passed to the chat template."""
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: Content = None
+    content: str | AllParts | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[EarlierCall], Field(max_length=256)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _write_result(cls, given: Any) -> Any:
+        """A tool's result that is neither a text nor a list of parts is given as JSON."""
+        if isinstance(given, dict) and given.get("role") in RESULT_ROLES:
+            content = given.get("content")
+            if not (isinstance(content, list) and all(map(is_part, content))):
+                return {**given, "content": as_text(content)}
+        return given
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -54,11 +75,11 @@ class ConversationFields(Fields):
 
 def conversation(
     asked: ConversationFields, tools: ToolUse, *, effort: str | None = None, thinks: bool | None = None
-) -> Chat:
-    """The conversation of a request.
+) -> tuple[Chat, list[str]]:
+    """The conversation of a request, and the names of parts that the model cannot read.
 
     Raises:
-        ApiError: it should both continue the last message and begin another one.
+        ApiError: it should both continue the last message and begin another one, or the last one is only an image.
     """
     continues = bool(asked.continue_final_message)
     if continues and asked.add_generation_prompt:
@@ -70,15 +91,24 @@ def conversation(
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt
-    messages = [message_body(message) for message in asked.messages]
-    return Chat(
+    last = asked.messages[-1]
+    if last.role == "user" and isinstance(last.content, list):
+        require_readable([part.model_dump() for part in last.content], f"messages.{len(asked.messages) - 1}.content")
+    ignored = list[str]()
+    messages = [message_body(message, ignored) for message in asked.messages]
+    chat = Chat(
         messages=messages, tool_use=tools, variables=variables, effort=effort, thinks=thinks, continues=continues
     )
+    return chat, ignored
 
 
-def message_body(message: ChatMessage) -> Body:
-    """A message for the chat template, with text parts of one kind."""
+def message_body(message: ChatMessage, ignored: list[str]) -> Body:
+    """A message for the chat template, with texts as its parts; adds the names of other parts to `ignored`."""
     body = message.model_dump(exclude_unset=True)
-    if "content" in body:
-        body["content"] = plain_content(message.content)
+    for call in body.get("tool_calls") or ():
+        call["function"].setdefault("name", "")
+    if isinstance(body.get("content"), list):
+        is_result = message.role in RESULT_ROLES
+        texts = texts_of_parts(body["content"], ignored, at="messages.content", is_result=is_result)
+        body["content"] = [{"type": "text", "text": text} for text in texts]
     return body

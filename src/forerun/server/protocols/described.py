@@ -80,9 +80,7 @@ SHAPED: Final = an(
 HAS_FORMAT: Final = an({"format": any_of(FORMAT, {"type": "null"})}, "format")
 
 ITEM: Final = any_of(
-    an({"type": {"const": "function_call"}, "name": {"type": "string"}, "arguments": {"type": "string"}}),
-    an({"type": {"const": "custom_tool_call"}, "name": {"type": "string"}, "input": {"type": "string"}}),
-    an({"type": {"type": "string", "not": {"enum": ["message", "function_call", "custom_tool_call"]}}}),
+    an({"type": {"type": "string", "not": {"enum": ["message"]}}}),
     an({"type": {"const": "message"}, "role": {"type": "string"}}, "type"),
 )
 

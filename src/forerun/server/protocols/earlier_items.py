@@ -9,7 +9,7 @@ from forerun.server.protocols.asked import Tool
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tool, is_name, no_name
-from forerun.server.protocols.unsupported import UNSUPPORTED
+from forerun.server.protocols.unsupported import as_text, is_part, texts_of_parts
 
 CUSTOM_INPUT: Final[Mapping[str, Any]] = {
     "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
@@ -110,23 +110,20 @@ class ItemReader:
         """Add an item.
 
         Raises:
-            ApiError: it holds an image or a file, or is a message without a role.
+            ApiError: it is a message without a role.
         """
         match item:
-            case {"type": "function_call", "name": str(name), "arguments": str(arguments), **rest}:
-                self._call(rest, joined(rest.get("namespace"), name), arguments)
-            case {"type": "custom_tool_call", "name": str(name), "input": str(text), **rest}:
-                self._call(rest, joined(rest.get("namespace"), name), json.dumps({"input": text}))
-            case {"type": "function_call" | "custom_tool_call" as kind}:
-                text = "arguments" if kind == "function_call" else "input"
-                raise invalid(f"input.{place}: a {kind} needs a name and {text}, as texts.", param=f"input.{place}")
+            case {"type": "function_call", **rest}:
+                self._call(rest, as_text(rest.get("arguments")) or "{}")
+            case {"type": "custom_tool_call", **rest}:
+                self._call(rest, json.dumps({"input": as_text(rest.get("input"))}))
             case {"type": "function_call_output" | "custom_tool_call_output", **rest}:
-                content = text_of(rest.get("output"), place)
-                self.messages.append({"role": "tool", "tool_call_id": str(rest.get("call_id")), "content": content})
+                content = self._text_of(rest.get("output"), is_result=True)
+                self.messages.append({"role": "tool", "tool_call_id": rest.get("call_id"), "content": content})
             case {"type": "reasoning", **rest}:
                 self._reasoning += reasoning_texts(rest)
             case {"role": str(role), **rest} if rest.get("type", "message") == "message":
-                self._say(role, text_of(rest.get("content"), place))
+                self._say(role, self._text_of(rest.get("content"), is_result=False))
             case {"type": str(kind)} if kind != "message":
                 self.ignored.append(f"input.{kind}")
             case _:
@@ -136,9 +133,10 @@ class ItemReader:
         message = {"role": role, "content": text}
         self.messages.append({**message, **self._thoughts()} if role == "assistant" else message)
 
-    def _call(self, item: Body, name: str, arguments: str) -> None:
+    def _call(self, item: Body, arguments: str) -> None:
+        name = joined(item.get("namespace"), as_text(item.get("name")))
         call = {
-            "id": str(item.get("call_id", "")),
+            "id": item.get("call_id"),
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }
@@ -147,6 +145,13 @@ class ItemReader:
             last = {"role": "assistant", "content": "", **self._thoughts()}
             self.messages.append(last)
         last.setdefault("tool_calls", []).append(call)
+
+    def _text_of(self, content: Any, *, is_result: bool) -> str:
+        """The text of an item's content or output, with notes in the place of images and files."""
+        if isinstance(content, list) and (not is_result or all(map(is_part, content))):
+            parts = [{"type": "text", **part} if "text" in part else part for part in content if isinstance(part, dict)]
+            return "\n".join(texts_of_parts(parts, self.ignored, at="input", is_result=is_result))
+        return as_text(content) if is_result or isinstance(content, str) else ""
 
     def _thoughts(self) -> Body:
         thoughts, self._reasoning = self._reasoning, []
@@ -161,24 +166,3 @@ def reasoning_texts(item: Body) -> list[str]:
         if found := [text for text in texts if isinstance(text, str) and text]:
             return found
     return []
-
-
-def text_of(content: Any, place: int) -> str:
-    """The text of an item's content or output.
-
-    Raises:
-        ApiError: a part is an image or a file.
-    """
-    if isinstance(content, str):
-        return content
-    texts = []
-    for part in content if isinstance(content, list) else ():
-        match part:
-            case {"text": str(text)} | {"refusal": str(text)}:
-                texts.append(text)
-            case {"type": "input_image" | "input_file" | "input_audio" as kind}:
-                raise invalid(
-                    f"input.{place}: {kind} parts are not supported: this model reads text only.",
-                    param=f"input.{place}", code=UNSUPPORTED,
-                )  # fmt: skip
-    return "\n".join(texts)

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from forerun.core.seeds import NUM_SEEDS
-from forerun.server.protocols.unsupported import require_text_parts
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -98,15 +97,24 @@ class RefusalPart(Fields):
     refusal: str
 
 
+TEXT_KINDS: Final = ("text", "input_text", "output_text", "refusal")
+
+
+def other_kind(kind: str) -> str:
+    """Return the type of a part that is no text; raises ValueError for a text's."""
+    if kind in TEXT_KINDS:
+        raise ValueError("a part of this type needs its text")
+    return kind
+
+
+class OtherPart(Fields):
+    """A part that is no text, such as an image."""
+
+    type: Annotated[str, AfterValidator(other_kind), WithJsonSchema({"type": "string", "not": {"enum": [*TEXT_KINDS]}})]
+
+
 Parts: TypeAlias = Annotated[list[TextPart | RefusalPart], Field(max_length=1024)]
-Content: TypeAlias = Annotated[str | Parts | None, BeforeValidator(require_text_parts)]
-
-
-def plain_content(content: str | list[TextPart | RefusalPart] | None) -> str | list[dict[str, str]] | None:
-    """A message's content with parts of one kind, for chat templates."""
-    if content is None or isinstance(content, str):
-        return content
-    return [{"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal} for part in content]
+AllParts: TypeAlias = Annotated[list[TextPart | RefusalPart | OtherPart], Field(max_length=1024)]
 
 
 class WritingFields(Fields):

@@ -42,7 +42,7 @@ class AnthropicMessage(Fields):
     """One message, with content as a text or in blocks."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Objects
+    content: str | Objects | None = None
 
 
 class MessagesRequest(Fields):

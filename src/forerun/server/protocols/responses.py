@@ -27,7 +27,7 @@ from forerun.server.protocols.response_items import item_of, own_tool, text_part
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import tool_use
-from forerun.server.protocols.unsupported import UNSUPPORTED
+from forerun.server.protocols.unsupported import UNSUPPORTED, is_part, require_readable
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 
 NUM_OF_ID: Final = 32  # letters and digits of an item's id
@@ -67,6 +67,9 @@ def read(asked: ResponsesRequest) -> Asked:
     items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
     for place, item in enumerate(items):
         reader.read(place, item)
+    last = items[-1] if items else {}
+    if last.get("role") == "user" and isinstance(last.get("content"), list):
+        require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
     first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     effort, shape = (asked.reasoning or {}).get("effort"), (asked.text or {}).get("format")
     given = {"temperature": asked.temperature, "top_p": asked.top_p}

@@ -1,9 +1,12 @@
-"""Fields that other servers support and this one does not: refused if ignoring them would change the answer."""
+"""Fields and parts of messages that other servers support and this one does not.
 
-from collections.abc import Iterable, Mapping
+Fields are refused if ignoring them would change the answer. Clients send their whole history with every request, so
+a note stands in the place of an image in it; only a request that has nothing but images is refused.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-
-from pydantic_core import PydanticCustomError
 
 from forerun.server.protocols.errors import invalid
 
@@ -28,8 +31,13 @@ HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "top_n_sigma": (-1,),
 }
 UNSUPPORTED: Final = "unsupported_parameter"
-TEXT_KINDS: Final = ("text", "input_text", "output_text", "refusal")
-PART_KINDS: Final = ("image", "audio", "video", "file")  # each content part of other servers has one in its type
+NOTES: Final[Mapping[str, str]] = {  # each content part of other servers has one of these kinds in its type
+    "image": "[an image that this model cannot see]",
+    "audio": "[a recording that this model cannot hear]",
+    "video": "[a video that this model cannot see]",
+    "file": "[a file that this model cannot read]",
+    "document": "[a document that this model cannot read]",
+}
 MAX_NAMED: Final = 20  # ignored fields in the header
 MAX_NAME_CHARACTERS: Final = 64
 
@@ -42,16 +50,66 @@ def refuse_unsupported(extra: Mapping[str, Any]) -> None:
             raise invalid(f"{name}: {sentence}", param=name, code=UNSUPPORTED)
 
 
-def require_text_parts(content: Any) -> Any:
-    """Return a message's content unchanged; raises PydanticCustomError if a part is not text."""
-    parts = content if isinstance(content, list) else ()
-    for kind in (part.get("type") for part in parts if isinstance(part, dict)):
-        if kind not in TEXT_KINDS and isinstance(kind, str):
-            named = next((name for name in PART_KINDS if name in kind), "such")
-            raise PydanticCustomError(
-                UNSUPPORTED, "{kind} parts are not supported: this model reads text only", {"kind": named}
-            )
-    return content
+def readable(part: Mapping[str, Any]) -> str | None:
+    """The text of a part of a message; None if it has none."""
+    match part:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
+            return text
+        case {"type": "document", "source": {"type": "content", "content": str(text)}}:
+            return text
+        case {"type": "document", "source": {"type": "content", "content": [*parts]}}:
+            return "\n".join(said for said in map(readable, filter(is_part, parts)) if said is not None)
+    return None
+
+
+def is_part(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def kind_of(part: Mapping[str, Any]) -> str | None:
+    """The kind of a part that a note stands for, such as image; None for other parts."""
+    return next((kind for kind in NOTES if kind in part["type"]), None) if is_part(part) else None
+
+
+def texts_of_parts(parts: Iterable[Mapping[str, Any]], ignored: list[str], *, at: str, is_result: bool) -> list[str]:
+    """The texts of parts, with notes in the place of those that cannot be read, whose names are added to `ignored`.
+
+    Args:
+        at: the place of the parts in the request, before their type in these names.
+        is_result: they are a tool's result, so that parts of unknown kinds are given as JSON; otherwise left out.
+    """
+    texts = []
+    for part in parts:
+        text = readable(part)
+        if text is None and (kind := kind_of(part)) is not None:
+            text = NOTES[kind]
+            ignored.append(f"{at}.{part['type']}")
+        elif text is None and is_result:
+            text = as_text(part)
+        elif text is None:
+            ignored.append(f"{at}.{part.get('type', '')}")
+        if text is not None:
+            texts.append(text)
+    return texts
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, null as an empty text, and other values as JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def require_readable(parts: Sequence[Mapping[str, Any]], param: str) -> None:
+    """Raise ApiError if the parts of the last message, a user's, are images or files without a text."""
+    kinds = [kind for part in parts if readable(part) is None and (kind := kind_of(part)) is not None]
+    if kinds and not any((readable(part) or "").strip() or part.get("type") == "tool_result" for part in parts):
+        raise invalid(
+            f"{param}: {kinds[0]} parts are not supported: this model reads text only. Add a text to the message.",
+            param=param, code=UNSUPPORTED,
+        )  # fmt: skip
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:

@@ -22,7 +22,8 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     reader, (tools, _) = service.prompts, function_tools(asked.tools or ())
     async with reader.turn(owner_of(request)):
         if asked.messages is not None:
-            (ids,) = (await reader.rendered(conversation(asked, tool_use(tools, "auto")))).ids
+            chat, _ = conversation(asked, tool_use(tools, "auto"))
+            (ids,) = (await reader.rendered(chat)).ids
         elif asked.content is not None:
             ids = await reader.text(asked.content, add_special_tokens=asked.add_special)
         else:
@@ -47,6 +48,6 @@ async def detokenize(request: Request, asked: DetokenizeRequest) -> dict[str, st
 async def apply_template(request: Request, asked: TemplateRequest) -> dict[str, str]:
     """A conversation as the chat template formats it."""
     service = await service_for(request, asked.model)
-    chat = conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto"))
+    chat, _ = conversation(asked, tool_use(function_tools(asked.tools or ())[0], "auto"))
     async with service.prompts.turn(owner_of(request)):
         return {"prompt": (await service.prompts.rendered(chat)).text}

@@ -35,6 +35,8 @@ TOOL: Final = {
         },
     },
 }
+STARTS: Final = ("S", "A", "AU", "C", "CU", "T", "TU")
+PATHS: Final = ("", "U", "UA", "UAU", "UCU", "UCA", "UCAU")  # turns before a result that does not follow its calls
 TOOLS_VARIABLES: Final = ("tools", "xml_tools")
 
 
@@ -57,7 +59,12 @@ class Probe:
 
     def shows(self, word: str, messages: Sequence[Said], **variables: object) -> bool:
         """Whether the text of these messages contains this word."""
-        return word in (self.text(messages, **variables) or "")
+        return self.shows_all((word,), messages, **variables)
+
+    def shows_all(self, words: Iterable[str], messages: Sequence[Said], **variables: object) -> bool:
+        """Whether the template takes these messages, and their text contains these words."""
+        text = self.text(messages, **variables)
+        return text is not None and all(word in text for word in words)
 
 
 def discover(source: str, variables: Iterable[str], render: Render, given: Said) -> TemplateTraits:
@@ -81,10 +88,18 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     call = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty)
     result = {"role": "tool", "tool_call_id": SHORT_ID, "name": NAMES[0], "content": RESULT}
     has_results = probe.shows(RESULT, [USER, call, result])
-    takes_calls = not drops and probe.text([USER, call]) is not None
+    takes_calls = tools_variable != "" and not drops and probe.text([USER, call]) is not None
     long_id = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)
     several = _call_message(NAMES, is_mapping=is_mapping, empty=empty)
     given_result = {"name": NAMES[0], "response": RESULT}
+    rule, answer = {"role": "system", "content": RULE}, {"role": "assistant", "content": CONTENT}
+    lone = {**result, "name": ""}
+    letters: dict[str, list[Said]] = {"S": [rule], "U": [USER], "A": [answer], "C": [call, result], "T": [lone]}
+    takes_system = bare.shows(RULE, [rule, USER])
+    shown = {"A": CONTENT, "U": USER["content"]} | ({"S": RULE} if takes_system else {})
+    shown |= ({"T": RESULT} if has_results else {}) | ({"C": VALUES[1]} if takes_calls else {})
+    refuses_repeated = None in (bare.text([USER, USER]), bare.text([USER, answer, answer, USER]))
+    alternates = refuses_repeated and bare.text([USER, answer, USER]) is not None
     return TemplateTraits(
         variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
         tools_variable=tools_variable,
@@ -94,10 +109,25 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         wants_mapping=is_mapping,
         takes_broken_arguments=probe.text([USER, _with_arguments(call, "no JSON")]) is not None,
         empty_content=empty,
-        takes_system=bare.shows(RULE, [{"role": "system", "content": RULE}, USER]),
+        takes_system=takes_system,
+        takes_system_before_answers=not takes_system or bare.shows(RULE, [rule, USER, answer]),
         takes_later_system=_takes_later_system(bare),
         takes_developer="developer" in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
         takes_tool_role=tools_variable != "" and has_results,
+        takes_empty_answers=bare.text([USER, {**answer, "content": ""}, USER]) is not None,
+        alternates=alternates,
+        skips_calls=alternates and takes_calls and probe.text([USER, call, result, USER]) is None,
+        refused_starts=tuple(
+            start + mark
+            for mark, asked_by in (("", bare), ("+", probe))
+            for start in STARTS
+            if not asked_by.shows_all(
+                [shown[letter] for letter in start if letter in shown],
+                [message for letter in start for message in letters[letter]],
+            )
+        ),
+        refused_results=_refused_results(probe, letters, lone) if has_results else (),
+        wants_ids=takes_calls and any(probe.text([USER, *said]) is None for said in _without_ids(call, result)),
         wants_short_ids=takes_calls and probe.text([USER, long_id]) is None,
         wants_single_calls=takes_calls and probe.text([USER, several]) is None,
         wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names only in ids
@@ -106,6 +136,17 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         and not has_results
         and probe.shows(RESULT, [USER, {**call, "tool_responses": [given_result]}]),
     )
+
+
+def _refused_results(probe: Probe, letters: Mapping[str, Sequence[Said]], lone: Said) -> tuple[str, ...]:
+    """Where a result that does not follow its calls is refused, or left out."""
+    found = []
+    for path in PATHS:
+        before = [letters[letter][0] for letter in path]
+        whole = [*before, lone] if path else [lone, USER]
+        if (not path or probe.text(before) is not None) and not probe.shows(RESULT, whole):
+            found.append(path)
+    return tuple(found)
 
 
 def _calls(source: str, probe: Probe) -> tuple[CallFormat | None, bool, EmptyContent]:
@@ -154,6 +195,14 @@ def _call_message(names: Sequence[str], *, is_mapping: bool, empty: EmptyContent
         for place, name in enumerate(names, start=1)
     ]
     return {"role": "assistant", **EMPTY[empty], "tool_calls": calls}
+
+
+def _without_ids(call: Said, result: Said) -> list[list[Said]]:
+    """A call and its result without ids: missing, and null."""
+    calls = [{key: value for key, value in said.items() if key != "id"} for said in call["tool_calls"]]
+    bare_result = {key: value for key, value in result.items() if key != "tool_call_id"}
+    nulls = [{**said, "id": None} for said in calls]
+    return [[{**call, "tool_calls": said}, bare_result] for said in (calls, nulls)]
 
 
 def _with_arguments(message: Said, arguments: str) -> Said:

@@ -9,7 +9,9 @@ from typing import Any, Final, TypeAlias
 from forerun.text.message import Message, plain_message
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
-Called: TypeAlias = Mapping[object, tuple[str, object]]
+Place: TypeAlias = tuple[int, int]  # of a call: the number of its message, and its number there
+Called: TypeAlias = tuple[str, object]  # a call's name, and its id in the template's form
+UNDERSTOOD: Final = "Understood."  # an answer where a template demands one between a tool's result and a user's text
 SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 OFFER: Final = """# Tools
 
@@ -47,7 +49,8 @@ def prepared(
     num_first = next((num for num, message in enumerate(known) if message.get("role") == "user"), len(known))
     rules = [message["content"] for message in known[:num_first] if message.get("role") == "system"]
     rest = [message for place, message in enumerate(known) if place >= num_first or message.get("role") != "system"]
-    return _with_rules(traits, [*filter(None, rules), *offer], _turns(traits, rest)), variables
+    turns = _with_rules(traits, [*filter(None, rules), *offer], _turns(traits, rest))
+    return _with_start(traits, turns, has_tools=bool(tools)), variables
 
 
 def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
@@ -57,19 +60,39 @@ def _with_known_role(traits: TemplateTraits, message: Message) -> Message:
 
 def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
     """The conversation with each call in a separate answer, followed by its result."""
-    results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
+    asked = _asked(messages)
+    results = {call: messages[place] for place, call in asked.items()}
     single: list[Message] = []
-    for message in messages:
+    for place, message in enumerate(messages):
         calls = message.get("tool_calls") or ()
         if len(calls) > 1:
-            for place, call in enumerate(calls):
-                content = {} if place == 0 else {"content": ""}
+            for number, call in enumerate(calls):
+                content = {} if number == 0 else {"content": ""}
                 single.append({**message, **content, "tool_calls": [call]})
-                if call.get("id") in results:
-                    single.append(results.pop(call["id"]))
-        elif "tool_call_id" not in message or results.pop(message["tool_call_id"], None) is not None:
+                if (place, number) in results:
+                    single.append(results[place, number])
+        elif place not in asked or len(messages[asked[place][0]]["tool_calls"]) == 1:
             single.append(message)
     return single
+
+
+def _asked(messages: Sequence[Message]) -> dict[int, Place]:
+    """The call of each tool's result, by the result's place.
+
+    It is the first call with the result's id, in the last answer that has one without a result yet: clients use ids
+    again. A result without an id belongs to the first call without a result.
+    """
+    open_calls: dict[Place, object] = {}
+    asked: dict[int, Place] = {}
+    for place, message in enumerate(messages):
+        open_calls |= {(place, number): call.get("id") for number, call in enumerate(message.get("tool_calls") or ())}
+        if message.get("role") in ("tool", "function"):
+            given = message.get("tool_call_id")
+            same = [call for call, id_ in open_calls.items() if id_ == given] or (given is None and [*open_calls]) or ()
+            if same:
+                asked[place] = min(same, key=lambda call: (-call[0], call[1]))
+                del open_calls[asked[place]]
+    return asked
 
 
 def _with_rules(traits: TemplateTraits, rules: Sequence[str], turns: list[Message]) -> list[Message]:
@@ -77,49 +100,127 @@ def _with_rules(traits: TemplateTraits, rules: Sequence[str], turns: list[Messag
     text = "\n\n".join(rules)
     if not text:
         return turns
-    if traits.takes_system:
+    is_shown = traits.takes_system_before_answers or not turns or turns[-1].get("role") == "user"
+    if traits.takes_system and is_shown:
         return [{"role": "system", "content": text}, *turns]
-    if turns and turns[0].get("role") == "user":
-        return [{**turns[0], "content": f"{text}\n\n{turns[0]['content']}"}, *turns[1:]]
+    first = next((place for place, message in enumerate(turns) if message.get("role") == "user"), -1)
+    if first == 0 or (first > 0 and traits.alternates):
+        told = {**turns[first], "content": f"{text}\n\n{turns[first]['content']}"}
+        return [*turns[:first], told, *turns[first + 1 :]]
     return [{"role": "user", "content": text}, *turns]
 
 
+def _with_start(traits: TemplateTraits, turns: list[Message], *, has_tools: bool) -> list[Message]:
+    """The conversation, which an empty user's turn begins if the template demands one."""
+    num_rules = 1 if turns and turns[0].get("role") in ("system", "developer") else 0
+    first = turns[num_rules] if len(turns) > num_rules else {}
+    letters = {"": "S", "assistant": "C" if first.get("tool_calls") else "A", "tool": "T"}
+    has_user = any(message.get("role") == "user" for message in turns)
+    start = letters.get(first.get("role", ""), "") + ("U" if has_user else "") + ("+" if has_tools else "")
+    if turns and start not in traits.refused_starts:
+        return turns
+    return [*turns[:num_rules], {"role": "user", "content": ""}, *turns[num_rules:]]
+
+
 def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]:
-    called: dict[object, tuple[str, object]] = {}  # name and known id of the latest call with this id
-    num_calls = 0
-    turns: list[Message] = []
-    was_turned = False  # whether the last message became a user's because the template accepts no other role
-    for message in messages:
+    asked = _asked(messages)
+    by_place: dict[Place, Called] = {}
+    by_id: dict[object, Called] = {}  # the latest call with this id
+    turns = _Turns(traits)
+    for place, message in enumerate(messages):
         turned = None
         match message.get("role"):
             case "system" if not traits.takes_later_system:
                 turned = f"<system-reminder>\n{message['content']}\n</system-reminder>"
             case "assistant":
-                for call in message.get("tool_calls") or ():
+                calls = message.get("tool_calls") or ()
+                for number, call in enumerate(calls):
                     name, id_ = call["function"]["name"], call.get("id")
-                    called[id_] = name, _known_id(traits, id_, name, num_calls)
-                    num_calls += 1
-                message = _answer(traits, message, called)
+                    by_place[place, number] = by_id[id_] = name, _known_id(traits, id_, name, len(by_place))
+                message = _answer(traits, message, [by_place[place, number][1] for number in range(len(calls))])
             case "tool" | "function":
-                message = _result(traits, message, called)
-                if traits.wants_tool_responses and turns and turns[-1].get("role") == "assistant":
+                given = message.get("tool_call_id")
+                other = by_id.get(given) or ("", _known_id(traits, given, number=-place))
+                message = _result(message, by_place[asked[place]] if place in asked else other)
+                is_lone = not turns.end_with_calls and turns.path in traits.refused_results
+                last = turns.found[-1] if turns.found else {}
+                if traits.wants_tool_responses and not is_lone and last.get("role") == "assistant":
                     response = {"name": message["name"], "response": message["content"]}
-                    turns[-1] = {**turns[-1], "tool_responses": [*turns[-1].get("tool_responses", ()), response]}
+                    turns.found[-1] = {**last, "tool_responses": [*last.get("tool_responses", ()), response]}
                     continue
-                if not traits.takes_tool_role:
+                if is_lone or not traits.takes_tool_role:
                     turned = f"<tool_response>\n{message['content']}\n</tool_response>"
-        if turned is not None:
-            message = {"role": "user", "content": turned}
-        if turns and message.get("role") == turns[-1].get("role") == "user" and (was_turned or turned is not None):
-            joint = "\n" if was_turned and turned is not None else "\n\n"
-            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}{joint}{message['content']}"}
+        turns.add(message if turned is None else {"role": "user", "content": turned}, is_turned=turned is not None)
+    return turns.found
+
+
+class _Turns:
+    """Turns in the order that a template accepts.
+
+    Where it demands that users and answers alternate, neighbours of one role are joined; if calls and results of tools
+    lie between them, a short turn of the other role is put between.
+    """
+
+    def __init__(self, traits: TemplateTraits) -> None:
+        self._traits = traits
+        self.found: list[Message] = []
+        self._spoken: object = "assistant"  # the role of the last turn that counts; a conversation begins with a user's
+        self._was_turned = False  # whether the last message became a user's because the template accepts no other role
+
+    @property
+    def path(self) -> str:
+        """The letters of the turns that decide whether a tool's result is accepted, see `TemplateTraits`."""
+        path = ""
+        for message in self.found:
+            match message:
+                case {"role": "tool"}:
+                    pass
+                case {"role": "assistant", "tool_calls": [_, *_]}:
+                    path = "UC"
+                case {"role": "assistant"}:
+                    path = "UCA" if "C" in path else "UA"
+                case _:
+                    path = path.removesuffix("U") + "U"
+        return path
+
+    @property
+    def end_with_calls(self) -> bool:
+        """Whether the last turns are an answer with calls, and results."""
+        last = next((message for message in reversed(self.found) if message.get("role") != "tool"), {})
+        return bool(last.get("tool_calls"))
+
+    def add(self, message: Message, *, is_turned: bool) -> None:
+        """Add a message; `is_turned`: it is a user's because the template does not accept its role."""
+        role, traits = message.get("role"), self._traits
+        has_calls = bool(message.get("tool_calls"))
+        if role == "assistant" and not (message["content"] or has_calls or traits.takes_empty_answers):
+            return
+        last = self.found[-1] if self.found else {}
+        counts = role == "user" or (role == "assistant" and not (has_calls and traits.skips_calls))
+        is_repeated = traits.alternates and counts and role == self._spoken
+        is_beside_turned = role == last.get("role") == "user" and (self._was_turned or is_turned)
+        if is_beside_turned:
+            self.found[-1] = _joined(last, message, "\n" if self._was_turned and is_turned else "\n\n")
+        elif is_repeated and role == last.get("role") and not (last.get("tool_calls") and traits.skips_calls):
+            has_both = last.get("content") and message.get("content")
+            self.found[-1] = _joined(last, message, "\n\n" if has_both else "")
         else:
-            turns.append(message)
-        was_turned = turned is not None
-    return turns
+            if is_repeated:
+                between = ("user", "") if role == "assistant" else ("assistant", UNDERSTOOD)
+                self.found.append(dict(zip(("role", "content"), between, strict=True)))
+            self.found.append(message)
+        self._spoken = role if counts else self._spoken
+        self._was_turned = is_turned
 
 
-def _answer(traits: TemplateTraits, message: Message, called: Called) -> Message:
+def _joined(first: Message, second: Message, joint: str) -> Message:
+    """Two turns of one role as one."""
+    joined = {**first, **second, "content": f"{first.get('content') or ''}{joint}{second.get('content') or ''}"}
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    return {**joined, "tool_calls": calls} if calls else joined
+
+
+def _answer(traits: TemplateTraits, message: Message, ids: Sequence[object]) -> Message:
     answer = {key: said for key, said in message.items() if key not in ("reasoning", "tool_calls", "content")}
     if "reasoning" in message:
         answer.setdefault("reasoning_content", message["reasoning"])
@@ -128,7 +229,7 @@ def _answer(traits: TemplateTraits, message: Message, called: Called) -> Message
         return {**answer, "content": content}
     if not traits.takes_tools or traits.drops_calls:
         return {**answer, "content": "\n".join(filter(None, (content, written(traits.call_format, calls))))}
-    answer["tool_calls"] = [_call(traits, call, called) for call in calls]
+    answer["tool_calls"] = [_call(traits, call, id_) for call, id_ in zip(calls, ids, strict=True)]
     if content or traits.empty_content == "text":
         answer["content"] = content
     elif traits.empty_content == "null":
@@ -136,8 +237,8 @@ def _answer(traits: TemplateTraits, message: Message, called: Called) -> Message
     return answer
 
 
-def _call(traits: TemplateTraits, call: Mapping[str, Any], called: Called) -> dict[str, Any]:
-    function, (_, id_) = call["function"], called[call.get("id")]
+def _call(traits: TemplateTraits, call: Mapping[str, Any], id_: object) -> dict[str, Any]:
+    function = call["function"]
     known = {**call, "type": "function", "function": {**function, "arguments": _arguments(traits, function)}}
     return known if id_ is None else {**known, "id": id_}
 
@@ -146,6 +247,7 @@ def _arguments(traits: TemplateTraits, function: Mapping[str, Any]) -> object:
     given = function.get("arguments") or {}
     value = as_object(given)
     if value is None:
+        given = given if isinstance(given, str) else _to_json(given)
         return given if traits.takes_broken_arguments else {} if traits.wants_mapping else "{}"
     if traits.wants_mapping:
         return value
@@ -162,19 +264,22 @@ def as_object(given: object) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def _result(traits: TemplateTraits, message: Message, called: Called) -> Message:
-    given = message.get("tool_call_id")
-    name, id_ = called.get(given) or ("", _known_id(traits, given))
+def _result(message: Message, called: Called) -> Message:
+    name, id_ = called
     known = {**message, "role": "tool", "name": message.get("name") or name}
-    return known if given is None else {**known, "tool_call_id": id_}
+    return known if id_ is None else {**known, "tool_call_id": id_}
 
 
 def _known_id(traits: TemplateTraits, id_: Any, name: str = "", number: int = 0) -> Any:
-    """The id in the template's form: nine letters and digits, or the tool's name and a number."""
+    """The id in the template's form: nine letters and digits, or the tool's name and a number; made up if it is missing
+    and the template demands one."""
     if traits.wants_named_ids and name:
         return f"functions.{name}:{number}"
-    is_long = traits.wants_short_ids and isinstance(id_, str) and not SHORT_ID.fullmatch(id_)
-    return sha256(id_.encode()).hexdigest()[:9] if is_long else id_
+    if id_ is None and traits.wants_ids:
+        id_ = f"call {number}"
+    elif not (traits.wants_short_ids and isinstance(id_, str) and not SHORT_ID.fullmatch(id_)):
+        return id_
+    return sha256(id_.encode()).hexdigest()[:9]
 
 
 def written(format: CallFormat, calls: Sequence[Mapping[str, Any]]) -> str:

@@ -85,6 +85,16 @@ class TemplateTraits:
         takes_broken_arguments: whether arguments that are not a JSON object can be given as text.
         empty_content: the content of a message that has only calls.
         takes_system, takes_later_system, takes_developer, takes_tool_role: which messages it renders.
+        takes_system_before_answers: whether it renders the system message if the last turn is not a user's.
+        takes_empty_answers: whether an answer may have neither a text nor calls.
+        alternates: whether users and answers must alternate.
+        skips_calls: whether answers with calls, and results of tools, do not count when they alternate.
+        refused_starts: what a conversation must not begin with after its system message: "A": an answer, "C": calls,
+            "T": a tool's result, "S": nothing, which ends it; then "U" if a user's message comes later, and "+" if
+            tools are given.
+        refused_results: where a tool's result that does not follow its calls is refused or left out, as the letters of
+            the turns before it: "U": a user's message, "A": an answer, "C": calls, such as "UCU".
+        wants_ids: whether calls and results must have ids.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
         wants_named_ids: whether ids of calls must be functions.NAME:NUMBER, counted through the conversation, since
             the template shows only these ids.
@@ -102,9 +112,16 @@ class TemplateTraits:
     takes_broken_arguments: bool = True
     empty_content: EmptyContent = "text"
     takes_system: bool = True
+    takes_system_before_answers: bool = True
     takes_later_system: bool = True
     takes_developer: bool = False
     takes_tool_role: bool = True
+    takes_empty_answers: bool = True
+    alternates: bool = False
+    skips_calls: bool = False
+    refused_starts: tuple[str, ...] = ()
+    refused_results: tuple[str, ...] = ()
+    wants_ids: bool = False
     wants_short_ids: bool = False
     wants_named_ids: bool = False
     wants_single_calls: bool = False
