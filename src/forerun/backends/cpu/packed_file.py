@@ -1,8 +1,8 @@
 """A file with a model's packed weights. Later starts map it into memory instead of packing the weights again.
 
 The packed linears are stored one after another, each aligned to 64 bytes. After them comes a JSON index with the key,
-offset, size and checksum of each linear and the facts that the file depends on; the last 8 bytes are the index's length.
-A file gets its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized
+offset, size and checksum of each linear and the facts that the file depends on; the last 8 bytes are the length of the
+index. A file gets its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized
 linears.
 
 The checksums are compared before the first use after a boot, when reading the file from the disk takes as long anyway,
