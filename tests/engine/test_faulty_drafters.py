@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,14 +13,22 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
-from forerun.core.drafter_config import DraftModel
+from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import NumericalError
+from forerun.core.steps import DrafterState
+from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import DraftModelDrafter
+from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import SharedCacheRunner
+from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
+from forerun.speculation.walk import Acceptance
 from tests.random_settings import random_params
 from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
 
@@ -68,6 +76,85 @@ def test_a_faulty_proposal_is_dropped_and_reported(
         ours = decode_ids(runner(), FaultyDrafter(SPOILS[kind]), PROMPT, params, seed=3, num_tokens=20)
     assert ours == plain
     assert "a proposal was dropped" in caplog.text
+
+
+class RaisingDrafter(FaultyDrafter):
+    """Needs everything that the target can give, and raises in one method, from one of its calls on."""
+
+    taps, num_successors, adds_rows = (0, 1), 2, True
+
+    def __init__(self, method: str, num_good: int) -> None:
+        super().__init__(lambda tree: None)
+        self._plain, self._num_good, self.is_well = getattr(self, method), num_good, False
+        setattr(self, method, self._call)
+
+    def _call(self, *given: Any) -> Any:
+        self._num_good -= 1
+        if self._num_good < 0 and not self.is_well:
+            raise IndexError("index 5 is out of bounds")
+        return self._plain(*given)
+
+    def note(self, acceptance: Acceptance) -> None:
+        self.accept(acceptance)
+
+
+def text_of(
+    decoder: HostDecoder, params: SamplingParams, prediction: Sequence[int] = ()
+) -> tuple[list[int], list[Round]]:
+    """The tokens of one request, and its rounds."""
+    noise = None if params.is_greedy else KeyedNoise(3, SPEC.vocab_size, device="cpu")
+    prompt = [5 if params.is_greedy else 6, *PROMPT * 3]  # the target's cache holds the other one
+    request = Request(prompt_ids=prompt, params=params, noise=noise, prediction=prediction)
+    rounds = [played for played in play((decoder,), request, 20) if isinstance(played, Round)]
+    return [token for played in rounds for token in played.token_ids][:20], rounds
+
+
+METHODS = (
+    "begin", "prefill", "propose", "extend", "observe_successors", "read_features", "observe_features", "accept", "end",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("guarded_drafters")
+@pytest.mark.parametrize("prediction", [(), (7, 7, 3)])
+@pytest.mark.parametrize("num_good", [0, 1])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
+    method: str, num_good: int, prediction: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    drafter = RaisingDrafter(method, num_good)
+    ours, none = HostDecoder(runner(), drafter), HostDecoder(runner(), NoneDrafter())
+    for params in (*PARAMS, *PARAMS):
+        plain, _ = text_of(none, params)
+        assert text_of(ours, params, prediction)[0] == plain
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "plain decoding continues: the drafter failed (IndexError: index 5 is out of bounds)" in caplog.text
+    drafter.is_well = True
+    text_of(ours, PARAMS[0], prediction)  # after an error at the end of a request
+    assert text_of(ours, PARAMS[0], prediction)[1][0].stats.num_drafted > 0, "the next request is drafted again"
+
+
+@pytest.mark.usefixtures("guarded_drafters")
+@pytest.mark.parametrize("num_good", [0, 1, 4])
+def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
+    num_good: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = runner()
+    drafter = LayerSkipDrafter(SharedCacheRunner(target), LayerSkip(search="off", depth=4, verify_width=8))
+    expand, left = DraftTree.expand, [num_good]
+
+    def fails(tree: DraftTree) -> bool:
+        left[0] -= 1
+        grown = expand(tree)
+        if left[0] < 0:
+            raise RuntimeError("after a pass")
+        return grown
+
+    monkeypatch.setattr(DraftTree, "expand", fails)
+    ours, none = HostDecoder(target, drafter), HostDecoder(runner(), NoneDrafter())
+    for params in PARAMS:
+        text, rounds = text_of(ours, params)
+        assert text == text_of(none, params)[0]
+        assert rounds[-1].stats.drafter is DrafterState.DOWN
 
 
 def weights_that_overflow_on(token: int) -> dict[str, torch.Tensor]:

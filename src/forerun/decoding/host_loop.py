@@ -12,6 +12,7 @@ from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftReport
+from forerun.drafting.guarded import GuardedDrafter
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.model.runner import Runner
@@ -65,7 +66,7 @@ MakeStretches: TypeAlias = Callable[[Drafter, Request], PlainStretches | None]  
 
 
 class HostDecoder(Decoder):
-    """Plays every request, with any drafter.
+    """Plays every request, with any drafter. If the drafter raises an error, the text goes on without it.
 
     Args:
         make_stretches: creates the plain rounds to time within a request; None: all rounds are drafted.
@@ -75,9 +76,10 @@ class HostDecoder(Decoder):
     def __init__(
         self, target: Runner, drafter: Drafter, make_stretches: MakeStretches | None = None, pace: Pace | None = None
     ) -> None:
-        self._target, self._drafter, self._make_stretches = target, drafter, make_stretches
-        self._predicted = PredictedDrafter(drafter, pace)
-        self._playing = drafter
+        self._target, self._make_stretches = target, make_stretches
+        self._drafter = GuardedDrafter(drafter, target.drop_rows)
+        self._predicted = PredictedDrafter(self._drafter, pace)
+        self._playing: Drafter = self._drafter
 
     def can_play(self, request: Request) -> bool:
         return True

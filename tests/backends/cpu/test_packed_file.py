@@ -5,10 +5,11 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from ctypes import string_at
 from pathlib import Path
 from threading import enumerate as all_threads
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import torch
@@ -65,8 +66,10 @@ def wait_for_files() -> None:
             thread.join()
 
 
-def files_in(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+def packed_in(folder: Path) -> list[Path]:
+    """The files of packed weights; beside them lies nothing but what was remembered about them."""
+    assert {path.suffix for path in folder.iterdir()} <= {".packed", ".checked"}
+    return sorted(folder.glob("*.packed"))
 
 
 def test_the_next_start_maps_what_was_packed(
@@ -74,11 +77,11 @@ def test_the_next_start_maps_what_was_packed(
 ) -> None:
     expected = pack_all(model, None)
     assert pack_all(model, open_packed(kept_in(tmp_path / "new"))) == expected
-    (path,) = files_in(tmp_path / "new")
+    (path,) = packed_in(tmp_path / "new")
     assert sum(map(len, expected)) < path.stat().st_size < 1.3 * sum(map(len, expected))
     monkeypatch.setattr(packed_file, "rows_packed", lambda *_: pytest.fail("packed again"))
     file = open_packed(kept_in(tmp_path / "new", is_whole=False))
-    path.unlink()  # as another process may, to make room
+    packed_file.remove(path)  # as another process may, to make room
     assert pack_all(model, file) == expected
     assert not caplog.records
 
@@ -90,15 +93,35 @@ def test_nothing_is_kept_of_a_part_of_a_model_or_of_a_small_one(
     monkeypatch.setattr(packed_file, "LEAST_BYTES", 2 << 20)
     assert open_packed(kept_in(tmp_path)) is None
     assert open_packed(None) is None
-    assert not files_in(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
-def forge_index(raw: bytes, change: dict[str, object]) -> bytes:
+def forge_index(raw: bytes, change: Callable[[Any], object]) -> bytes:
     """The file with another index."""
     length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
-    index = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES]) | change
+    index = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES])
+    change(index)
     text = json.dumps(index).encode()
     return raw[: -LENGTH_BYTES - length] + text + len(text).to_bytes(LENGTH_BYTES, "little")
+
+
+def forge_place(raw: bytes, *place: object) -> bytes:
+    return forge_index(raw, lambda index: index["places"].update({next(iter(index["places"])): list(place)}))
+
+
+def flipped(raw: bytes, share: float) -> bytes:
+    """One bit of the packed weights flipped."""
+    length = int.from_bytes(raw[-LENGTH_BYTES:], "little")
+    places = json.loads(raw[-LENGTH_BYTES - length : -LENGTH_BYTES])["places"].values()
+    start, num_bytes, _ = sorted(places)[int(share * (len(places) - 1))]
+    bit = start + int(share * (num_bytes - 1))
+    return raw[:bit] + bytes([raw[bit] ^ 4]) + raw[bit + 1 :]
+
+
+def swapped(index: Any, num_parts: int) -> None:
+    """The places of two linears exchanged, with their sizes and checksums or without."""
+    first, second = list(index["places"].values())[:2]
+    first[:num_parts], second[:num_parts] = second[:num_parts], first[:num_parts]
 
 
 DAMAGES: Final = {
@@ -108,11 +131,23 @@ DAMAGES: Final = {
     "zeros": lambda raw: bytes(len(raw)),
     "an index that is none": lambda raw: raw[:-20] + b"\xff" * 12 + raw[-8:],
     "a length beyond the file": lambda raw: raw[:-8] + (1 << 62).to_bytes(8, "little"),
-    "another model's": lambda raw: forge_index(raw, {"about": "another"}),
-    "places outside": lambda raw: forge_index(raw, {"places": {"head": 1 << 40}}),
-    "places below 0": lambda raw: forge_index(raw, {"places": {"head": -64}}),
-    "places between": lambda raw: forge_index(raw, {"places": {"head": 7}}),
-    "no places": lambda raw: forge_index(raw, {"places": None}),
+    "another model's": lambda raw: forge_index(raw, lambda index: index.update(about="another")),
+    "places outside": lambda raw: forge_place(raw, 1 << 40, 64, 0),
+    "places below 0": lambda raw: forge_place(raw, -64, 64, 0),
+    "places between": lambda raw: forge_place(raw, 7, 64, 0),
+    "no size": lambda raw: forge_place(raw, 0, 0, 0),
+    "no places": lambda raw: forge_index(raw, lambda index: index.update(places=None)),
+    "an earlier version's": lambda raw: forge_index(
+        raw, lambda index: index.update(places={key: place[0] for key, place in index["places"].items()})
+    ),
+    "another size": lambda raw: forge_index(
+        raw, lambda index: [place.__setitem__(1, place[1] - 64) for place in index["places"].values()]
+    ),
+    "the first bit": lambda raw: flipped(raw, 0.0),
+    "a bit in the middle": lambda raw: flipped(raw, 0.5),
+    "the last bit": lambda raw: flipped(raw, 1.0),
+    "places swapped": lambda raw: forge_index(raw, lambda index: swapped(index, 1)),
+    "names swapped": lambda raw: forge_index(raw, lambda index: swapped(index, 3)),
 }
 
 
@@ -121,7 +156,8 @@ def test_a_damaged_file_is_left_aside_and_made_anew(
     damage: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = pack_all(model, open_packed(kept_in(tmp_path)))
-    (path,) = files_in(tmp_path)
+    assert pack_all(model, open_packed(kept_in(tmp_path))) == expected, "and its checksums have been compared"
+    (path,) = packed_in(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(DAMAGES[damage](whole))
     with caplog.at_level(logging.WARNING, logger="forerun"):
@@ -129,6 +165,39 @@ def test_a_damaged_file_is_left_aside_and_made_anew(
     assert str(path) in caplog.text
     assert len(caplog.records) == 1
     assert path.read_bytes() == whole
+    assert pack_all(model, open_packed(kept_in(tmp_path))) == expected
+    assert len(caplog.records) == 1
+
+
+def test_checksums_are_compared_once_a_boot(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compared, plain, boot = list[int](), packed_file.require_sums, tmp_path / "boot"
+    monkeypatch.setattr(packed_file, "require_sums", lambda *given: compared.append(1) or plain(*given))
+    monkeypatch.setattr(packed_file, "BOOT", boot)
+    folder = tmp_path / "packed"
+    expected = pack_all(model, open_packed(kept_in(folder)))
+    for name, num_compared in (("first", 1), ("first", 1), ("second", 2), ("second", 2), ("", 3), ("", 4)):
+        boot.write_text(name) if name else boot.unlink(missing_ok=True)  # a system that names no boots
+        assert pack_all(model, open_packed(kept_in(folder))) == expected
+        assert len(compared) == num_compared, name
+    assert not caplog.records
+
+
+def test_damage_before_a_boot_is_found_after_it_though_no_time_has_changed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot, folder = tmp_path / "boot", tmp_path / "packed"
+    monkeypatch.setattr(packed_file, "BOOT", boot)
+    boot.write_text("first")
+    expected = [pack_all(model, open_packed(kept_in(folder))) for _ in range(2)][1]
+    (path,) = packed_in(folder)
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.write(flipped(path.read_bytes(), 0.5))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    boot.write_text("second")
+    assert pack_all(model, open_packed(kept_in(folder))) == expected
 
 
 @pytest.mark.parametrize("place", ["a file", "read-only", "too little room"])
@@ -210,15 +279,15 @@ if child:
 def test_a_forked_process_leaves_the_file_to_its_parent(model: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(model), str(tmp_path)], check=True, timeout=120)
     assert pack_all(model, open_packed(kept_in(tmp_path, is_whole=False))) == pack_all(model, None)
-    assert [path.suffix for path in files_in(tmp_path)] == [".packed"]
+    assert len(packed_in(tmp_path)) == 1
 
 
 def test_what_was_unused_longest_makes_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for about in ("a", "b", "c"):
         pack_all(model, open_packed(kept_in(tmp_path, about)))
-    for age, path in enumerate(files_in(tmp_path)):
+    for age, path in enumerate(packed_in(tmp_path)):
         os.utime(path, (age, age))
-    oldest, *others = files_in(tmp_path)
+    oldest, *others = packed_in(tmp_path)
     monkeypatch.setattr(packed_file, "MOST_BYTES", sum(path.stat().st_size for path in others) + (1 << 20))
     file = open_packed(kept_in(tmp_path, "d"))
     assert not oldest.exists()

@@ -67,6 +67,8 @@ def test_an_assistant_is_read(tmp_path: Path) -> None:
         ),
         (lambda config, tensors: tensors.pop("post_projection.weight"), "lacks tensor 'post_projection.weight'"),
         (lambda config, tensors: tensors.pop(ORDER), "token_ordering"),
+        (lambda config, tensors: tensors.update({ORDER: tensors[ORDER].float()}), "token_ordering' holds .* type F32"),
+        (lambda config, tensors: tensors.update({ORDER: tensors[ORDER][:23]}), r"token_ordering' has shape \[23\]"),
         (lambda config, tensors: config["text_config"].update(hidden_size_per_layer_input=4), "per_layer_input"),
         (lambda config, tensors: config["text_config"].update(enable_moe_block=True), "enable_moe_block"),
         (lambda config, tensors: config.update(num_centroids=7), "num_centroids"),

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,25 +58,24 @@ def write(
     path: Path, architecture: str, body: ModelSpec, keys: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Path:
     """A file of a head; keys without a dot stand under its architecture."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(body.num_layers)
-    writer.add_context_length(body.max_positions)
-    writer.add_embedding_length(body.hidden_size)
-    writer.add_feed_forward_length(body.intermediate_size)
-    writer.add_head_count(body.num_heads)
-    writer.add_head_count_kv(body.num_kv_heads)
-    writer.add_key_length(body.head_dim)
-    writer.add_rope_freq_base(body.rope.theta)
-    writer.add_layer_norm_rms_eps(body.norm_eps)
-    for key, value in keys.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
-        add[type(value)](key if key.startswith("tokenizer.") else f"{architecture}.{key}", value)
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, tensor.numpy() if tensor.dtype == torch.int64 else tensor.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with closing(gguf.GGUFWriter(path, architecture)) as writer:
+        writer.add_block_count(body.num_layers)
+        writer.add_context_length(body.max_positions)
+        writer.add_embedding_length(body.hidden_size)
+        writer.add_feed_forward_length(body.intermediate_size)
+        writer.add_head_count(body.num_heads)
+        writer.add_head_count_kv(body.num_kv_heads)
+        writer.add_key_length(body.head_dim)
+        writer.add_rope_freq_base(body.rope.theta)
+        writer.add_layer_norm_rms_eps(body.norm_eps)
+        for key, value in keys.items():
+            add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+            add[type(value)](key if key.startswith("tokenizer.") else f"{architecture}.{key}", value)
+        for name, tensor in tensors.items():
+            writer.add_tensor(name, tensor.numpy() if tensor.dtype == torch.int64 else tensor.float().numpy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
     return path
 
 

@@ -26,7 +26,7 @@ from tests.drafting.heads.published import (
     write_eagle,
     write_files,
 )
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_eagle
+from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_body, random_eagle
 from tests.tiny import plain_spec
 
 TARGET = plain_spec(num_layers=6, vocab_size=60)
@@ -137,6 +137,27 @@ def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], obj
         (lambda config, tensors: config.update(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state"),
         (lambda config, tensors: config.update(speculators_model_type="mtp"), "speculators_model_type"),
         (lambda config, tensors: config.update(hidden_act="gelu"), "hidden_act"),
+        (lambda config, tensors: tensors.update(d2t=tensors["d2t"].half()), "'d2t' holds 20 values of type F16"),
+        (lambda config, tensors: tensors.update(d2t=tensors["d2t"].float()), "must hold some of I32, I64"),
+        (lambda config, tensors: tensors.update(d2t=tensors["d2t"] > 0), "'d2t' holds 20 values of type BOOL"),
+        (
+            lambda config, tensors: tensors.update(d2t=tensors["d2t"][:0]),
+            r"'d2t' has shape \[0\], but must have \[20\]",
+        ),
+        (lambda config, tensors: tensors.update(d2t=tensors["d2t"][:19]), r"'d2t' has shape \[19\]"),
+        (lambda config, tensors: tensors.update(d2t=tensors["d2t"][None]), r"'d2t' has shape \[1, 20\]"),
+        (
+            lambda config, tensors: tensors.update({"norm.weight": tensors["norm.weight"].int()}),
+            "'norm.weight' holds .* of type I32, but must hold some of F64, F32, F16, BF16",
+        ),
+        (
+            lambda config, tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(torch.float8_e4m3fn)}),
+            "'fc.weight' holds .* of type F8_E4M3",
+        ),
+        (
+            lambda config, tensors: tensors.update({"embed_tokens.weight": tensors["embed_tokens.weight"][:0]}),
+            "'embed_tokens.weight' holds 0 values",
+        ),
         (
             lambda config, tensors: config.update(target_hidden_size=7),
             "target_hidden_size is 7, but must be a divisor of",
@@ -172,6 +193,8 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
         stored.require_fit(replace(TARGET, num_layers=1), "other")
     with pytest.raises(VocabularyError, match="drafts token 57, but other has only 30"):
         stored.require_fit(replace(TARGET, vocab_size=30), "other")
+    with pytest.raises(VocabularyError, match="an embedding of 60 tokens, but other has 61"):
+        stored.require_fit(replace(TARGET, vocab_size=61), "other")
     edited(folder, lambda _, tensors: tensors.pop("embed_tokens.weight"))
     if stored.spec.body.hidden_size != TARGET.hidden_size:
         with pytest.raises(CheckpointError, match="lacks an embedding"):
@@ -212,6 +235,34 @@ def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Pat
         opened(folder).require_fit(TARGET, "the target")
 
 
+@pytest.mark.parametrize("group", [7, 100_000])
+def test_groups_of_channels_that_do_not_divide_the_hidden_size_are_refused(group: int, tmp_path: Path) -> None:
+    body = random_body(random.Random(2), hidden_size=20, vocab_size=60, num_layers=1)
+    spec = random_block(random.Random(2), TARGET, body=body, conv_kernel=2, conv_group=group, windows=(None,),
+                        is_causal=(False,))  # fmt: skip
+    with pytest.raises(CheckpointError, match=f"conv_group_size is {group}, but must be a divisor of .* 20"):
+        opened(write_block(tmp_path / "head", spec, TARGET))
+
+
+@pytest.mark.parametrize("what", ["map", "shifts"])
+def test_rows_for_another_output_than_the_targets_are_refused(what: str, tmp_path: Path) -> None:
+    """The target's output gives as many logits as it has tokens, and no fewer."""
+    if what == "map":
+        spec, weights, ids = random_case(3, body=random_body(random.Random(3), hidden_size=20, vocab_size=25))
+        weights.pop("lm_head.weight")
+        config = flat_config(spec, TARGET)
+        folder = write_files(tmp_path / "head", config, with_map(weights, ids, TARGET.vocab_size))
+    else:
+        body = random_body(random.Random(3), hidden_size=20, vocab_size=60)
+        folder = dspark(tmp_path / "head", body=body)
+        edited(folder, lambda config, tensors: (
+            config["transformer_layer_config"].update(vocab_size=61), tensors.pop("lm_head.weight"),
+            tensors.update({"markov_head.markov_w2.weight": torch.zeros(61, 4)}),
+        ))  # fmt: skip
+    with pytest.raises(VocabularyError, match=r"(25 rows of d2t|61 rows of markov_head\.markov_w2).* has 60"):
+        opened(folder).require_fit(TARGET, "the target")
+
+
 def dspark(folder: Path, **changes: Any) -> Path:
     """A DSpark head in a folder of the speculators library."""
     spec = random_block(random.Random(4), TARGET, conv_kernel=0, pair_rank=0, markov_rank=4, **changes)
@@ -238,8 +289,11 @@ def test_dspark_heads_are_read(has_gate: bool, tmp_path: Path) -> None:
     assert (spec.markov_rank, spec.has_markov_gate, spec.num_drafted) == (4, has_gate, spec.block_size)
     assert not any(name.startswith("confidence_head") for name in opened(folder).tensors)
     opened(folder).require_fit(TARGET, "the target")
-    with pytest.raises(VocabularyError, match="codes of 60 tokens, but other has 61"):
+    with pytest.raises(VocabularyError, match="an embedding of 60 tokens, but other has 61"):
         opened(folder).require_fit(replace(TARGET, vocab_size=61), "other")
+    edited(folder, lambda config, tensors: tensors.update({"markov_head.markov_w1.weight": torch.zeros(59, 4)}))
+    with pytest.raises(VocabularyError, match="codes of 59 tokens, but the target has 60"):
+        opened(folder).require_fit(TARGET, "the target")
     edited(folder, lambda config, _: config.update(sample_from_anchor=False))
     spec = opened(folder).spec
     assert isinstance(spec, BlockSpec)

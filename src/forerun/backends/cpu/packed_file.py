@@ -1,8 +1,13 @@
 """A file with a model's packed weights. Later starts map it into memory instead of packing the weights again.
 
-The packed linears are stored one after another, each aligned to 64 bytes. After them comes a JSON index with the key
-and offset of each linear and the facts that the file depends on; the last 8 bytes are the index's length. A file gets
-its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized linears.
+The packed linears are stored one after another, each aligned to 64 bytes. After them comes a JSON index with the key,
+offset, size and checksum of each linear and the facts that the file depends on; the last 8 bytes are the length of the
+index. A file gets its final name only when all of it is on disk, so it is never incomplete. It has only block-quantized
+linears.
+
+The checksums are compared before the first use after a boot, when reading the file from the disk takes as long anyway,
+and whenever the file's size or time has changed. Beside the file lies one with the boot, size and time of the last
+comparison.
 """
 
 import atexit
@@ -12,7 +17,7 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ctypes import byref, c_char
 from hashlib import blake2b
@@ -20,7 +25,8 @@ from io import FileIO
 from pathlib import Path
 from tempfile import mkstemp
 from threading import Lock, Thread, get_native_id
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+from zlib import crc32
 
 import numpy as np
 
@@ -43,7 +49,10 @@ MOST_INDEX_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 8
 MOST_GROWTH: Final = 2  # packed size at most, as a multiple of the stored size
 PIECE_BYTES: Final = 8 << 20
+CHECKED_BYTES: Final = 1 << 20  # at once, which stay in a core's cache between reading and adding up
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere every start compares
 SUFFIX: Final = ".packed"
+CHECKED: Final = ".checked"
 PART: Final = ".part-"
 
 
@@ -54,26 +63,42 @@ class Packed(Protocol):
     num_bytes: int
 
 
+class Place(NamedTuple):
+    """Where a linear lies in a file, and the checksum of its key and bytes, see `sum_of`."""
+
+    start: int
+    num_bytes: int
+    sum: int
+
+
 class MappedFile:
-    """A complete file, mapped into memory."""
+    """A complete and undamaged file, mapped into memory.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or of another model or an earlier version.
+    """
 
     def __init__(self, path: Path, about: str) -> None:
         with path.open("rb") as file:
             self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._places = read_index(self.memory, about)
+            if not is_checked(path):
+                require_sums(file.fileno(), self._places)
         self._address = address_of(self.memory)
-        self._places, self._end = read_index(self.memory, about)
         if hasattr(mmap, "MADV_WILLNEED"):
             self.memory.madvise(mmap.MADV_WILLNEED)
         with suppress(OSError):
             os.utime(path)  # the least recently used files are removed first
+            mark_checked(path)
 
     def lay_out(self, key: str, descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
         """Point a linear at its bytes in this file; returns their number, or 0 if they are not in it."""
         place, has_bias = self._places.get(key), int(source.bias is not None)
         if place is None:
             return 0
-        num_bytes = int(library().forerun_place(byref(descriptor), self._address + place, has_bias))
-        if place + num_bytes > self._end:
+        num_bytes = int(library().forerun_place(byref(descriptor), self._address + place.start, has_bias))
+        if num_bytes != place.num_bytes:
             return 0
         rows.tell()
         return num_bytes
@@ -148,14 +173,17 @@ class GrowingFile:
     def _write(self) -> Iterator[bool]:
         """Write the file, a piece at a time."""
         try:
-            places = dict[str, int]()
+            places = dict[str, Place]()
             for key, linear in self._linears.items():
                 self._put(bytes(-self._file.tell() % LINE))
-                places[key] = self._file.tell()
+                begin, found = self._file.tell(), crc32(key.encode())
                 whole = memoryview((c_char * linear.num_bytes).from_address(linear.descriptor.weights)).cast("B")
                 for start in range(0, len(whole), PIECE_BYTES):
-                    self._put(whole[start : start + PIECE_BYTES])
+                    piece = whole[start : start + PIECE_BYTES]
+                    found = crc32(piece, found)
+                    self._put(piece)
                     yield True
+                places[key] = Place(begin, linear.num_bytes, found)
             index = json.dumps({"about": self._about, "places": places}).encode()
             self._put(index + len(index).to_bytes(LENGTH_BYTES, "little"))
             os.fsync(self._file.fileno())
@@ -198,6 +226,8 @@ def open_packed(kept: KeptWeights | None) -> PackedFile | None:
         pass
     except (OSError, ValueError) as error:
         logger.warning("%s is not used, and is made again: %s", path, error)
+        with suppress(OSError):
+            remove(path)
     if not kept.is_whole:
         return None
     try:
@@ -222,25 +252,82 @@ def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> i
     return num_bytes
 
 
-def read_index(memory: mmap.mmap, about: str) -> tuple[dict[str, int], int]:
-    """Offset of each linear by key, and the end of the last one.
+def read_index(memory: mmap.mmap, about: str) -> dict[str, Place]:
+    """Where each linear lies, by its key.
 
     Raises:
-        ValueError: the file is damaged or belongs to another model.
+        ValueError: the index is damaged or belongs to another model.
     """
     length = int.from_bytes(memory[-LENGTH_BYTES:], "little")
-    begin = len(memory) - LENGTH_BYTES - length
-    if begin < 0 or length > MOST_INDEX_BYTES:
+    end = len(memory) - LENGTH_BYTES - length
+    if end < 0 or length > MOST_INDEX_BYTES:
         raise ValueError("it is damaged")
-    index = json.loads(memory[begin : begin + length])
+    index = json.loads(memory[end : end + length])
     if not isinstance(index, dict) or index.get("about") != about:
         raise ValueError("it belongs to another model")
-    places = index.get("places")
-    if not isinstance(places, dict) or not all(
-        type(place) is int and 0 <= place < begin and place % LINE == 0 for place in places.values()
-    ):
-        raise ValueError("its index is damaged")
-    return places, begin
+    stored = index.get("places")
+    if not isinstance(stored, dict) or not all(is_place(place, end) for place in stored.values()):
+        raise ValueError("its index is damaged, or that of an earlier version, which had no checksums")
+    return {key: Place(*place) for key, place in stored.items()}
+
+
+def is_place(stored: object, end: int) -> bool:
+    """Whether a value of an index is a place before `end`."""
+    match stored:
+        case [int(start), int(num_bytes), int()]:
+            return start >= 0 and start % LINE == 0 and 0 < num_bytes <= end - start
+    return False
+
+
+def require_sums(descriptor: int, places: Mapping[str, Place]) -> None:
+    """Read all linears, one after another, and compare their checksums.
+
+    Raises:
+        ValueError: a linear is not what was written under its key.
+        OSError: the disk cannot read one. Reading a mapped page would end the process.
+    """
+    buffer = bytearray(CHECKED_BYTES)
+    for key, place in places.items():
+        found, start, end = crc32(key.encode()), place.start, place.start + place.num_bytes
+        while start < end:
+            num_read = os.preadv(descriptor, [memoryview(buffer)[: end - start]], start)
+            if not num_read:
+                break
+            found = crc32(memoryview(buffer)[:num_read], found)
+            start += num_read
+        if found != place.sum:
+            raise ValueError(f"its bytes of {key} are damaged")
+
+
+def is_checked(path: Path) -> bool:
+    """Whether the checksums were compared since this machine was booted, and the file has not changed since then."""
+    try:
+        return path.with_suffix(CHECKED).read_text() == state_of(path)
+    except (OSError, ValueError):
+        return False
+
+
+def mark_checked(path: Path) -> None:
+    """Remember that the checksums were compared.
+
+    Raises:
+        OSError: this cannot be written, or the system does not name its boots.
+    """
+    state = state_of(path)
+    if not is_checked(path):
+        path.with_suffix(CHECKED).write_text(state)
+
+
+def state_of(path: Path) -> str:
+    """The boot, and what changes if somebody writes into the file."""
+    stat = path.stat()
+    return f"{BOOT.read_text().strip()} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def remove(path: Path) -> None:
+    """Remove a file, and what was remembered about it."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(CHECKED).unlink(missing_ok=True)
 
 
 def make_room(folder: Path, num_bytes: int) -> None:
@@ -257,7 +344,7 @@ def make_room(folder: Path, num_bytes: int) -> None:
     for path, stat in files:
         if total + num_bytes <= MOST_BYTES:
             break
-        path.unlink(missing_ok=True)
+        remove(path)
         total -= stat.st_size
     if num_bytes > MOST_BYTES or free_bytes(folder) < MOST_GROWTH * num_bytes:
         raise OSError(None, f"{gigabytes(MOST_GROWTH * num_bytes)} of free space are needed")

@@ -120,7 +120,7 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
         conv_group=part("conv_group_size").integer("conv_group_size", 16) if has_conv else 0,
         pair_rank=part("selector_rank").integer("selector_rank", 256) if has_pairs else 0,
         num_pairs=part("selector_top_k").integer("selector_top_k", 16) if has_pairs else 0,
-        markov_rank=shapes.get("markov_head.markov_w1.weight", (0,))[-1],
+        markov_rank=(shapes.get("markov_head.markov_w1.weight") or (0,))[-1],
         has_markov_gate="markov_head.gate_proj.weight" in shapes,
         drafts_from_root=part("sample_from_anchor").flag("sample_from_anchor", drafts_from_root),
     )

@@ -12,7 +12,16 @@ from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.checkpoints.heads.assistant import ORDER, is_assistant
 from forerun.checkpoints.heads.config import FC, SPECULATORS_KEY, head_spec_of
 from forerun.checkpoints.heads.gguf import ARCHITECTURES, read_gguf_head
-from forerun.checkpoints.heads.tensors import MAP, canonical, code_tables, match_tensors, shapes_of
+from forerun.checkpoints.heads.tensors import (
+    HEAD,
+    MAP,
+    SHIFTS,
+    TABLE,
+    canonical,
+    code_tables,
+    match_tensors,
+    shapes_of,
+)
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.stored_tensors import STORED_BYTES, catalogue
@@ -121,24 +130,36 @@ class StoredHead:
             self._require_keys(spec, target, target_name)
             return
         is_same_size = spec.body.hidden_size == target.hidden_size
-        if not is_same_size and not {"embed_tokens.weight", "lm_head.weight"} <= rows.keys():
+        if not is_same_size and not {TABLE, HEAD} <= rows.keys():
             raise CheckpointError(
                 f"the head {self.name} has rows of {spec.body.hidden_size} and lacks an embedding or an output of its "
                 f"own, but those of {target_name} have {target.hidden_size}: choose the head of this model"
             )
-        table = rows["embed_tokens.weight"][0].shape[0] if "embed_tokens.weight" in rows else target.vocab_size
+        table = rows[TABLE][0].shape[0] if TABLE in rows else target.vocab_size
+        if table < target.vocab_size:
+            raise VocabularyError(
+                f"the head {self.name} has an embedding of {table} tokens, but {target_name} has {target.vocab_size} "
+                "tokens: choose the head of this model"
+            )
         if isinstance(spec, BlockSpec) and spec.mask_token_id >= table:
             raise VocabularyError(
                 f"the head {self.name} masks with token {spec.mask_token_id}, but the embedding has only {table} "
                 f"tokens: choose the head of {target_name}"
             )
-        fewest = min((rows[name][0].shape[0] for name, _ in code_tables(spec)), default=target.vocab_size)
-        if "markov_head.markov_w2.weight" in rows and "lm_head.weight" not in rows:
-            fewest = min(fewest, rows["markov_head.markov_w2.weight"][0].shape[0])
-        if fewest < target.vocab_size:
+        num_outputs = rows[HEAD][0].shape[0] if HEAD in rows else target.vocab_size
+        num_coded = max(num_outputs, target.vocab_size)
+        fewest = min((rows[name][0].shape[0] for name, _ in code_tables(spec)), default=num_coded)
+        if fewest < num_coded:
             raise VocabularyError(
-                f"the head {self.name} has codes of {fewest} tokens, but {target_name} has {target.vocab_size} tokens: "
-                "choose the head of this model"
+                f"the head {self.name} has codes of {fewest} tokens, but {target_name} has {target.vocab_size} tokens "
+                f"and the head {num_outputs} outputs: choose the head of this model"
+            )
+        by_output = [MAP] if self.map is not None else []
+        by_output += [SHIFTS] if SHIFTS in rows else []
+        if by_output and spec.body.vocab_size != num_outputs:
+            raise VocabularyError(
+                f"the head {self.name} has {spec.body.vocab_size} rows of {by_output[0]}, but the output, that of "
+                f"{target_name}, has {num_outputs}: choose the head of this model"
             )
         ids = self.target_ids()
         last = spec.body.vocab_size - 1 if ids is None else int(ids[-1])

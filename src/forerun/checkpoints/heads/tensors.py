@@ -1,20 +1,25 @@
 """The tensors of draft heads: their names and shapes, checked against the files."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Final
 
 from forerun.checkpoints.heads.assistant import ORDER, assistant_shapes
 from forerun.checkpoints.heads.config import Shapes
 from forerun.checkpoints.huggingface.names import listed
-from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.checkpoints.safetensors.header import ITEM_BYTES, WHOLE_BYTES, StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
+from forerun.model.block_types import BLOCKS
 
 MAP = "d2t"  # of the head's tokens to the target's
 # t2d marks the target's tokens in the map; a confidence head decides how far to draft, which our cost model does.
 UNUSED = ("t2d", "confidence_head.proj.weight", "confidence_head.proj.bias")
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
+SHIFTS = "markov_head.markov_w2.weight"  # of the logits, by the parent's code
+WEIGHTS: Final = (*ITEM_BYTES, *BLOCKS)  # dtypes of weights
 
 
 def canonical(name: str) -> str:
@@ -31,10 +36,15 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
     Raises:
         CheckpointError: names the tensor.
     """
+    if isinstance(spec, BlockSpec) and spec.conv_group and spec.body.hidden_size % spec.conv_group:
+        raise CheckpointError(
+            f"{where}: conv_group_size is {spec.conv_group}, but must be a divisor of the head's hidden size, "
+            f"{spec.body.hidden_size}: fetch the head again"
+        )
     needed, allowed = dict(needed_shapes(spec)), dict(allowed_shapes(spec, shapes_of(stored)))
     for name, tensor in stored.items():
         shape = needed.get(name, allowed.get(name))
-        if name == MAP or name in UNUSED:
+        if name in UNUSED:
             continue
         if shape is None:
             raise CheckpointError(
@@ -45,6 +55,12 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
             raise CheckpointError(
                 f"{where}: tensor {short(tensor.name)} has shape {list(tensor.shape)}, but must have {list(shape)} by "
                 "the head's config: fetch both again"
+            )
+        dtypes = tuple(WHOLE_BYTES) if name in (MAP, ORDER) else WEIGHTS
+        if tensor.dtype not in dtypes or not prod(shape):
+            raise CheckpointError(
+                f"{where}: tensor {short(tensor.name)} holds {prod(shape)} values of type {tensor.dtype}, but must "
+                f"hold some of {', '.join(dtypes)}: fetch the head again"
             )
     missing = [name for name in (*needed, *dict(code_tables(spec))) if name not in stored]
     if missing:
@@ -85,19 +101,20 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
             if spec.pair_rank:
                 yield "candidate_selector.hidden_projection.weight", (spec.pair_rank, hidden)
             if spec.markov_rank:
-                yield "markov_head.markov_w2.weight", (body.vocab_size, spec.markov_rank)
+                yield SHIFTS, (body.vocab_size, spec.markov_rank)
             if spec.has_markov_gate:
                 yield "markov_head.gate_proj.weight", (spec.markov_rank, hidden + spec.markov_rank)
                 yield "markov_head.gate_proj.bias", (spec.markov_rank,)
 
 
 def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors that a head may have: biases, an embedding and an output of its own, and tables of codes, with the stored
-    number of rows."""
+    """Tensors that a head may have: a map of its tokens, biases, an embedding and an output of its own, and tables of
+    codes, with the stored number of rows."""
     body = spec.body
     yield HEAD, (body.vocab_size, body.hidden_size)
     if isinstance(spec, AssistantSpec):
         return
+    yield MAP, (body.vocab_size,)
     for idx in range(body.num_layers):
         sizes = {"q": body.q_size, "k": body.kv_size, "v": body.kv_size, "o": body.hidden_size}
         yield from ((f"layers.{idx}.self_attn.{name}_proj.bias", (size,)) for name, size in sizes.items())

@@ -26,10 +26,14 @@ def read_bytes(tensor: StoredTensor) -> bytearray:
 
 
 def read_ids(tensor: StoredTensor) -> "Tensor":
-    """Stored whole numbers, as int64."""
+    """Stored whole numbers, as int64.
+
+    Args:
+        tensor: of one of the dtypes in `WHOLE_BYTES`, with at least one element.
+    """
     import torch
 
-    return torch.frombuffer(read_bytes(tensor), dtype=torch.int64 if tensor.dtype == "I64" else torch.int32).long()
+    return torch.frombuffer(read_bytes(tensor), dtype={"I32": torch.int32, "I64": torch.int64}[tensor.dtype]).long()
 
 
 def fill(file: FileIO, rest: memoryview, tensor: StoredTensor, start: int) -> None:
