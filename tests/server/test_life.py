@@ -5,10 +5,15 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from time import sleep
 
 import pytest
 
 from forerun import Engine, EngineConfig, NumericalError, SamplingParams
+from forerun.model.executor import Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.runtime.interrupts import require_wanted
 from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served
@@ -52,6 +57,27 @@ def test_a_client_that_leaves_while_its_prompt_is_read_frees_the_engine(slow: Se
             until(lambda: slow.service.thread.running is not None)
         until(lambda: is_idle(slow))
     assert num_ended(slow, "disconnected") == before + 5
+
+
+def test_a_client_that_leaves_ends_the_pass_in_progress() -> None:
+    with served() as server:
+        executor = server.service.engine._target.executor
+        run, in_pass = executor.run, threading.Event()
+
+        def endless(inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+            in_pass.set()
+            while True:
+                require_wanted()
+                sleep(0.001)
+
+        executor.run = endless  # type: ignore[method-assign]
+        with send(server, {**SHORT, "prompt": list(range(100, 500))}):
+            assert in_pass.wait(60)
+        until(lambda: is_idle(server))
+        executor.run = run  # type: ignore[method-assign]
+        assert server.service.is_ready
+        with server.client() as client:
+            assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_the_queue(slow: Served) -> None:

@@ -141,6 +141,7 @@ class EngineThread:
             order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
             shown_tokens=order.shown_tokens,
         ) as stream:  # fmt: skip
+            job.give_up = stream.give_up
             for part in stream.prefill():
                 tally.read(part)
                 if job.early_end is not None:
@@ -154,6 +155,8 @@ class EngineThread:
                     return None
                 self._pass_began_s = monotonic()
                 job.give(index, step)
+            if job.early_end is not None:
+                return None
             self.state = EngineState.READY
             result = stream.result(times_plain=order.times_plain and len(self._queue) == 0)
         self._queue.note_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)

@@ -61,8 +61,8 @@ TOO_LATE: Final = "The request took longer than this server allows."
 class Job:
     """Texts for one client, generated one after the other.
 
-    The engine's thread calls `give` and checks `early_end` before every pass of the target. Use everything else in the
-    event loop's thread only.
+    The engine's thread calls `give`, sets `give_up`, and checks `early_end` before every pass of the target. Use
+    everything else in the event loop's thread only.
 
     Args:
         is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
@@ -70,6 +70,7 @@ class Job:
 
     Attributes:
         on_over: called once in the loop's thread when the job is over.
+        give_up: ends the pass in progress.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Job:
         self.early_end: EarlyEnd | None = None
         self.is_over = False
         self.on_over: Callable[[], None] | None = None
+        self.give_up: Callable[[], None] = lambda: None
         self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
         self.asked_s = self._loop.time()
@@ -126,6 +128,7 @@ class Job:
         if self.is_over or self.early_end is not None:
             return
         self.early_end = reason
+        self.give_up()
         match reason:
             case EarlyEnd.DEADLINE:
                 self.put(0, ApiError(504, TOO_LATE, code="deadline_exceeded"))
