@@ -65,6 +65,7 @@ class Job:
     everything else in the event loop's thread only.
 
     Args:
+        label: what the client asked, for the log.
         is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
 
@@ -74,9 +75,9 @@ class Job:
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, is_admitted: bool = False
+        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, label: str = "", is_admitted: bool = False
     ) -> None:
-        self.orders, self.owner, self.is_admitted = orders, owner, is_admitted
+        self.orders, self.owner, self.label, self.is_admitted = orders, owner, label, is_admitted
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False
@@ -123,8 +124,12 @@ class Job:
         if self._max_unread is not None and len(self._unread) > self._max_unread:
             self.end(EarlyEnd.SLOW_READER)
 
-    def end(self, reason: EarlyEnd) -> None:
-        """End the job early; does nothing if it is over."""
+    def end(self, reason: EarlyEnd, error: ApiError | None = None) -> None:
+        """End the job early; does nothing if it is over.
+
+        Args:
+            error: why the engine has ended; None: the server shuts down.
+        """
         if self.is_over or self.early_end is not None:
             return
         self.early_end = reason
@@ -133,7 +138,7 @@ class Job:
             case EarlyEnd.DEADLINE:
                 self.put(0, ApiError(504, TOO_LATE, code="deadline_exceeded"))
             case EarlyEnd.SHUTDOWN:
-                self.put(0, stopping())
+                self.put(0, error or stopping())
             case _:
                 self._unread.clear()
                 self.put(0, Mark.OVER)
