@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import copytree
@@ -166,3 +167,18 @@ def test_a_draft_that_was_trained_further_is_measured_anew(tmp_path: Path) -> No
         with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64)):
             pass
         assert len(list(learnt.glob("*.json"))) == num_files
+
+
+def test_what_cannot_be_saved_names_the_variable_and_leftovers_of_killed_writers_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = tmp_path / ".a.json.0123abcd.part", tmp_path / ".b.json.0123abcd.part"
+    for part in (old, new):
+        part.write_text("")
+    os.utime(old, (0, 0))
+    LearntFile(str(tmp_path), ABOUT).keep(NoneDrafter())
+    assert (old.exists(), new.exists()) == (False, True)
+    (tmp_path / "file").write_text("")
+    LearntFile(str(tmp_path / "file"), ABOUT).keep(NoneDrafter())
+    assert len(caplog.messages) == 1
+    assert "FORERUN_CACHE" in caplog.messages[0]

@@ -17,7 +17,9 @@ from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
 from forerun.engine.exclusive import ExclusiveUse
+from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
@@ -114,6 +116,29 @@ def test_reading_a_prompt_can_be_watched_and_given_up_and_what_was_read_is_kept(
     assert list(again.prefill()) == []
     assert again.result().token_ids == question.token_ids
     assert again.result().stats.num_reused_tokens == PREFILL_ROWS
+
+
+def test_a_pass_is_given_up_in_its_middle_and_its_rows_are_in_no_text(
+    engine: Engine, questions: list[Question]
+) -> None:
+    question = questions[-1]
+    engine.forget()
+    executor = engine._target.executor
+    run, num_read = executor.run, 0
+
+    def run_and_stop(inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+        if num_read:
+            stream.give_up()  # as another thread does while the pass runs
+        return run(inputs, observe)
+
+    with pytest.MonkeyPatch.context() as patch, engine.stream(question.prompt, question.params) as stream:
+        patch.setattr(executor, "run", run_and_stop)
+        for part in stream.prefill():
+            num_read = part.num_read
+    assert num_read == PREFILL_ROWS == len(engine._target.cached_ids)
+    assert (stream.result().finish_reason, stream.result().text) == (FinishReason.CANCELLED, "")
+    again = engine.generate(question.prompt, question.params)
+    assert (again.token_ids, again.stats.num_reused_tokens) == (question.token_ids, PREFILL_ROWS)
 
 
 def test_nothing_comes_after_a_step_that_was_interrupted(engine: Engine, questions: list[Question]) -> None:

@@ -2,13 +2,20 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
+from time import sleep
 
 import pytest
 
-from forerun import Engine, EngineConfig, NumericalError, SamplingParams
+from forerun import Engine, EngineConfig, NumericalError, RankLostError, SamplingParams
+from forerun.engine.stream import GenerationStream
+from forerun.model.executor import Observer
+from forerun.model.inputs import ForwardInput
+from forerun.model.outputs import ForwardOutput
+from forerun.runtime.interrupts import require_wanted
 from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served
@@ -32,6 +39,13 @@ def num_ended(server: Served, reason: str) -> float:
     return server.service.metrics.registry.get_sample_value("forerun:request_success_total", labels) or 0.0
 
 
+def read_all(sock: socket.socket) -> bytes:
+    received = b""
+    while more := sock.recv(65536):
+        received += more
+    return received
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_while_its_text_is_written_frees_the_engine(slow: Served, stream: bool) -> None:
     before = num_written(slow)
@@ -52,6 +66,27 @@ def test_a_client_that_leaves_while_its_prompt_is_read_frees_the_engine(slow: Se
             until(lambda: slow.service.thread.running is not None)
         until(lambda: is_idle(slow))
     assert num_ended(slow, "disconnected") == before + 5
+
+
+def test_a_client_that_leaves_ends_the_pass_in_progress() -> None:
+    with served() as server:
+        executor = server.service.engine._target.executor
+        run, in_pass = executor.run, threading.Event()
+
+        def endless(inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
+            in_pass.set()
+            while True:
+                require_wanted()
+                sleep(0.001)
+
+        executor.run = endless  # type: ignore[method-assign]
+        with send(server, {**SHORT, "prompt": list(range(100, 500))}):
+            assert in_pass.wait(60)
+        until(lambda: is_idle(server))
+        executor.run = run  # type: ignore[method-assign]
+        assert server.service.is_ready
+        with server.client() as client:
+            assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_the_queue(slow: Served) -> None:
@@ -204,6 +239,58 @@ def test_what_takes_longer_than_the_drain_ends_with_an_error() -> None:
     sock.close()
     assert b'"shutting_down"' in received
     assert b"[DONE]" not in received
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            RankLostError("rank 1 of the target (pid 7) ended: /some/path"),
+            "rank_lost",
+            "rank 1 of the target.",
+        ),
+        (RuntimeError("at /some/path"), "internal_error", "The server failed"),
+    ],
+)
+def test_clients_are_told_why_the_engine_has_ended(error: Exception, code: str, message: str) -> None:
+    with served() as server:
+        is_waiting = threading.Event()
+
+        def end(*_: object, **__: object) -> GenerationStream:
+            assert is_waiting.wait(60)
+            raise error
+
+        server.service.engine.stream = end  # type: ignore[method-assign]
+        server.service.thread._explain = end  # type: ignore[method-assign] - so that any error ends the engine
+        with send(server, SHORT) as running, send(server, SHORT) as waiting:
+            until(lambda: len(server.service._jobs) == 2)
+            is_waiting.set()
+            for sock in (running, waiting):
+                answer = read_all(sock)
+                assert code.encode() in answer
+                assert message.encode() in answer
+                assert b"/some/path" not in answer
+                assert b"shutting" not in answer
+
+
+def test_the_log_says_what_became_of_each_request_and_what_the_end_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="forerun")
+    with served(SLOW) as server, server.client() as client:
+        for _ in range(2):
+            client.post(
+                "/v1/completions", json={**SHORT, "prompt": list(range(100, 140))}, headers={"x-request-id": "a"}
+            )
+        sock = send(server, LONG)
+        until(lambda: len(server.service._jobs) == 1)
+    sock.close()
+    lines = [line for line in caplog.messages if line.startswith("/v1/completions (request a): ")]
+    assert [re.sub(r"[\d.]+ s|[\d.]+ tokens/s", "x", line.partition(": ")[2]) for line in lines] == [
+        "40 prompt tokens in x, 2 written in x (x), length",
+        "40 prompt tokens (39 cached) in x, 2 written in x (x), length",
+    ]
+    assert any(
+        line.startswith("the server ends once 1 request is answered, in at most 30 s; ") for line in caplog.messages
+    )
 
 
 def test_a_failure_is_one_request_s_and_readiness_tells_of_it() -> None:

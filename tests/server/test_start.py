@@ -113,7 +113,7 @@ def test_no_such_model(run: Run) -> None:  # noqa: F811
 
 
 @pytest.mark.slow  # of those that serve several models or open a browser the same is asked
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> None:
     process = subprocess.Popen(command(*SERVE), env=environment(), stderr=subprocess.PIPE, text=True)
     try:

@@ -3,7 +3,7 @@
 Legend: T tokens of a window, N rows that are kept, I input features, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -75,12 +75,17 @@ def read_window(runner: Runner, token_ids: Sequence[int], observe: Observer | No
     return runner.forward(inputs, observe).logits
 
 
-def perplexity(runner: Runner, windows: Sequence[Sequence[int]]) -> float:
-    """Perplexity over all tokens except the first of each window, which has no context."""
+def perplexity(runner: Runner, windows: Sequence[Sequence[int]], step: Callable[[], None]) -> float:
+    """Perplexity over all tokens except the first of each window, which has no context.
+
+    Args:
+        step: called after each window.
+    """
     loss, num_tokens = 0.0, 0
     for token_ids in windows:
         scores_TV = read_window(runner, token_ids)[:-1].float().log_softmax(-1)
         next_T = torch.tensor(token_ids[1:], device=scores_TV.device)
         loss -= scores_TV.gather(1, next_T[:, None]).double().sum().item()
         num_tokens += len(next_T)
+        step()
     return float(torch.tensor(loss / num_tokens, dtype=torch.float64).exp())

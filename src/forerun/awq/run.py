@@ -29,7 +29,7 @@ from forerun.model.weights import Int4Weight, WeightSource
 WINDOW: Final = 512  # tokens read at once, from an empty cache
 HELD_OUT: Final = 4  # one window in four is not used for calibration but measured
 PACKED_FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
-OnLayer = Callable[[int, int], None]  # number of layers packed so far, number of all layers
+OnStep = Callable[[int, int], None]  # number of steps done so far, number of all steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,12 @@ class AwqReport:
     num_bytes: int
 
 
-def pack_model(source: CheckpointSource, out: Path, text: str, on_layer: OnLayer) -> AwqReport:
+def pack_model(source: CheckpointSource, out: Path, text: str, on_step: OnStep) -> AwqReport:
     """Pack a model on the CPU, in float32, and write its folder; the model must fit in memory.
 
     Args:
         text: the model reads it to measure the inputs of its layers.
+        on_step: called after each window of text and each layer.
 
     Raises:
         ConfigError: AWQ's layout cannot hold the model, the text is too short, or `out` exists or cannot be written.
@@ -68,15 +69,23 @@ def pack_model(source: CheckpointSource, out: Path, text: str, on_layer: OnLayer
     calibrated, measured = windows_of(source, text, spec)
     weights = load_weights(folder, spec, dtype=torch.float32)
     runner, inputs = open_runner(spec, LoadedWeights(weights)), LayerInputs(sum(map(len, calibrated)))
+    num_done, num_steps = 0, len(calibrated) + 2 * len(measured) + spec.num_layers
+
+    def step() -> None:
+        nonlocal num_done
+        num_done += 1
+        on_step(num_done, num_steps)
+
     for window in calibrated:
         read_window(runner, window, inputs.observe)
-    before, dtype = perplexity(runner, measured), getattr(torch, source.stored_dtype())
+        step()
+    before, dtype = perplexity(runner, measured, step), getattr(torch, source.stored_dtype())
     del runner
     packer = LayerPacker(spec=spec, weights=weights, inputs=inputs, group_size=group_size, dtype=dtype)
     packed: dict[str, Int4Weight] = {}
     for layer in range(spec.num_layers):
         packed |= packer.pack(layer)
-        on_layer(layer + 1, spec.num_layers)
+        step()
     write_folder(out, folder, stored_tensors(spec, packed, weights, dtype), group_size)
     written = HuggingFaceFolder(name=str(out), folder=out)
     return AwqReport(
@@ -85,7 +94,7 @@ def pack_model(source: CheckpointSource, out: Path, text: str, on_layer: OnLayer
         num_calibrated=sum(map(len, calibrated)),
         num_measured=sum(map(len, measured)),
         perplexity_before=before,
-        perplexity_after=perplexity(open_runner(spec, written.weights(dtype=torch.float32)), measured),
+        perplexity_after=perplexity(open_runner(spec, written.weights(dtype=torch.float32)), measured, step),
         num_bytes=sum(written.stored_formats().values()),
     )
 

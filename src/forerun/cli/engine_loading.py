@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model_or_head
 from forerun.cli.logs import note
+from forerun.cli.progress import lines_of
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, LayerSkip, Parallel, draft_name
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from forerun.engine.engine import Engine
 
-BETWEEN_LINES_S: Final = 10.0
 OnProgress = Callable[[str, int, int], None]  # the file, how much of it is read, of how much
 LONG_BYTES: Final = 32 << 20  # weights of this size take longer to load than everything else
 
@@ -72,23 +71,11 @@ def loading_lines(model: str, *, is_long: bool) -> Iterator[OnProgress]:
     Args:
         is_long: whether the model is large; for a small one, the lines at the start and the end are left out.
     """
-    name, began, read, is_over = Path(model).name, monotonic(), "", Event()
-
-    def show(what: str, num_done: int, num_total: int) -> None:
-        nonlocal read
-        read = f", {100 * num_done // max(1, num_total)} % of {Path(what).name} read"
-
-    def go_on() -> None:
-        while not is_over.wait(BETWEEN_LINES_S):
-            note(f"loading {name} for {monotonic() - began:.0f} s{read}")
-
+    name, began = Path(model).name, monotonic()
     if is_long:
         note(f"loading {name}")
-    Thread(target=go_on, daemon=True).start()
-    try:
-        yield show
-    finally:
-        is_over.set()
+    with lines_of(f"loading {name}", note) as say_more:
+        yield lambda what, done, total: say_more(f", {100 * done // max(1, total)} % of {Path(what).name} read")
     if is_long:
         note(f"loaded {name} in {monotonic() - began:.1f} s")
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Literal
 
 from forerun.cli.declare import option, with_flags_of
@@ -44,10 +44,12 @@ class ToStderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if record.levelno > logging.INFO:
-            say(f"forerun: {record.levelname.lower()}: {message}")
-        else:
-            say(f"{DIM}{message}{RESET}" if takes_colours("stderr") and not os.environ.get("NO_COLOR") else message)
+        is_dim = takes_colours("stderr") and not os.environ.get("NO_COLOR")
+        with suppress(OSError):  # the terminal was closed
+            if record.levelno > logging.INFO:
+                say(f"forerun: {record.levelname.lower()}: {message}")
+            else:
+                say(f"{DIM}{message}{RESET}" if is_dim else message)
 
 
 def note(message: str) -> None:

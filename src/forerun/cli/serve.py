@@ -3,8 +3,7 @@
 import os
 import signal
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -23,6 +22,7 @@ from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name
 from forerun.core.errors import ConfigError, require
+from forerun.runtime.interrupts import ENDING, ended_by, keep_handlers
 from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
 
@@ -108,7 +108,9 @@ def serve(
     if config.uses_ray:
         require_ray()
     listener = bind(config)
-    with ending_at_signals(), listener, logs.speaking():
+    if config.uses_ray:
+        keep_handlers()  # Ray's own handler of SIGTERM aborts the process
+    with ended_by(end), listener, logs.speaking():
         is_elsewhere = config.ray_address is not None  # each machine finds the model itself
         first = model_options.choose(given[0] if given else None)
         if is_elsewhere and Path(first).exists():  # replicas run in other folders
@@ -173,20 +175,11 @@ def served_models(config: ServerConfig, configs: Sequence[EngineConfig], sizes: 
     return ServedModels(services, Room(max_loaded=config.max_loaded, num_bytes=num_bytes, sizes=sizes))
 
 
-@contextmanager
-def ending_at_signals() -> Iterator[None]:
-    """Until the server has its own handlers, a signal ends the process with 0, and a second signal ends it at once."""
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def end(number: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, frame: os._exit(128 + number))
+    """Until the server has its own handlers, a signal ends the process with 0, and a second signal ends it at once."""
+    for each in ENDING:
+        if signal.getsignal(each) is end:
+            signal.signal(each, lambda number, frame: os._exit(128 + number))
     raise SystemExit(0)
 
 

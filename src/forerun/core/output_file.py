@@ -3,15 +3,30 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from stat import S_IMODE
+from time import time
 from typing import Final
 
 from forerun.core.errors import ConfigError
 
+PART: Final = ".part"
+OLD_S: Final = 3600.0  # a file that was not written to for so long is no longer being written
 ROOM: Final = b"\n" * 4096  # written to test whether a folder can be written to
+
+
+class UnwritableError(ConfigError):
+    """A file that cannot be written.
+
+    Args:
+        reason: what keeps it from being written.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be written ({reason}): name another file")
+        self.what = f"{path} cannot be written ({reason})"
 
 
 def require_writable(path: Path, *, needs_folder: bool = False) -> None:
@@ -83,6 +98,14 @@ def replacing(path: Path, *, is_private: bool = False) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed left of the files that they were writing to a folder."""
+    for part in folder.glob(f".*{PART}"):
+        with suppress(OSError):
+            if time() - part.stat().st_mtime > OLD_S:
+                part.unlink()
+
+
 def remove(path: Path) -> None:
     """Remove a file, if there is one.
 
@@ -130,9 +153,9 @@ def _try_folder(path: Path, *, needs_folder: bool) -> None:
 
 def _beside(path: Path) -> Path:
     """A unique temporary name in the same folder."""
-    return path.with_name(f".{path.name}.{token_hex(4)}.part")
+    return path.with_name(f".{path.name}.{token_hex(4)}{PART}")
 
 
-def unwritable(path: Path, obstacle: str | Exception) -> ConfigError:
-    reason = getattr(obstacle, "strerror", None) or obstacle
-    return ConfigError(f"{path} cannot be written ({reason}): name another file")
+def unwritable(path: Path, obstacle: str | Exception) -> UnwritableError:
+    reason = str(getattr(obstacle, "strerror", None) or obstacle)
+    return UnwritableError(path, reason)

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from forerun.core.errors import CheckpointError, ConfigError, require
 from forerun.core.json_file import MAX_NUMBER, read_bounded, short
-from forerun.core.output_file import write_whole
+from forerun.core.output_file import UnwritableError, remove_leftovers, write_whole
 from forerun.core.pace import Pace
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.drafter import Drafter
@@ -138,8 +138,12 @@ class LearntFile:
             write_whole(self._path, json.dumps(values) + "\n", makes_folder=True, is_private=True)
             if state := drafter.state():
                 write_whole(self._state_path, state, is_private=True)
-        except ConfigError as error:
-            logger.warning("the measurements of this engine are not saved: %s", error)
+            remove_leftovers(self._path.parent)
+        except UnwritableError as error:
+            logger.warning(
+                "the measurements of this engine are not saved, because %s: make that possible, or name another folder "
+                "for all such files in the variable FORERUN_CACHE", error.what,
+            )  # fmt: skip
 
 
 class _Contents(msgspec.Struct, kw_only=True):

@@ -22,6 +22,7 @@ from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.placement import CorePlacement
 from forerun.runtime.inference import inference
+from forerun.runtime.interrupts import PassStopped, StopFlag, stopped_by
 from forerun.text.assembly import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.
@@ -65,6 +66,7 @@ class GenerationStream:
         self._prefill_s = self._decode_s = 0.0
         self._is_torn = False  # a step was interrupted, so its effect is unknown and no step can follow
         self._error: BaseException | None = None
+        self._stop = StopFlag()
         self._compare, self._num_outside, self._see = compare, num_outside, see
         self._speedup: Speedup | None = None
 
@@ -119,7 +121,12 @@ class GenerationStream:
                 return None
             self._is_torn = True
             began = perf_counter()
-            played = self._cores.run(self._request.__next__)
+            try:
+                with stopped_by(self._stop):
+                    played = self._cores.run(self._request.__next__)
+            except PassStopped:
+                self._end()
+                return None
             elapsed = perf_counter() - began
             return self._note(played, elapsed) if isinstance(played, PrefillStep) else self._take(played, elapsed)
 
@@ -161,8 +168,15 @@ class GenerationStream:
     def cancel(self) -> None:
         """End the text now; no effect if it has ended."""
         self._end()
-        with suppress(EngineBusyError), self._exclusive:  # another thread finishes its round
-            self._request.close()
+        try:
+            with self._exclusive:
+                self._request.close()
+        except EngineBusyError:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """End the text of the thread that runs this stream, in the middle of a pass. Any thread may call it."""
+        self._stop.set()
 
     def discard(self) -> None:
         """Cancel for the engine, which holds the lock; from now on the caches belong to another text."""

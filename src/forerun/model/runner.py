@@ -21,6 +21,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
+from forerun.runtime.interrupts import require_wanted
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
@@ -91,6 +92,9 @@ class Runner:
 
         Returns:
             the output of the pass; without a pass, an output of no rows.
+
+        Raises:
+            PassStopped: another thread has ended it, see `stopped_by`; its rows are not committed.
         """
         if step.move is not None:
             self.cache.move(step.move)
@@ -106,6 +110,7 @@ class Runner:
         """Run a pass, then wait until it has taken the pace's time for its rows and its share of the weights."""
         began = perf_counter()
         output = executor.run(inputs, observe)
+        require_wanted()
         if self._pace is not None:
             if output.logits.is_cuda:
                 torch.cuda.synchronize(self.device)  # the pace's time includes the computation

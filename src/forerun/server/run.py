@@ -1,15 +1,18 @@
 """Runs a server from startup to shutdown."""
 
 import asyncio
+import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from forerun.runtime.interrupts import ended_by
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class
@@ -18,6 +21,8 @@ from forerun.server.guard.listening import url_of
 from forerun.server.work.served_models import ServedModels
 from forerun.wires.endpoint import is_loopback
 
+logger = logging.getLogger(__name__)
+
 SPARE_S: Final = 5.0  # to send the last events after the requests were cancelled
 
 
@@ -25,13 +30,28 @@ class DrainingServer(uvicorn.Server):
     """uvicorn's server. The first signal drains it and it exits with 0; a second signal ends it at once."""
 
     drain: Callable[[], None]  # called by the signal handler
+    abandon: Callable[[], None]  # called by the signal handler before the process ends at once
+    drain_s: float
     failure: BaseException | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with ended_by(self.handle_exit):
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
+            self.abandon()
             os._exit(128 + sig)
         self.should_exit = True
         self.drain()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        number = len(self.server_state.tasks)
+        waits = f"the server ends once {number} request{'s are' if number > 1 else ' is'} answered"
+        limit = f"in at most {self.drain_s:g} s; a second signal ends it at once"
+        logger.info("%s", f"{waits}, {limit}" if number else "the server ends")
+        await super().shutdown(sockets)
 
     def end(self, error: BaseException | None) -> None:
         """Stop serving. If there is an error, the caller that runs this server raises it afterwards."""
@@ -62,12 +82,18 @@ def make_server(models: ServedModels, listener: socket.socket) -> DrainingServer
 
 
 def server_of(
-    routes: ASGIApp, config: ServerConfig, listener: socket.socket, *, drain: Callable[[], None]
+    routes: ASGIApp,
+    config: ServerConfig,
+    listener: socket.socket,
+    *,
+    drain: Callable[[], None],
+    abandon: Callable[[], None] = lambda: None,
 ) -> DrainingServer:
     """A server with the limits of this config, and the gate before its routes.
 
     Args:
         drain: called by the signal handler on the first signal.
+        abandon: called by it on the second signal, before the process ends at once.
     """
     server = DrainingServer(
         uvicorn.Config(
@@ -86,7 +112,7 @@ def server_of(
             h11_max_incomplete_event_size=config.max_header_bytes,
         )
     )
-    server.drain = drain
+    server.drain, server.abandon, server.drain_s = drain, abandon, config.drain_s
     return server
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final, TypeAlias
@@ -57,6 +58,40 @@ def end_child(process: "subprocess.Popen[bytes]", deadline: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_all_that_name(folder: str) -> None:
+    """Kill every process with this folder in its command line, and all that it has started. Linux only.
+
+    All are stopped before the first one is killed, so that none starts others, or reports an end.
+    """
+    stopped: list[int] = []
+    while found := [pid for pid in those_that_name(folder) if pid not in stopped]:
+        for pid in found:
+            send(pid, signal.SIGSTOP)
+        stopped += found
+    for pid in reversed(stopped):  # children last, since their end ends those that are tied to this process
+        send(pid, signal.SIGKILL)
+
+
+def those_that_name(folder: str) -> list[int]:
+    """Pids of these processes, parents first, without this process."""
+    parents, named = dict[int, int](), []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if folder.encode() in (place / "cmdline").read_bytes():
+                named.append(int(place.name))
+    found = [pid for pid in named if pid != os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid and child not in found]
+    return found
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 class StarvationWatch:

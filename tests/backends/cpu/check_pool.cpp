@@ -35,10 +35,12 @@ static void add_up(void* context, Member& self) {
 
 static bool is_right(int size, int num_steps, int tile, int num_threads) {
     Sums expected{std::vector<int>(static_cast<size_t>(2 * size)), num_steps, tile};
-    Sums found = expected;
+    Sums found = expected, stopped = expected, untouched = expected;
+    const int32_t never = 0, at_once = 1;
     forerun::run_job(add_up, &expected, 1);
-    forerun::run_job(add_up, &found, num_threads);
-    return found.values == expected.values;
+    forerun::run_job(add_up, &found, num_threads, &never);
+    forerun::run_job(add_up, &stopped, num_threads, &at_once);
+    return found.values == expected.values && stopped.values == untouched.values;
 }
 
 static int run(unsigned seed, int num_jobs) {

@@ -22,6 +22,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
+from forerun.runtime.interrupts import PassStopped, StopFlag, stopped_by
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents
@@ -206,3 +207,23 @@ def test_other_dtypes_are_left_to_torch() -> None:
     assert runs_native("float32", "cpu")
     assert not runs_native("float64", "cpu")
     assert not runs_native("float32", "cuda:0")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_pass_that_is_given_up_computes_nothing(threads: int) -> None:
+    spec, weights = random_model(1, torch.float32)
+    runner = tiny_runner(spec, weights, backend=NATIVE)
+    before, flag = torch.get_num_threads(), StopFlag()
+    torch.set_num_threads(threads)
+    try:
+        first, second = ([token % spec.vocab_size for token in range(start, start + 40)] for start in (0, 7))
+        runner.append(first, num_logit_rows=0)
+        keys, rows = runner.cache.keys_LSKD.clone(), runner.executor.fused.buffer("x", 40).clone()  # type: ignore[attr-defined]
+        flag.set()
+        with stopped_by(flag), pytest.raises(PassStopped):
+            runner.append(second, num_logit_rows=0)
+        assert torch.equal(runner.cache.keys_LSKD, keys)
+        assert torch.equal(runner.executor.fused.buffer("x", 40), rows)  # type: ignore[attr-defined]
+        assert runner.cached_ids == first
+    finally:
+        torch.set_num_threads(before)

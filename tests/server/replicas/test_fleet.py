@@ -1,6 +1,8 @@
 """What a front and a replica know of each other, without Ray between them."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, cast
@@ -11,6 +13,7 @@ from starlette.types import Message
 import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
+from forerun.server.replicas import fleet as fleet_module
 from forerun.server.replicas import replica as module
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.link import Link
@@ -145,3 +148,91 @@ def test_a_machine_that_is_drained_takes_nothing_new_while_there_is_another() ->
     assert visited(fleet) == 1
     fleet._links[1].is_ready = False
     assert visited(fleet) == 0
+
+
+class SlowRay:
+    """A cluster whose calls last until they are released, in place of Ray's."""
+
+    def __init__(self) -> None:
+        self.is_called, self.is_released = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+
+    def join(self) -> "SlowRay":
+        return self
+
+    def wait(self) -> dict[int, Any]:
+        self.calls.append("begun")
+        self.is_called.set()
+        assert self.is_released.wait(60)
+        self.calls.append("done")
+        return {}
+
+    find = wait
+
+    def leave(self) -> None:
+        self.calls.append("left")
+
+
+def begun(ray: SlowRay, **replaced: Any) -> Fleet:
+    """A fleet on this Ray that begins."""
+    fleet = Fleet(CONFIG, cast(Any, None), ENGINE, drafter_name="none")
+    for name, work in {"_join": ray.join, "_leave": ray.leave, **replaced}.items():
+        setattr(fleet, name, work)
+    fleet.begin(keep_signals=lambda: None, on_ready=lambda: None, on_end=lambda _error: None)
+    return fleet
+
+
+def test_ray_is_left_after_the_last_call_of_it() -> None:
+    async def play() -> None:
+        ray = SlowRay()
+        fleet = begun(ray)
+        await asyncio.to_thread(ray.is_called.wait, 60)
+        ending = asyncio.create_task(fleet.end())
+        await asyncio.sleep(0)
+        ray.is_released.set()
+        await ending
+        assert ray.calls == ["begun", "done", "left"]
+        assert not fleet.is_stuck
+        fleet.clear()
+
+    asyncio.run(play())
+
+
+def test_a_server_ends_while_ray_starts() -> None:
+    async def play() -> None:
+        ray = SlowRay()
+        fleet = begun(ray, _join=ray.wait)
+        await asyncio.to_thread(ray.is_called.wait, 60)
+        await fleet.end()
+        assert (ray.calls, fleet.is_stuck) == (["begun"], True)
+        fleet.clear()
+        ray.is_released.set()
+
+    asyncio.run(play())
+
+
+def test_a_lost_head_node_is_named_and_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in (("SILENT_S", 0.05), ("GONE_S", 0.2), ("ASK_EVERY_S", 0.01), ("LEAVE_S", 0.1)):
+        monkeypatch.setattr(fleet_module, name, value)
+    ray, errors = SlowRay(), list[BaseException]()
+
+    async def play() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as head:
+            fleet = begun(ray)
+            fleet._head, fleet._on_end = f"127.0.0.1:{head.getsockname()[1]}", errors.append
+            while not ray.calls:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # longer than the time after which a lost one is told
+            assert (errors, caplog.messages) == ([], [])
+        while not errors:
+            await asyncio.sleep(0.01)
+        await fleet.end()  # a look-up never comes back
+        assert fleet.is_stuck
+        fleet.clear()
+        ray.is_released.set()
+
+    asyncio.run(play())
+    assert "start it again, then this server" in str(errors[0])
+    assert sum("replicas that run go on" in line for line in caplog.messages) == 1

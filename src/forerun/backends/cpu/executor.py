@@ -27,6 +27,7 @@ from forerun.core.sublayers import Sublayer
 from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
+from forerun.runtime.interrupts import stop_address
 from forerun.runtime.threads import kernel_threads
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
@@ -44,7 +45,7 @@ class NativeExecutor(ModelExecutor):
         self.fused = NativeProgram(lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._crew = Crew()
-        self._pass = PassBuffers(lowering.sublayers)
+        self._pass = PassBuffers(lowering.sublayers, can_stop=group is None)  # other ranks wait for all of its sums
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -196,10 +197,13 @@ class PassBuffers:
     """The arguments of a pass in the library's format, filled in for each pass in reused memory.
 
     An interrupt at any point leaves this in a state from which the next pass is filled in correctly.
+
+    Args:
+        can_stop: the flag of the thread that runs a pass ends it, see `stopped_by`.
     """
 
-    def __init__(self, sublayers: dict[Sublayer, int]) -> None:
-        self._sublayers = sublayers
+    def __init__(self, sublayers: dict[Sublayer, int], *, can_stop: bool) -> None:
+        self._sublayers, self._can_stop = sublayers, can_stop
         self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
         self._skipped_now: frozenset[Sublayer] | None = frozenset()  # None: being changed
         self._rows = np.zeros((2, 0), np.int64)  # token ids and positions
@@ -221,6 +225,7 @@ class PassBuffers:
         one_pass.ancestry = None if inputs.ancestry is None else self._copy_ancestry(inputs.ancestry)
         one_pass.row_skips = None if inputs.row_skips is None else self._gate(inputs.row_skips)
         one_pass.taps = None if features is None else self._tap(inputs.taps, features)
+        one_pass.stop = stop_address() if self._can_stop else None
         if inputs.skipped != self._skipped_now:
             self._skip(inputs.skipped)
         return one_pass

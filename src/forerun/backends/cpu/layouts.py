@@ -110,4 +110,5 @@ class Pass(Structure):
         *numbers("num_rows", "first_slot", "prefix_len", "num_logit_rows"),
         *pointers("token_ids", "positions", "ancestry", "skipped", "row_skips", "taps", "features"),
         ("num_taps", c_int32),
+        ("stop", c_void_p),
     )

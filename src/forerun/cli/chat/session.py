@@ -1,6 +1,5 @@
 """A conversation with its settings: it answers messages, and shows and stores the answers."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
@@ -192,8 +191,7 @@ class Session:
             say("[stopped]")
         if not self._form.is_json and result.finish_reason is FinishReason.LENGTH:
             say(f"({self._cause_of_cut(result)})")
-        if self._form.stats or sys.stderr.isatty():
-            self._form.note_numbers(result, drafter, is_greedy=is_greedy)
+        self._form.note_numbers(result, drafter, is_greedy=is_greedy)
         hint = advice(result, drafter)
         if hint is not None and not self._was_advised and not self._form.is_json:
             self._was_advised = True

@@ -257,6 +257,11 @@ def open_ray(address: str | None, *, folder: str) -> None:
         ) from error
 
 
+def head_address() -> str:
+    """Address of the head node's process that knows all others."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def close_ray() -> None:
     """Leave the cluster; if Ray runs only on this machine, end it and all its processes. Does nothing without Ray."""
     ray.shutdown()

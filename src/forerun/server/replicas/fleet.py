@@ -3,30 +3,42 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 import forerun
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
 from forerun.server.replicas.homes import Homes
-from forerun.server.replicas.link import Link, answered
+from forerun.server.replicas.link import PATIENCE_S, Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
 from forerun.server.replicas.replica import OpenEngine, ReplicaReport
 from forerun.server.replicas.scaling import Scaling
+from forerun.wires.children import end_all_that_name
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
     from forerun.server.replicas.cluster import Cluster, FoundReplica
 
 logger = logging.getLogger(__name__)
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
 ASK_EVERY_S: Final = 1.0
-SIGNALS_EVERY_S: Final = 0.05
+END_S: Final = 2.0  # for the replicas to close their engines
+LEAVE_S: Final = 4.0  # for all that ends a front
+SILENT_S: Final = 5.0  # without Ray's head node until the log says so
+STUCK_TRIES: Final = 5
+BETWEEN_TRIES_S: Final = 0.03
+GONE_S: Final = 45.0  # until the front ends; after a minute Ray itself would end its process
 HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
 
 
@@ -41,8 +53,14 @@ def about_replicas(
     }  # fmt: skip
 
 
+class RayGoneError(ForerunError):
+    """Ray no longer answers."""
+
+
 class Fleet:
     """All replicas of a server. Use it in the event loop's thread only.
+
+    Ray is called in one thread, one call after the other: a call that came after the last one would start Ray again.
 
     Args:
         open_engine: opens the engine in a replica's process.
@@ -58,8 +76,10 @@ class Fleet:
         self._homes = Homes(are_shared=config.ray_address is not None)
         self._links, self._tasks = dict[int, Link](), list[asyncio.Task[None]]()
         self._folder = TemporaryDirectory(prefix="forerun-", ignore_cleanup_errors=True)
+        self._ray = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._cluster: Cluster | None = None
-        self.is_over = False
+        self.is_over = self.is_stuck = self._is_ending = False
+        self._head = ""  # address of Ray's head node
 
     def begin(
         self,
@@ -71,8 +91,7 @@ class Fleet:
         """Start the replicas, or find those that run.
 
         Args:
-            keep_signals: installs our signal handlers again, since starting Ray replaces them and its SIGTERM handler
-                aborts the process.
+            keep_signals: installs our signal handlers again, should Ray have replaced them.
             on_ready: called when the first replica is ready.
             on_end: called with the error if no replica can be opened.
         """
@@ -80,25 +99,55 @@ class Fleet:
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
-        """Stop the replicas, unless other fronts use them, and leave Ray."""
-        await self._tasks[0]  # Ray cannot be interrupted while it starts
+        """Stop the replicas, unless other fronts use them, and leave Ray, in LEAVE_S at most.
+
+        If Ray takes longer, `is_stuck` is set: its thread cannot be interrupted, so end the process, after `clear`.
+        """
+        starting, self._is_ending = self._tasks[0], True
+        if not starting.done() and self.config.ray_address is None:
+            self.is_stuck = True
+            return
+        if not starting.done():
+            logger.info("waiting for the Ray cluster, since a start cannot be interrupted")
+        await starting
         for task in self._tasks[1:]:
             task.cancel()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._end_replicas()
+                await self._call(self._leave)
+        except TimeoutError:
+            self.is_stuck = True
+        else:
+            self.clear()
+
+    async def _end_replicas(self) -> None:
         shared = None if self.config.ray_address is None else self._cluster
         if shared is not None:
             with suppress(ReplicaLostError):
-                self._know(await asyncio.to_thread(shared.find))
+                self._know(await self._call(shared.find))
         ready = [link.replica for link in self._links.values() if link.is_ready]
         for link in self._links.values():
             link.end()
         asked = [link.replica for link in self._links.values()] if shared is not None else []
-        num_others = await asyncio.gather(*(answered(replica.leave(self.front)) for replica in asked))
+        num_others = await asyncio.gather(*(answered(replica.leave(self.front), END_S) for replica in asked))
         if not self.config.is_front and not any(num_others):
-            await answered(asyncio.gather(*(replica.end() for replica in ready)))
+            await answered(asyncio.gather(*(replica.end() for replica in ready)), END_S)
             if shared is not None:
-                await asyncio.to_thread(shared.stop, list(self._links))
-        await asyncio.to_thread(self._leave)
-        self._folder.cleanup()
+                await self._call(shared.stop, list(self._links))
+
+    def clear(self) -> None:
+        """Remove what Ray has on this machine if it was started for this server: its processes and its folder."""
+        for _ in range(STUCK_TRIES if self.is_stuck else 1):  # a thread that starts Ray may go on for a moment
+            if self.config.ray_address is None:
+                end_all_that_name(self._folder.name)
+            self._folder.cleanup()
+            if self.is_stuck:
+                sleep(BETWEEN_TRIES_S)
+
+    async def _call(self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
+        """Call Ray, which blocks, in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._ray, partial(work, *given, **named))
 
     @property
     def num_ready(self) -> int:
@@ -153,24 +202,25 @@ class Fleet:
         return dict(zip(places, await asyncio.gather(*map(page, places.values())), strict=True))
 
     async def _start(self) -> None:
-        starting = asyncio.create_task(asyncio.to_thread(self._join))
-        while not starting.done():
-            await asyncio.wait([starting], timeout=SIGNALS_EVERY_S)
-            self._keep_signals()
-        error = starting.exception()
-        if error is not None:
+        try:
+            self._cluster = await self._call(self._join)
+        except Exception as error:  # noqa: BLE001 - it ends the server, which raises it
             self._fail(error)
             return
-        self._cluster = starting.result()
-        self._tasks.append(asyncio.create_task(self._look(self._cluster)))
+        self._keep_signals()
+        if not self._is_ending:
+            self._tasks.append(asyncio.create_task(self._look(self._cluster)))
+        if not self._is_ending and self._head:
+            self._tasks.append(asyncio.create_task(self._listen(self._head)))
 
     def _join(self) -> "Cluster":
-        """Start or join Ray, and start the replicas. This takes seconds, so it runs in its own thread."""
-        from forerun.server.replicas.cluster import Cluster, open_ray
+        """Start or join Ray, and start the replicas unless the server ends already. This takes seconds."""
+        from forerun.server.replicas.cluster import Cluster, head_address, open_ray
 
         open_ray(self.config.ray_address, folder=self._folder.name)
+        self._head = head_address()
         cluster = Cluster(self.config, self._engine_config, self._about)
-        if not self.config.is_front:
+        if not (self.config.is_front or self._is_ending):
             cluster.start(range(self.config.num_replicas))
         return cluster
 
@@ -184,10 +234,30 @@ class Fleet:
         scaling = Scaling(self.config.num_replicas, self.config.max_replicas)
         while True:
             with suppress(ReplicaLostError):  # Ray Serve's own process is restarted
-                self._know(await asyncio.to_thread(cluster.find))
+                self._know(await self._call(cluster.find))
                 if not self.config.is_front:
                     await self._scale(cluster, scaling)
             await asyncio.sleep(ASK_EVERY_S)
+
+    async def _listen(self, head: str) -> None:
+        """Say if the head node of Ray is lost, and end the server if it stays away."""
+        clock, is_told = asyncio.get_running_loop().time, False
+        heard_s = clock()
+        while (silent_s := clock() - heard_s) < GONE_S:
+            if await listens(head):
+                heard_s, is_told = clock(), False
+            elif silent_s > SILENT_S and not is_told:
+                is_told = True
+                logger.warning(
+                    "the head node of Ray (%s) does not answer: replicas that run go on, none is started, and this "
+                    "server ends after %g s without an answer", head, GONE_S,
+                )  # fmt: skip
+            await asyncio.sleep(ASK_EVERY_S)
+        self._on_end(
+            RayGoneError(
+                f"the head node of Ray ({head}) has not answered for {GONE_S:g} s: start it again, then this server"
+            )
+        )
 
     async def _scale(self, cluster: "Cluster", scaling: Scaling) -> None:
         """Start or end a replica if more or fewer are needed."""
@@ -197,11 +267,11 @@ class Fleet:
         if wanted > len(staying):
             index = next(index for index in range(wanted) if index not in staying)
             logger.info("requests are waiting: starting replica %d", index)
-            await asyncio.to_thread(cluster.add, index)
+            await self._call(cluster.add, index)
         if wanted < len(staying):
             logger.info("ending replica %d, which is not needed", last := max(staying))
             staying[last].end()  # Ray would never deliver requests that are sent to it from now on
-            await asyncio.to_thread(cluster.stop, [last])
+            await self._call(cluster.stop, [last])
 
     def _know(self, found: Mapping[int, "FoundReplica"]) -> None:
         """Update the list of replicas."""
@@ -258,6 +328,11 @@ class Fleet:
             "both the same model, or one of them another --model-name"
         )
 
+    def name_of(self, link: Link) -> str:
+        """A replica's name, for the log."""
+        index = next((index for index, each in self._links.items() if each is link), None)
+        return "a replica that is gone" if index is None else f"replica {index}{self._place(link)}"
+
     def _place(self, link: Link) -> str:
         return "" if self.config.ray_address is None else f" on {link.machine}"
 
@@ -268,3 +343,14 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
+
+
+async def listens(address: str) -> bool:
+    """Whether a process accepts connections at this address."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.close()
+            return True
+    return False

@@ -10,7 +10,9 @@ from uuid import uuid4
 from starlette.types import Receive, Scope, Send
 
 from forerun.server.guard.connection import ABORT
+from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.protocols.errors import ApiError, stopping
+from forerun.server.protocols.registered import BY_PATH
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.relay import (
     AnswerEnd,
@@ -60,28 +62,35 @@ class Forwarder:
             continuing=new_continuing() if headers.get(RETRY_HEADER) == SAFE else None,
         )  # fmt: skip
         self._open.add(relay)
+        began_s = monotonic()
         try:
-            await self._forward(relay, handed_on, body, receive, session)
+            name = await self._forward(relay, handed_on, body, receive, session)
+            if name and scope["path"] in BY_PATH:
+                about = f"{scope['path']} (request {state['request_id']}): {name}, {monotonic() - began_s:.1f} s"
+                logger.info("%s", in_a_line(about))
         except ApiError as error:
             await relay.fail(error, state["request_id"])
         finally:
             self._open.discard(relay)
 
-    async def _forward(self, relay: Relay, scope: Scope, body: bytes, receive: Receive, session: str) -> None:
-        """Let a replica answer, or another one if it is lost."""
+    async def _forward(self, relay: Relay, scope: Scope, body: bytes, receive: Receive, session: str) -> str:
+        """Let a replica answer, or another one if it is lost; return the name of the one that has answered.
+
+        The name is empty if the client has left, or the server shuts down.
+        """
         num_crashes, num_before, link, began_s = 0, 0, None, monotonic()
         for _ in range(MAX_TRIES):
             try:
                 if relay.is_begun:
                     await relay.pause(self._fleet.some_ready(), receive)
                 if await relay.end_early(scope["state"]["request_id"]):
-                    return
+                    return ""
                 with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
                     left_s = max(0.0, self._fleet.config.max_request_s - (monotonic() - began_s))
                     state = {**scope["state"], CONTINUING: relay.continuing, MAX_S: left_s}
                     answer = link.replica.answer({**scope, "state": state}, body)
                     await relay.run(answer, receive, scope["state"]["request_id"])
-                    return
+                    return self._fleet.name_of(link)
             except ReplicaRefusesError:
                 await relay.pause(asyncio.sleep(REFUSED_S), receive)
             except ReplicaLostError as error:

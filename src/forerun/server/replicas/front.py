@@ -1,6 +1,7 @@
 """The process with the server's socket. It has the gate, the page and the health routes, and forwards the rest."""
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.core.config import EngineConfig
+from forerun.runtime.interrupts import handled_signals
 from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import url_of
@@ -44,15 +46,19 @@ def serve_replicas(
     """
     fleet = Fleet(config, open_engine, engine_config, drafter_name=drafter_name)
     failure = asyncio.run(run_front(fleet, listener, on_ready=lambda: on_ready(url_of(listener))))
+    if fleet.is_stuck:
+        fleet.clear()
     if failure is not None:
         raise failure
+    if fleet.is_stuck:
+        os._exit(0)  # a thread is still in a call of Ray's, which cannot be interrupted
 
 
 async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable[[], None]) -> BaseException | None:
     """Start the replicas and serve; on return everything is closed. Returns why the replicas could not be opened."""
 
     def keep_signals() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in handled_signals():
             signal.signal(number, server.handle_exit)
 
     def drain() -> None:
@@ -63,7 +69,7 @@ async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable
         loop.call_soon_threadsafe(drain)
 
     loop, forwarder = asyncio.get_running_loop(), Forwarder(fleet)
-    server = server_of(front_app(fleet, forwarder), fleet.config, listener, drain=drain_soon)
+    server = server_of(front_app(fleet, forwarder), fleet.config, listener, drain=drain_soon, abandon=fleet.clear)
     fleet.begin(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
     try:
         await server.serve(sockets=[listener])

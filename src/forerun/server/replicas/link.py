@@ -45,9 +45,9 @@ class Link:
             self.watch.cancel()
 
 
-async def answered(answer: Awaitable[Answer]) -> Answer | None:
+async def answered(answer: Awaitable[Answer], patience_s: float = PATIENCE_S) -> Answer | None:
     """A replica's answer; None if the replica is lost, or does not answer in time."""
     with suppress(ReplicaLostError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             return await answer
     return None

@@ -59,13 +59,14 @@ class Answering:
             replica=request.scope["state"].get("replica", ""),
         )
         self._writer = make_writer(self._answer)
+        self._label = f"{request.scope['path']} (request {self._answer.request_id})"
 
     async def respond(self) -> Response:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
         abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.streams else None
         job = self._service.submit(
             self._orders, owner=owner_of(self._request), on_slow_reader=abort, is_admitted=goes_on(self._request),
-            max_s=self._request.scope["state"].get(MAX_S),
+            label=self._label, max_s=self._request.scope["state"].get(MAX_S),
         )  # fmt: skip
         watch = ClientWatch(self._request.receive, job)
         try:

@@ -1,6 +1,7 @@
 """The thread that runs the engine, one job at a time."""
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -23,7 +24,9 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
 logger = logging.getLogger(__name__)
 
 PROBE_EVERY_S: Final = 2.0  # between probes after a failed pass
+BETWEEN_LINES_S: Final = 10.0  # about a prompt that takes long
 IDLE_S: Final = 60.0  # timeout for an empty queue; a new job wakes the thread at once
+RANK: Final = re.compile(r"rank \d+ of (the )?\w+")
 MakeEngine = Callable[[], AbstractContextManager["Engine"]]
 
 
@@ -141,8 +144,13 @@ class EngineThread:
             order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
             shown_tokens=order.shown_tokens, thoughts=order.thoughts,
         ) as stream:  # fmt: skip
+            job.give_up = stream.give_up
+            next_line_s = monotonic() + BETWEEN_LINES_S
             for part in stream.prefill():
                 tally.read(part)
+                if monotonic() > next_line_s:
+                    logger.info("%s: read %s of %s tokens", job.label, f"{part.num_read:,}", f"{part.num_tokens:,}")
+                    next_line_s += BETWEEN_LINES_S
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()
@@ -154,6 +162,8 @@ class EngineThread:
                     return None
                 self._pass_began_s = monotonic()
                 job.give(index, step)
+            if job.early_end is not None:
+                return None
             self.state = EngineState.READY
             result = stream.result(times_plain=order.times_plain and len(self._queue) == 0)
         self._queue.note_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
@@ -176,6 +186,16 @@ class EngineThread:
             case _:
                 self.state = EngineState.FAILING
                 logger.error("the engine failed", exc_info=error)
+                return internal()
+
+    @staticmethod
+    def why_ended(error: BaseException) -> ApiError:
+        """The error for clients of an engine that ended; the log has the whole of it."""
+        lost = "a rank" if (found := RANK.match(str(error))) is None else found[0]
+        match error:
+            case RankLostError():
+                return ApiError(500, f"The engine has ended, because it lost {lost}.", code="rank_lost")
+            case _:
                 return internal()
 
     def _probe(self, engine: "Engine") -> None:

@@ -64,25 +64,28 @@ TOO_LATE: Final = "The request took longer than this server allows."
 class Job:
     """Texts for one client, generated one after the other.
 
-    The engine's thread calls `give` and checks `early_end` before every pass of the target. Use everything else in the
-    event loop's thread only.
+    The engine's thread calls `give`, sets `give_up`, and checks `early_end` before every pass of the target. Use
+    everything else in the event loop's thread only.
 
     Args:
+        label: what the client asked, for the log.
         is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
 
     Attributes:
         on_over: called once in the loop's thread when the job is over.
+        give_up: ends the pass in progress.
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, is_admitted: bool = False
+        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, label: str = "", is_admitted: bool = False
     ) -> None:
-        self.orders, self.owner, self.is_admitted = orders, owner, is_admitted
+        self.orders, self.owner, self.label, self.is_admitted = orders, owner, label, is_admitted
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False
         self.on_over: Callable[[], None] | None = None
+        self.give_up: Callable[[], None] = lambda: None
         self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
         self.asked_s = self._loop.time()
@@ -124,16 +127,21 @@ class Job:
         if self._max_unread is not None and len(self._unread) > self._max_unread:
             self.end(EarlyEnd.SLOW_READER)
 
-    def end(self, reason: EarlyEnd) -> None:
-        """End the job early; does nothing if it is over."""
+    def end(self, reason: EarlyEnd, error: ApiError | None = None) -> None:
+        """End the job early; does nothing if it is over.
+
+        Args:
+            error: why the engine has ended; None: the server shuts down.
+        """
         if self.is_over or self.early_end is not None:
             return
         self.early_end = reason
+        self.give_up()
         match reason:
             case EarlyEnd.DEADLINE:
                 self.put(0, ApiError(504, TOO_LATE, code="deadline_exceeded"))
             case EarlyEnd.SHUTDOWN:
-                self.put(0, stopping())
+                self.put(0, error or stopping())
             case _:
                 self._unread.clear()
                 self.put(0, Mark.OVER)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from forerun.core.steps import PLAIN, Generation
 from forerun.server.config import ServerConfig
+from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.metrics import ServerMetrics, TextTally
 from forerun.server.protocols.errors import ApiError, loading, stopping
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
@@ -55,6 +56,7 @@ class Service:
         self._opening: asyncio.Future[None] | None = None
         self._prompts: PromptReader | None = None
         self._jobs: set[Job] = set()
+        self._why_ended: ApiError | None = None
 
     def _renew(self) -> None:
         self.queue = FairQueue(self.config)
@@ -77,7 +79,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._on_ready, self._on_end = on_ready, on_end
         if self.thread.state is EngineState.ENDED:
-            self._prompts = None
+            self._prompts = self._why_ended = None
             self._renew()
         self._opening = self._loop.create_future()
         self.thread.start()
@@ -112,7 +114,7 @@ class Service:
     def engine(self) -> "Engine":
         """The engine; raises ApiError if it is not open."""
         if self.thread.state is EngineState.ENDED:
-            raise stopping()
+            raise self._why_ended or stopping()
         if self.thread.engine is None or self._prompts is None:
             raise loading()
         return self.thread.engine
@@ -158,23 +160,23 @@ class Service:
 
     def submit(
         self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None,
-        max_s: float | None = None, is_admitted: bool = False,
+        label: str = "", max_s: float | None = None, is_admitted: bool = False,
     ) -> Job:  # fmt: skip
         """Queue texts for generation.
 
         Args:
+            label, is_admitted: see `Job`.
             max_s: seconds until the last token; None: those of the config.
-            is_admitted: see `Job`.
             on_slow_reader: called when the job ends because its reader was too slow; None: no limit on unread events.
 
         Raises:
             ApiError: the queue is full, or the server is stopping.
         """
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
-        job = Job(orders, owner=owner, max_unread=max_unread, is_admitted=is_admitted)
+        job = Job(orders, owner=owner, max_unread=max_unread, label=label, is_admitted=is_admitted)
         with self._counting_refusals():
             if self.is_draining or self.thread.state is EngineState.ENDED:
-                raise stopping()
+                raise self._why_ended or stopping()
             self.queue.put(job)
         assert self._loop is not None, "requests come after `begin`"
         seconds = self.config.max_request_s if max_s is None else max_s
@@ -208,7 +210,7 @@ class Service:
 
     def _end_all(self) -> None:
         for job in list(self._jobs):
-            job.end(EarlyEnd.SHUTDOWN)
+            job.end(EarlyEnd.SHUTDOWN, self._why_ended)
 
     async def end(self) -> None:
         """End all jobs, the engine and the prompt reader."""
@@ -242,6 +244,7 @@ class Service:
         queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
         was_plain = PLAIN in (job.orders[index].drafter, self.drafter_name)
+        logger.info("%s", in_a_line(line_about(job, tally, result)))
         if result is not None and not was_plain and (gained := result.stats.gained) is not None:
             self.gained = gained
 
@@ -261,9 +264,21 @@ class Service:
         self._loop.call_soon_threadsafe(self._end_with, error)
 
     def _end_with(self, error: BaseException | None) -> None:
+        self._why_ended = None if error is None else self.thread.why_ended(error)
         self._end_all()
         self._settle(error)
         self._on_end(error)
+
+
+def line_about(job: Job, tally: TextTally, result: Generation | None) -> str:
+    """A line for the log about a text that has ended."""
+    read = f"{tally.num_read:,} prompt tokens" + (f" ({tally.num_reused:,} cached)" if tally.num_reused else "")
+    written = f"{tally.num_written:,} written"
+    if result is None:
+        return f"{job.label}: {read}, {written}, ended early ({job.early_end or 'error'})"
+    stats, reason = result.stats, result.finish_reason.value
+    speed = f" in {stats.decode_s:.1f} s ({stats.tokens_per_s:.1f} tokens/s)" if stats.decode_s else ""
+    return f"{job.label}: {read} in {stats.prefill_s:.1f} s, {written}{speed}, {reason}"
 
 
 def short_name_of(target: str) -> str:

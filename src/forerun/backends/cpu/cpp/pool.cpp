@@ -24,11 +24,11 @@ constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(1000);
 
 class Pool {
    public:
-    bool try_run(Job job, void* context, int num_threads) {
+    bool try_run(Job job, void* context, int num_threads, const int32_t* stop) {
         std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
         if (!turn.owns_lock()) return false;
         start_workers(num_threads - 1);
-        job_ = job, context_ = context;
+        job_ = job, context_ = context, stop_ = stop;
         first_step_ = team_.step();
         const uint64_t ticket = ((ticket_.load(std::memory_order_relaxed) >> 8) + 1) << 8 |
                                 static_cast<uint64_t>(num_threads);
@@ -39,7 +39,7 @@ class Pool {
             wake_.notify_all();
         }
         look_anew();
-        Member self(&team_, 0, num_threads, ticket, first_step_);
+        Member self(&team_, 0, num_threads, ticket, first_step_, stop_);
         job(context, self);
         team_.close();
         return true;
@@ -79,7 +79,7 @@ class Pool {
             const uint64_t ticket = seen = next_ticket(seen);
             const int num_threads = static_cast<int>(ticket & 0xff);
             if (number >= num_threads || !team_.enter(ticket)) continue;  // its fields may belong to another job
-            Member self(&team_, number, num_threads, ticket, first_step_);
+            Member self(&team_, number, num_threads, ticket, first_step_, stop_);
             job_(context_, self);
             self.leave();
         }
@@ -109,6 +109,7 @@ class Pool {
     std::vector<int> cores_;
     Job job_ = nullptr;
     void* context_ = nullptr;
+    const int32_t* stop_ = nullptr;
     uint64_t first_step_ = 0;
     Team team_;
     alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job, with its number of threads in the low byte
@@ -132,10 +133,10 @@ Pool& pool() {
 
 }  // namespace
 
-void run_job(Job job, void* context, int num_threads) {
+void run_job(Job job, void* context, int num_threads, const int32_t* stop) {
     if (num_threads > MOST_THREADS) num_threads = MOST_THREADS;
-    if (num_threads > 1 && pool().try_run(job, context, num_threads)) return;
-    Member alone(nullptr, 0, 1, 0, 0);
+    if (num_threads > 1 && pool().try_run(job, context, num_threads, stop)) return;
+    Member alone(nullptr, 0, 1, 0, 0, stop);
     job(context, alone);
 }
 

@@ -140,7 +140,7 @@ bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) 
             const Run& run = *static_cast<const Run*>(context);
             run.program->work(run, self);
         },
-        &run, num_threads);
+        &run, num_threads, pass.stop);
     return true;
 }
 

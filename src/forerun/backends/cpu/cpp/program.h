@@ -96,6 +96,7 @@ struct Pass {
     const int32_t* taps;       // [num_layers]: index of the layer's output in the features, or -1; null: no taps
     float* features;           // [num_rows][num_taps][H], written by the taps
     int32_t num_taps;
+    const int32_t* stop;  // 1: the pass is given up, see run_job; null: it cannot be
 };
 
 // Bytes of this many prepared rows of a linear, each aligned to cache lines; and the rows in that memory.

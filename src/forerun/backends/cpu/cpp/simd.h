@@ -37,7 +37,9 @@
 //   tanh(x)               to about 2 ulp
 #pragma once
 
-#if defined(__clang__)
+#if defined(FORERUN_SMALL_TILES)
+#define FORERUN_UNROLL  // with checks in every line, compilers take minutes for unrolled loops
+#elif defined(__clang__)
 #define FORERUN_UNROLL _Pragma("unroll")
 #else
 #define FORERUN_UNROLL _Pragma("GCC unroll 16")

@@ -197,7 +197,7 @@ constexpr int MOST_BITS_BY_BYTES = 6;  // with 8 bits the sum of two products wo
 #endif
 
 #ifdef FORERUN_SMALL_TILES
-constexpr int TILE_ROWS = 3, BLOCK_ROWS = 3, UNPACKED_ROWS = 3;
+constexpr int TILE_ROWS = 2, BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 #else
 constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
 constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;

@@ -87,7 +87,9 @@ void Team::finish(uint64_t step, int num_done, int count) {
 bool Member::share_by(int count, int tile, int unit, Tile work, void* context) {
     if (count <= 0 || is_over_) return !is_over_;
     if (!team_) {
-        work(context, {0, count});
+        const int size = stop_ && tile < count ? tile : count;
+        for (int begin = 0; begin < count && !is_given_up(); begin += size)
+            work(context, {begin, count - begin < size ? count : begin + size});
         return true;
     }
     do_part_of(thread_, count, tile, unit, work, context);
@@ -107,7 +109,7 @@ void Member::do_part_of(int thread, int count, int tile, int unit, Tile work, vo
     for (;;) {
         const Slice slice = team_->take(step_, count, thread, num_threads_, tile, unit);
         if (slice.begin == slice.end) return;
-        work(context, slice);
+        if (!is_given_up()) work(context, slice);
         team_->finish(step_, slice.end - slice.begin, count);
         let_others_run();
     }
