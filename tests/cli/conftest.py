@@ -36,7 +36,8 @@ def command(*arguments: str) -> Sequence[str]:
 def environment(**changes: str) -> dict[str, str]:
     """This process's, without flags of forerun, with one thread and the source on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORERUN_")}
-    return kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "FORERUN_DEVICE": "cpu"} | changes
+    places = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "FORERUN_DEVICE": "cpu"} | changes
 
 
 @pytest.fixture(scope="session")

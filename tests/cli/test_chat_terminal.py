@@ -1,12 +1,16 @@
 """forerun chat on a terminal: interrupts, pasted lines, completion, and lines that break between words."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from itertools import dropwhile
 from pathlib import Path
 
 import pytest
+
+if sys.platform == "win32":
+    pytest.skip("Windows has no pseudo-terminals", allow_module_level=True)
 
 from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
 from forerun.core.kept_files import KeptFiles

@@ -255,7 +255,8 @@ def test_numbers_have_the_models_name_and_go_on_after_it_was_freed() -> None:
         assert ("forerun:generation_tokens_total", "builtin", 24) in samples
         assert ("forerun:generation_tokens_total", "builtin-draft", 12) in samples
         assert [item[1:] for item in samples if item[0] == "forerun:ready"] == [("builtin", 1)]
-        assert [item[1] for item in samples if item[0] == "process_open_fds"] == [None]
+        counted = [item[1] for item in samples if item[0] == "process_open_fds"]
+        assert counted == ([None] if Path("/proc/self/fd").exists() else [])
 
 
 def test_the_command_serves_several_and_ends_at_a_signal() -> None:

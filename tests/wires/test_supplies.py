@@ -1,15 +1,20 @@
 """Where connections to a worker come from, when there is none to be had, or none of use."""
 
+import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from forerun.core.errors import ConfigError
+from forerun.wires.children import start_child
 from forerun.wires.endpoint import Address, Admission, listen
 from forerun.wires.forkserver import MAX_DELAY_S, delay_s
 from forerun.wires.supplies import RemoteSupply
 
 HANG_S = 60.0
+HERE = Address(server="127.0.0.1", port=0)
 
 
 def test_retries_come_later_each_time_up_to_a_bound_however_many_there_were() -> None:
@@ -49,3 +54,14 @@ def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_usef
     thread.join(HANG_S)
     listener.close()
     assert num_taken >= 5 if is_useful else 1 <= num_taken <= 5  # within a second tries at 0, 0.1, 0.3 and 0.7 s
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [lambda: RemoteSupply(HERE, None), lambda: start_child(lambda *_: ["true"]), lambda: listen(HERE, None)],
+    ids=["remote", "child", "worker"],
+)
+def test_windows_refuses_other_processes(monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ConfigError, match="on Windows no other process drafts"):
+        begin()

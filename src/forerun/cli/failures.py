@@ -132,7 +132,7 @@ def _reason_of(error: MemoryError | OSError | ImportError) -> str | None:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM):
         return f"there is not enough memory: {MORE_MEMORY}, or take a smaller model"
     if isinstance(error, ImportError):  # a library is installed, but cannot be loaded
-        is_ours = ".so" not in str(error)
+        is_ours = not any(sign in str(error) for sign in (".so", ".dylib", "DLL"))
         return None if is_ours else f"a library cannot be loaded ({error}): {MORE_MEMORY}, or install forerun again"
     if error.filename is None:
         return None

@@ -126,7 +126,7 @@ def text_or_file(text: str, *, begin: str) -> str:
     if text.lstrip().startswith(begin):
         return text
     try:
-        return Path(text).read_text()
+        return Path(text).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{short(text)} neither begins with {begin} nor is a file with text ({error}): give one of the two"

@@ -80,4 +80,5 @@ def _lose_pool() -> None:
         torch.set_num_threads(1)
 
 
-os.register_at_fork(after_in_child=_lose_pool)
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_lose_pool)

@@ -1,22 +1,22 @@
 """A separate process for untrusted programs, so that one that runs for ever or takes all memory can be killed.
 
 Counting steps inside a program limits nothing: one step, such as a product of strings, may take minutes. So the
-operating system sets the limits; after a timeout the caller kills the process, and starts another one for the next
-question. The process is a fresh Python without this process's environment, and imports only what it needs.
+operating system sets the limits (on macOS of time alone, on Windows none); after a timeout the caller kills the
+process, and starts another one for the next question. The process is a fresh Python without this process's environment,
+and imports only what it needs.
 """
 
 import json
 import os
-import selectors
+import signal
 import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGXCPU
-from threading import Lock
-from time import monotonic
+from threading import Lock, Thread
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
@@ -25,6 +25,9 @@ START_S: Final = 10.0  # to start Python and import a package, on a busy machine
 FREE_BYTES: Final = 2**20  # of an answer, whatever the question
 MAX_GROWTH: Final = 4  # further bytes of an answer for each byte of the question, JSON's escapes included
 PIECE: Final = 2**16  # bytes, as many as a pipe holds
+NEEDED: Final = ("SYSTEMROOT",)  # variables without which no Python starts on Windows
+# The status of a process that the system has ended because its time was over; Windows never does.
+OUT_OF_TIME: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 RUN: Final = "import sys; sys.path[:] = sys.argv[2:]; __import__(sys.argv[1], fromlist=['main']).main()"
 
 
@@ -52,7 +55,7 @@ class BoundedChild:
     def __init__(self, module: str, head: Mapping[str, object]) -> None:
         self._module, self._head = module, to_line(head)
         self._process: subprocess.Popen[bytes] | None = None
-        self._unsent, self._has_answered = memoryview(b""), False
+        self._has_head = self._has_answered = False
         self._lock, self._owner = Lock(), os.getpid()
 
     def begin(self) -> None:
@@ -72,9 +75,10 @@ class BoundedChild:
         self._forget_parents()
         with self._lock:
             process = self._running()
-            self._unsent = memoryview(bytes(self._unsent) + line)
+            unsent = line if self._has_head else self._head + line
+            self._has_head = True
             try:
-                answer = json.loads(self._exchange(process, limits, FREE_BYTES + MAX_GROWTH * len(line)))
+                answer = json.loads(self._exchange(process, unsent, limits, FREE_BYTES + MAX_GROWTH * len(line)))
             except BaseException:  # an interrupt too: a late answer would be read as the answer to the next question
                 self._end()
                 raise
@@ -100,7 +104,8 @@ class BoundedChild:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", *cache, "-c", RUN, self._module, *places],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                env={name: os.environ[name] for name in NEEDED if name in os.environ},
                 start_new_session=True,  # Ctrl-C in a terminal is for this process alone
             )  # fmt: skip
         except (OSError, ValueError) as error:
@@ -108,57 +113,39 @@ class BoundedChild:
                 f"no process can be started to run the model's own programs ({error}): allow this one to start others"
             ) from error
         weakref.finalize(self, end_process, process, os.getpid())
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None, "the child was started with pipes"
-            os.set_blocking(pipe.fileno(), False)
-        self._process, self._unsent, self._has_answered = process, memoryview(self._head), False
-        self._send(process)
+        self._process = process
+        self._has_head = self._has_answered = False
         return process
 
-    def _exchange(self, process: subprocess.Popen[bytes], limits: Limits, most: int) -> bytes:
-        """Send the unsent bytes and read a line."""
-        assert process.stdout is not None, "the child was started with pipes"
-        until = monotonic() + limits.max_s + (0.0 if self._has_answered else START_S)
-        pieces: list[bytes] = []
-        num_read = 0
-        with selectors.DefaultSelector() as ready:
-            ready.register(process.stdout, selectors.EVENT_READ)
-            writing = process.stdin
-            if self._unsent and writing is not None:
-                ready.register(writing, selectors.EVENT_WRITE)
-            while True:
-                if (left := until - monotonic()) <= 0:
-                    raise LimitError(f"it took more than {limits.max_s:g} s")
-                for key, _ in ready.select(left):
-                    if key.fileobj is writing:
-                        self._send(process)
-                        if not self._unsent:
-                            ready.unregister(writing)
-                        continue
-                    piece = os.read(key.fd, PIECE)
-                    if not piece:
-                        raise LimitError(reason_of_end(process, limits))
-                    pieces.append(piece)
-                    num_read += len(piece)
-                    if piece.endswith(b"\n"):
-                        return b"".join(pieces)
-                    if num_read > most:
-                        raise LimitError(f"it wrote more than {most >> 20} MiB")
+    def _exchange(self, process: subprocess.Popen[bytes], unsent: bytes, limits: Limits, most: int) -> bytes:
+        """Send these bytes and read a line of at most so many. A thread does it, because on Windows nothing else can
+        stop waiting for a pipe."""
+        found: list[bytes | LimitError] = []
 
-    def _send(self, process: subprocess.Popen[bytes]) -> None:
-        """Send as much as the pipe accepts now."""
-        assert process.stdin is not None, "the child was started with pipes"
+        def work() -> None:
+            try:
+                found.append(exchanged(process, unsent, limits, most))
+            except LimitError as error:
+                found.append(error)
+
+        waiting = Thread(target=work, daemon=True)
+        waiting.start()
         try:
-            while self._unsent:
-                num_sent = os.write(process.stdin.fileno(), self._unsent[:PIECE])
-                self._unsent = self._unsent[num_sent:]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            self._unsent = memoryview(b"")  # the process has ended; the next read finds that
+            waiting.join(limits.max_s + (0.0 if self._has_answered else START_S))
+        finally:
+            is_late = waiting.is_alive()
+            if is_late:
+                process.kill()  # then its pipes end, and nobody uses them when they are closed
+                waiting.join()
+        if is_late:
+            raise LimitError(f"it took more than {limits.max_s:g} s")
+        (answer,) = found
+        if isinstance(answer, LimitError):
+            raise answer
+        return answer
 
     def _end(self) -> None:
-        process, self._process, self._unsent = self._process, None, memoryview(b"")
+        process, self._process = self._process, None
         if process is not None:
             end_process(process, self._owner)
 
@@ -168,6 +155,32 @@ class BoundedChild:
             self._lock = Lock()
             self._end()
             self._owner = os.getpid()
+
+
+def exchanged(process: subprocess.Popen[bytes], unsent: bytes, limits: Limits, most: int) -> bytes:
+    """The line that a process answers to these bytes.
+
+    Raises:
+        LimitError: the process has ended, or wrote more bytes than `most`.
+    """
+    assert process.stdin is not None, "the child was started with pipes"
+    assert process.stdout is not None, "the child was started with pipes"
+    rest = memoryview(unsent)
+    with suppress(OSError):  # the process has ended; the next read finds that
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
+    pieces: list[bytes] = []
+    num_read = 0
+    while True:
+        piece = process.stdout.read(PIECE)
+        if not piece:
+            raise LimitError(reason_of_end(process, limits))
+        pieces.append(piece)
+        num_read += len(piece)
+        if piece.endswith(b"\n"):
+            return b"".join(pieces)
+        if num_read > most:
+            raise LimitError(f"it wrote more than {most >> 20} MiB")
 
 
 def end_process(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -184,7 +197,7 @@ def end_process(process: subprocess.Popen[bytes], owner: int) -> None:
 
 def reason_of_end(process: subprocess.Popen[bytes], limits: Limits) -> str:
     status = process.wait()
-    if status == -SIGXCPU:
+    if status == OUT_OF_TIME:
         return f"it took more than {limits.max_s:g} s"
     return (
         f"its process ended with status {status}, perhaps for lack of memory: its limit is {limits.max_bytes >> 20} MiB"

@@ -1,7 +1,6 @@
 """The loop of a process that runs a model's untrusted programs; `BoundedChild` is its other end."""
 
 import json
-import resource
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,7 +34,14 @@ def answer_questions(begin: Callable[[Said], Answer]) -> None:
 
 
 def limit(max_s: float, max_bytes: int) -> None:
-    """Have the system end this process if it computes for longer, even if the process that waits for it has ended."""
+    """Have the system end this process if it computes for longer, even if the process that waits for it has ended.
+
+    Windows has no such limits: there only the process that waits ends this one, when its time is over.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
     usage = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(usage.ru_utime + usage.ru_stime + max_s) + SPARE_CPU_S
     for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, max_bytes)):

@@ -2,14 +2,26 @@
 
 import select
 import socket
+import sys
 import time
 from collections.abc import Iterable
+
+from forerun.core.errors import require
 
 MAX_RECEIVED_BYTES = 1 << 20  # per call, so that a busy peer cannot occupy the caller
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 # Python ignores SIGPIPE, but a program that embeds Python may not; macOS has no such flag.
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 NOTHING = memoryview(b"")
+
+
+def require_channels() -> None:
+    """Raise ConfigError on Windows, which has no poll(), and whose child processes inherit no sockets."""
+    require(
+        sys.platform != "win32",
+        "on Windows no other process drafts for a model or shares it: leave out --drafter parallel and --ranks, and "
+        "start no worker",
+    )
 
 
 def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:

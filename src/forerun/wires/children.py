@@ -13,6 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, TypeAlias
 
+from forerun.wires.channel import require_channels
+
 # Makes a command line from the descriptor of the child's socket and the pid of the process with which it ends, 0: none.
 Command: TypeAlias = Callable[[int, int], Sequence[str]]
 END_S: Final = 2.0  # time for a process to end before it is killed
@@ -27,7 +29,11 @@ def start_child(command: Command, inherited: Sequence[int] = ()) -> tuple["subpr
 
     Returns:
         the process, and the other end.
+
+    Raises:
+        ConfigError: the system is Windows.
     """
+    require_channels()
     ours, theirs = socket.socketpair()
     # Linux ties a child to the thread that started it; only the main thread always lives as long as the process.
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
@@ -121,7 +127,7 @@ def is_stopped(pid: int) -> bool:
 def process_state(pid: int) -> tuple[str, float]:
     """The state letter of a process and its CPU seconds; ("", 0.0) if the system does not report them."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return "", 0.0
     return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

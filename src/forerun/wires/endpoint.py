@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError, require
-from forerun.wires.channel import wait_readable
+from forerun.wires.channel import require_channels, wait_readable
 from forerun.wires.handshake import SocketHandshake
 
 MIN_KEY_BYTES = 16
@@ -79,6 +79,7 @@ def require_long(key: bytes | None, holder: str = "the key has", advice: str = "
 
 def listen(address: Address, key: bytes | None) -> socket.socket:
     """A listening socket, bound to the first address that the name resolves to. Without a key, only loopback."""
+    require_channels()
     require_long(key)
     try:
         resolved = resolve(address)
@@ -109,6 +110,7 @@ def connect(address: Address, key: bytes | None, timeout_s: float, *, peer: str 
     Args:
         peer: the kind of listener, for messages.
     """
+    require_channels()
     require_long(key)
     deadline = time.monotonic() + timeout_s
     try:

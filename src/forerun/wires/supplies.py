@@ -14,7 +14,7 @@ from typing import Final
 
 from forerun.core.errors import DrafterUnreachableError
 from forerun.runtime.affinity import own_cores, run_on
-from forerun.wires.channel import Channel, wait_readable
+from forerun.wires.channel import Channel, require_channels, wait_readable
 from forerun.wires.children import END_S, Command, StarvationWatch, end_child, start_child
 from forerun.wires.endpoint import Address, connect
 from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent, delay_s
@@ -161,6 +161,7 @@ class RemoteSupply:
     """Connections to a worker at an address, made in a background thread because connecting takes time."""
 
     def __init__(self, address: Address, key: bytes | None) -> None:
+        require_channels()
         self._address, self._key = address, key
         self.pid, self.trouble = None, ""
         self._made: Channel | None = None

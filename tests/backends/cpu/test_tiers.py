@@ -110,8 +110,12 @@ def bits_by_tier(folder: Path, library_path: Path, compiler: str, *emulator: str
     """What tests/backends/cpu/tier_bits.cpp prints for each instruction set."""
     source, program = Path(__file__).with_name("tier_bits.cpp"), folder / f"bits_{compiler}"
     run(compiler, "-O1", "-std=c++17", f"-I{CPP / 'cpp'}", source, library_path, "-o", program, cwd=folder)
-    lines = run("env", f"LD_LIBRARY_PATH={library_path.parent}", *emulator, program, cwd=folder).splitlines()
-    return {tier: rest for tier, _, rest in (line.partition(" ") for line in lines)}
+    return tiers_and_bits(run("env", f"LD_LIBRARY_PATH={library_path.parent}", *emulator, program, cwd=folder))
+
+
+def tiers_and_bits(printed: str) -> dict[str, str]:
+    """The rest of each line by its first word, an instruction set."""
+    return {tier: rest for tier, _, rest in (line.partition(" ") for line in printed.splitlines())}
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")

@@ -1,6 +1,5 @@
 """A server as a user starts it, in a process of its own, and what it takes of the machine."""
 
-import os
 import re
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import psutil
@@ -80,7 +80,7 @@ def serving(*flags: str, model: Sequence[str] = MODEL, **variables: str) -> Iter
     Raises:
         AssertionError: it does not start.
     """
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb") as log:
         arguments = command("serve", *model, *flags)
         popen = subprocess.Popen(arguments, env=environment(**variables), stdout=log, stderr=log)
         try:
@@ -110,5 +110,4 @@ def wait_until_ready(popen: subprocess.Popen[bytes], log: IO[bytes]) -> re.Match
 
 def read_apart(log: IO[bytes]) -> str:
     """The whole file, without moving the place at which the process writes on."""
-    size = os.fstat(log.fileno()).st_size
-    return os.pread(log.fileno(), size, 0).decode(errors="replace")
+    return Path(log.name).read_bytes().decode(errors="replace")

@@ -145,7 +145,7 @@ def read_run(path: Path) -> dict[str, Any]:
         ConfigError: the file cannot be read, or is not a run.json.
     """
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(path.read_text(encoding="utf-8"))
         if values["version"] != VERSION or not isinstance(values["plan"], dict):
             raise ValueError(f"version {values['version']}, this forerun reads {VERSION}")
     except OSError as error:

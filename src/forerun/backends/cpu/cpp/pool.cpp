@@ -10,8 +10,10 @@
 #include "pause.h"
 #include "team.h"
 
-#ifdef __linux__
+#ifndef _WIN32
 #include <pthread.h>
+#endif
+#ifdef __linux__
 #include <sched.h>
 #endif
 
@@ -122,7 +124,7 @@ std::atomic<Pool*> current{nullptr};
 Pool& pool() {
     static const bool is_set_up = [] {
         current.store(new Pool);
-#ifdef __linux__
+#ifndef _WIN32
         pthread_atfork(nullptr, nullptr, [] { current.store(new Pool); });
 #endif
         return true;
