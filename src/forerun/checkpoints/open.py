@@ -19,6 +19,8 @@ from forerun.checkpoints.short_names.fetch import bring
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_HEADS, BUILTIN_TARGET, SMOLLM2_DRAFT
 from forerun.core.errors import CheckpointError
+from forerun.core.json_file import shown
+from forerun.core.places import path_of
 
 BUILTIN_FOLDERS: Final = {
     BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft",
@@ -42,21 +44,39 @@ def open_source(name: str) -> CheckpointSource:
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.
     """
+    try:
+        return _open(name)
+    except OSError as error:
+        raise CheckpointError(
+            f"{shown(name)} cannot be opened ({error.strerror or error}): check the path, its permissions and the disk"
+        ) from error
+
+
+def _open(name: str) -> CheckpointSource:
+    """`open_source`, but for what the system reports.
+
+    Raises:
+        OSError: a file or folder cannot be looked at.
+    """
+    if not name.strip():
+        raise CheckpointError("the model's name is empty: give a folder, a file, or a name of `forerun models`")
     if name in BUILTIN_FOLDERS:
         folder = builtin_folder(name)
         return _open_folder(name, folder, f"the model {name!r} is part of the package, so install forerun again")
     named = find_named(name)
-    path = bring(named).path if named is not None else Path(name).expanduser()
+    path = bring(named).path if named is not None else path_of(name)
     if path.is_dir():
         return _open_folder(name, path, "give the folder that holds config.json and the weights")
     if path.exists():
-        if is_gguf(path):
+        if path.is_file() and is_gguf(path):
             return GgufCheckpoint(name=name, path=path)
         raise CheckpointError(
             f"{name!r} is not a GGUF file: give one, or the folder that holds {CONFIG_NAME} and the weights"
         )
     if OF_A_FILE.search(name):
-        raise CheckpointError(f"there is no such file or folder: {name}; check the path (relative to {Path.cwd()})")
+        raise CheckpointError(
+            f"there is no such file or folder: {shown(name)}; check the path (relative to {Path.cwd()})"
+        )
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2])

@@ -8,8 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.failures import find_model_or_head
+from forerun.cli.failures import find_model, find_model_or_head
 from forerun.cli.logs import note
 from forerun.cli.progress import lines_of
 from forerun.cli.streams import unechoed
@@ -45,13 +46,13 @@ def open_engine(
 
     Raises:
         ModelNotFoundError: the target or the draft does not exist. This is raised before anything slow is imported.
-        ConfigError: a file or an address cannot be read. This is raised at the same time.
+        CheckpointError, ConfigError: a header, a file or an address cannot be read. This is raised at the same time.
     """
-    source = find_model_or_head(config.target)  # opening refuses a head; here the check would read the header twice
-    config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
+    source = find_model(config.target)
     if ranks_at is not None:
         config = replace(config, rank_address=ranks_at[0], rank_key_file=ranks_at[1])
     require_readable(config, source)
+    config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:
         from forerun.drafting.policies import Policies
@@ -87,13 +88,19 @@ def size_of(path: Path) -> int:
 
 
 def require_readable(config: EngineConfig, source: CheckpointSource) -> None:
-    """Raise an error for an address, key file, draft or set file that cannot be used, before anything is loaded."""
+    """Raise an error for a model, draft, address, key file or set file that cannot be used, before anything is loaded.
+
+    Of models the headers are read.
+    """
+    source.spec()
+    source.stored_dtype()
     if config.rank_address is not None:
         Address.parse(config.rank_address)
     if config.rank_key_file is not None:
         read_key(config.rank_key_file)
-    if (draft := draft_name(config.drafter)) is not None:
-        find_model_or_head(draft)
+    if (draft := draft_name(config.drafter)) is not None and find_head(own := find_model_or_head(draft)) is None:
+        own.spec()
+        own.stored_dtype()
     match config.drafter:
         case Parallel(address=str(address), key_file=key_file):
             Address.parse(address)

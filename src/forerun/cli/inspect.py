@@ -1,7 +1,6 @@
 """forerun inspect: a checkpoint's architecture, its memory, and whether it runs."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
+from forerun.core.places import path_of
 
 
 def inspect(
@@ -26,7 +26,7 @@ def inspect(
     """Show a checkpoint's architecture, memory, chat template and files. Exit code 3 if it cannot run."""
     from forerun.planner.roofline import known_models  # slow to import
 
-    spec = None if Path(model).expanduser().exists() else known_models().get(model)
+    spec = None if path_of(model).exists() else known_models().get(model)
     if spec is not None:
         sheet = ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
     else:

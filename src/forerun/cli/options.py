@@ -35,7 +35,8 @@ class ModelOptions:
         is_by_flag = self.named_model not in (None, os.environ.get(variable_of("--model")))
         if argument is not None and is_by_flag:
             raise ConfigError(f"the model is named twice, {argument} and --model {self.named_model}: leave out one")
-        return argument or self.named_model or default_model()
+        named = self.named_model if argument is None else argument
+        return default_model() if named is None else named
 
 
 def engine_settings(options: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
+from forerun.core.places import path_of
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace, read_traces
 
@@ -182,7 +183,7 @@ def _is_here(name: str) -> bool:
     """Whether a model is a folder or file, or part of the package."""
     from forerun.checkpoints.open import BUILTIN_FOLDERS
 
-    return name in BUILTIN_FOLDERS or Path(name).expanduser().exists()
+    return name in BUILTIN_FOLDERS or path_of(name).exists()
 
 
 def _traces(path: Path | None, accept_length: float | None, temperature: float | None) -> list[AnswerTrace]:

@@ -12,7 +12,7 @@ from forerun.core.drafter_config import (
     automatic_drafter,
 )
 from forerun.core.errors import require
-from forerun.core.field_types import read_fields, setting
+from forerun.core.field_types import read_fields, setting, settings
 from forerun.core.grammar import Grammar
 from forerun.core.pace import read_device
 
@@ -31,6 +31,7 @@ SAVED_BYTES: Final = 512 * 10**6  # 22,000 tokens of SmolLM2, 4,000 of an 8B mod
 OF_THE_MODEL: Final = "[as in the model's generation_config.json]"
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are sampled and when generation stops. Only temperature 0 is greedy.
@@ -136,6 +137,7 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """One engine: a target, where it runs, and its drafter.

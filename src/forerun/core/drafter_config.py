@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import require
-from forerun.core.field_types import read_fields, setting
+from forerun.core.field_types import read_fields, setting, settings
 from forerun.core.model_spec import WeightFormat
 
 BUILTIN_TARGET: Final = "builtin"
@@ -34,11 +34,13 @@ CEILINGS: Final = {
 }
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDrafter:
     """Plain autoregressive decoding, the baseline whose text every other drafter must reproduce."""
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel:
     """A best-first tree grown by a smaller model before each verification (SpecExec, arXiv 2406.02532).
@@ -67,6 +69,7 @@ class DraftModel:
         require_shape(self)
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
     """A tree by a small network that reads the target's own features. Its files determine its kind: EAGLE-3, DFlash,
@@ -105,6 +108,7 @@ class DraftHead:
 DraftConfig: TypeAlias = DraftModel | DraftHead  # of a named draft
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLookup:
     """Continuations of earlier occurrences of the last few tokens; no model at all.
@@ -123,6 +127,7 @@ class PromptLookup:
         require_shape(self)
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecycling:
     """A tree from the target's own successors of every token so far; no model at all (arXiv 2408.08696).
@@ -141,6 +146,7 @@ class TokenRecycling:
         require_shape(self)
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSkip:
     """The target drafts for itself with sublayers left out, on its own cache (SWIFT, arXiv 2410.06916).
@@ -188,6 +194,7 @@ def require_shape(config: object) -> None:
         require(value <= ceiling, f"{name} {value} must be <= {ceiling}: {reason}")
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
     """A draft model in a separate process that grows its tree while the target verifies (SwiftSpec, 2506.11309).
@@ -232,6 +239,7 @@ class Parallel:
         )
 
 
+@settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Automatic:
     """The fastest of several drafters for model, machine and temperature, found during the first answers.

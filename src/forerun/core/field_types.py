@@ -2,17 +2,21 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from functools import cache
+from dataclasses import MISSING, field, fields
+from difflib import get_close_matches
+from functools import cache, wraps
 from numbers import Real
 from operator import index
+from reprlib import repr as short
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from forerun.core.errors import ConfigError
 
 SINGULAR: Final = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 PLURAL: Final = {int: "whole numbers", float: "numbers", str: "strings", object: "values"}
+T = TypeVar("T")
+MIN_BEGUN: Final = 3  # letters that a misspelt name shares with the one that is meant
 MAX_SHOWN: Final = 80  # characters of a wrong value in a message
 
 
@@ -44,6 +48,38 @@ def read_fields(config: Any) -> None:
         except (TypeError, ValueError, OverflowError):
             shown = repr(value) if len(repr(value)) <= MAX_SHOWN else f"{repr(value)[:MAX_SHOWN]}..."
             raise ConfigError(f"{name} {shown} must be {_described(kind)}{_advice(kind, value)}") from None
+
+
+def settings(config_class: type[T]) -> type[T]:
+    """A dataclass of settings, whose unknown names are refused with a sentence: they are what a user wrote.
+
+    Raises:
+        ConfigError: from the class, for a name that it lacks, or a value without a name.
+    """
+    plain, all_fields = config_class.__init__, fields(cast(Any, config_class))
+    known = [one.name for one in all_fields]
+    needed = [one.name for one in all_fields if one.default is one.default_factory is MISSING]
+
+    @wraps(plain)
+    def init(self: T, *unnamed: object, **given: object) -> None:
+        for name in given.keys() - known:
+            begun = [one for one in known if len(name) >= MIN_BEGUN and one.startswith(name[:MIN_BEGUN])]
+            nearest = [*get_close_matches(name, known, n=1), *begun]
+            advice = f"is {nearest[0]} meant?" if nearest else f"it has {', '.join(known) or 'none'}"
+            raise ConfigError(f"{config_class.__name__} has no setting {short(name)}: {advice}")
+        if unnamed:
+            raise ConfigError(
+                f"{config_class.__name__} takes settings by their names ({', '.join(known) or 'it has none'}), but "
+                f"{short(unnamed[0])} has no name"
+            )
+        if missing := [name for name in needed if name not in given]:
+            raise ConfigError(
+                f"{config_class.__name__} needs a {missing[0]}: {config_class.__name__}({missing[0]}=...)"
+            )
+        plain(self, **given)
+
+    config_class.__init__ = init  # type: ignore[method-assign, assignment]
+    return config_class
 
 
 @cache

@@ -17,6 +17,7 @@ MAX_JSON_VALUES: Final = 2**18  # they take 30 MB once parsed; a tokenizer with 
 MAX_SIZE: Final = 2**24  # of any one dimension; the longest context published so far has 10 million positions
 POINTER_MARK: Final = b"version https://git-lfs"
 MAX_SHOWN: Final = 80  # characters of a value in a message
+MAX_NAME: Final = 500  # characters of a name that the user gave, such as a path
 MIN_NUMBER, MAX_NUMBER = 1e-12, 1e12  # float32 computes with these and their squares
 
 
@@ -89,9 +90,8 @@ class JsonFile:
 
     def wrong(self, key: str, needed: str) -> CheckpointError:
         """The error for a key with an unusable value."""
-        name = f"{self.prefix}{key}"
-        shown = name if name.isprintable() and len(name) <= MAX_SHOWN else short(name)
-        return CheckpointError(f"{self.path}: {shown} is {short(self.values.get(key))}, but must be {needed}")
+        name = shown(f"{self.prefix}{key}", MAX_SHOWN)
+        return CheckpointError(f"{self.path}: {name} is {short(self.values.get(key))}, but must be {needed}")
 
     def missing(self, key: str) -> CheckpointError:
         """The error for a key that is absent."""
@@ -104,6 +104,11 @@ class JsonFile:
         if default is REQUIRED:
             raise self.missing(key)
         return default
+
+
+def shown(name: str, max_length: int = MAX_NAME) -> str:
+    """A name in a message, as it is or on one short line."""
+    return name if name.isprintable() and len(name) <= max_length else short(name)
 
 
 def short(value: object) -> str:

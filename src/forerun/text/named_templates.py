@@ -1,11 +1,11 @@
 """The chat template that a user gives: a file, the template itself, or the name of a common format."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
+from forerun.core.places import path_of
 
 NAMED_TEMPLATES: Final[Mapping[str, str]] = {
     "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -33,7 +33,7 @@ def read_template(given: str) -> str:
     if any(mark in given for mark in MARKS):
         return given
     try:
-        return read_bounded(Path(given).expanduser(), MAX_JSON_BYTES).decode("utf-8")
+        return read_bounded(path_of(given), MAX_JSON_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"chat_template {short(given)} cannot be read as a file ({error}): give a UTF-8 file with a Jinja "

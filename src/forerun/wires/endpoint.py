@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError, require
+from forerun.core.json_file import shown
+from forerun.core.places import path_of
 from forerun.wires.channel import require_channels, wait_readable
 from forerun.wires.handshake import SocketHandshake
 
 MIN_KEY_BYTES = 16
+MAX_KEY_BYTES = 65536
 MAX_PORT = 65535
 MAX_PENDING: Final = 64  # concurrent handshakes; a peer with the key passes in a few network round trips
 # TCP keepalive probes a silent peer after 10 s, then every 5 s, and gives up after four probes, or after sent data was
@@ -56,14 +59,16 @@ class Address:
 
 def read_key(path: str | Path) -> bytes:
     """The key in a file that only its owner may read, without white space around it."""
+    given, path = str(path), shown(str(path))
     advice = f"make one with: (umask 077; head -c 32 /dev/urandom | base64 > {path})"
     try:
-        with Path(path).open("rb") as file:
+        with path_of(given).open("rb") as file:
             # Of the open file, not of the path, which could name another file by now.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            key = file.read().strip()
+            key = file.read(MAX_KEY_BYTES + 1).strip()
     except OSError as error:
         raise ConfigError(f"key file {path} cannot be read ({error.strerror}): {advice}") from error
+    require(len(key) <= MAX_KEY_BYTES, f"key file {path} holds more than {MAX_KEY_BYTES} bytes: {advice}")
     require(mode & 0o077 == 0, f"key file {path} has mode {mode:03o}, so others may use it: run chmod 600 {path}")
     require_long(key, f"key file {path} holds", advice)
     return key

@@ -14,10 +14,11 @@ from typing import Any, Final
 import pytest
 import torch
 
-from forerun.backends.cpu import packed_file
+from forerun.backends.cpu import packed_file, packed_index
 from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.linear import PackedLinear
-from forerun.backends.cpu.packed_file import LENGTH_BYTES, PackedFile, open_packed
+from forerun.backends.cpu.packed_file import PackedFile, open_packed
+from forerun.backends.cpu.packed_index import LENGTH_BYTES
 from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from tests.checkpoints.gguf.models import write_model
@@ -174,7 +175,7 @@ def test_checksums_are_compared_once_a_boot(
 ) -> None:
     compared, plain, boot = list[int](), packed_file.require_sums, tmp_path / "boot"
     monkeypatch.setattr(packed_file, "require_sums", lambda *given: compared.append(1) or plain(*given))
-    monkeypatch.setattr(packed_file, "BOOT", boot)
+    monkeypatch.setattr(packed_index, "BOOT", boot)
     folder = tmp_path / "packed"
     expected = pack_all(model, open_packed(kept_in(folder)))
     for name, num_compared in (("first", 1), ("first", 1), ("second", 2), ("second", 2), ("", 3), ("", 4)):
@@ -188,7 +189,7 @@ def test_damage_before_a_boot_is_found_after_it_though_no_time_has_changed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot, folder = tmp_path / "boot", tmp_path / "packed"
-    monkeypatch.setattr(packed_file, "BOOT", boot)
+    monkeypatch.setattr(packed_index, "BOOT", boot)
     boot.write_text("first")
     expected = [pack_all(model, open_packed(kept_in(folder))) for _ in range(2)][1]
     (path,) = packed_in(folder)

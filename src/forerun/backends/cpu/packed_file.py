@@ -17,7 +17,7 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import byref, c_char
 from hashlib import blake2b
@@ -25,13 +25,23 @@ from io import FileIO
 from pathlib import Path
 from tempfile import mkstemp
 from threading import Lock, Thread, get_native_id
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from zlib import crc32
 
 import numpy as np
 
 from forerun.backends.cpu.binding import VERSION, library
 from forerun.backends.cpu.layouts import NativeLinear, Source
+from forerun.backends.cpu.packed_index import (
+    LENGTH_BYTES,
+    LINE,
+    Place,
+    is_checked,
+    mark_checked,
+    read_index,
+    remove,
+    require_sums,
+)
 from forerun.backends.kept_weights import KeptWeights
 from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.locks import held, lock
@@ -43,16 +53,10 @@ logger = logging.getLogger(__name__)
 
 LEAST_BYTES: Final = 32 << 20  # of a model; packing a smaller one takes almost no time
 MOST_BYTES: Final = 32 << 30  # of all files together
-LINE: Final = 64
-LENGTH_BYTES: Final = 8
-MOST_INDEX_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 8
 MOST_GROWTH: Final = 2  # packed size at most, as a multiple of the stored size
 PIECE_BYTES: Final = 8 << 20
-CHECKED_BYTES: Final = 1 << 20  # at once, which stay in a core's cache between reading and adding up
-BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere every start compares
 SUFFIX: Final = ".packed"
-CHECKED: Final = ".checked"
 PART: Final = ".part-"
 
 
@@ -61,14 +65,6 @@ class Packed(Protocol):
 
     descriptor: NativeLinear
     num_bytes: int
-
-
-class Place(NamedTuple):
-    """Where a linear lies in a file, and the checksum of its key and bytes, see `sum_of`."""
-
-    start: int
-    num_bytes: int
-    sum: int
 
 
 class MappedFile:
@@ -80,11 +76,11 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, about: str) -> None:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._places = read_index(self.memory, about)
             if not is_checked(path):
-                require_sums(file.fileno(), self._places)
+                require_sums(file, self._places)
         self._address = address_of(self.memory)
         if hasattr(mmap, "MADV_WILLNEED"):
             self.memory.madvise(mmap.MADV_WILLNEED)
@@ -250,84 +246,6 @@ def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> i
     if num_bytes > 0:
         rows.tell()
     return num_bytes
-
-
-def read_index(memory: mmap.mmap, about: str) -> dict[str, Place]:
-    """Where each linear lies, by its key.
-
-    Raises:
-        ValueError: the index is damaged or belongs to another model.
-    """
-    length = int.from_bytes(memory[-LENGTH_BYTES:], "little")
-    end = len(memory) - LENGTH_BYTES - length
-    if end < 0 or length > MOST_INDEX_BYTES:
-        raise ValueError("it is damaged")
-    index = json.loads(memory[end : end + length])
-    if not isinstance(index, dict) or index.get("about") != about:
-        raise ValueError("it belongs to another model")
-    stored = index.get("places")
-    if not isinstance(stored, dict) or not all(is_place(place, end) for place in stored.values()):
-        raise ValueError("its index is damaged, or that of an earlier version, which had no checksums")
-    return {key: Place(*place) for key, place in stored.items()}
-
-
-def is_place(stored: object, end: int) -> bool:
-    """Whether a value of an index is a place before `end`."""
-    match stored:
-        case [int(start), int(num_bytes), int()]:
-            return start >= 0 and start % LINE == 0 and 0 < num_bytes <= end - start
-    return False
-
-
-def require_sums(descriptor: int, places: Mapping[str, Place]) -> None:
-    """Read all linears, one after another, and compare their checksums.
-
-    Raises:
-        ValueError: a linear is not what was written under its key.
-        OSError: the disk cannot read one. Reading a mapped page would end the process.
-    """
-    buffer = bytearray(CHECKED_BYTES)
-    for key, place in places.items():
-        found, start, end = crc32(key.encode()), place.start, place.start + place.num_bytes
-        while start < end:
-            num_read = os.preadv(descriptor, [memoryview(buffer)[: end - start]], start)
-            if not num_read:
-                break
-            found = crc32(memoryview(buffer)[:num_read], found)
-            start += num_read
-        if found != place.sum:
-            raise ValueError(f"its bytes of {key} are damaged")
-
-
-def is_checked(path: Path) -> bool:
-    """Whether the checksums were compared since this machine was booted, and the file has not changed since then."""
-    try:
-        return path.with_suffix(CHECKED).read_text() == state_of(path)
-    except (OSError, ValueError):
-        return False
-
-
-def mark_checked(path: Path) -> None:
-    """Remember that the checksums were compared.
-
-    Raises:
-        OSError: this cannot be written, or the system does not name its boots.
-    """
-    state = state_of(path)
-    if not is_checked(path):
-        path.with_suffix(CHECKED).write_text(state)
-
-
-def state_of(path: Path) -> str:
-    """The boot, and what changes if somebody writes into the file."""
-    stat = path.stat()
-    return f"{BOOT.read_text().strip()} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def remove(path: Path) -> None:
-    """Remove a file, and what was remembered about it."""
-    path.unlink(missing_ok=True)
-    path.with_suffix(CHECKED).unlink(missing_ok=True)
 
 
 def make_room(folder: Path, num_bytes: int) -> None:

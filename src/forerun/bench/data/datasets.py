@@ -9,6 +9,7 @@ from forerun.bench.data.download import fetch
 from forerun.bench.data.questions import Question, read_questions
 from forerun.bench.data.sources import QUESTIONS, RAW, SHOTS, SOURCES, DataSource, make_questions
 from forerun.core.errors import ConfigError
+from forerun.core.places import path_of
 
 BUILTIN: Final = "builtin"
 NAMES: Final = (BUILTIN, *SOURCES)
@@ -47,7 +48,7 @@ def load_dataset(name: str, *, folder: Path | None = None, cache: Path, base_url
             file to put where.
     """
     if name.endswith(".jsonl"):
-        path = Path(name).expanduser()
+        path = path_of(name)
         return Dataset(
             name=path.stem, questions=read_questions(path), licence="not stated", source=str(path), path=path
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
+from weakref import WeakValueDictionary
 
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
@@ -15,6 +16,7 @@ from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES, bytes_by
 from forerun.checkpoints.identity import identity_of
 from forerun.checkpoints.source import Reading
 from forerun.core.config import SamplingParams
+from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from forerun.model.weights import WeightSource
     from forerun.text.tokenizer import Tokenizer
 
+HELD: Final = WeakValueDictionary[tuple[Path, int, int, int], GgufFile]()  # parsed, as long as somebody holds them
 # The keys of the authors' recommended sampling, and their names in generation_config.json.
 SAMPLING_KEYS: Final = {
     "general.sampling.temp": "temperature",
@@ -38,7 +41,8 @@ USUAL_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p"
 class GgufCheckpoint:
     """One file with the whole model, or the first of several parts; see CheckpointSource.
 
-    Its metadata is parsed once and kept, because parsing a vocabulary takes a tenth of a second or more.
+    Its metadata is parsed once and kept, because parsing a vocabulary takes a tenth of a second or more; by all who
+    open the same file at one time, too, as a command reads the header before it imports torch.
 
     Args:
         name: the name that the user gave.
@@ -57,9 +61,19 @@ class GgufCheckpoint:
         """The file's metadata.
 
         Raises:
-            CheckpointError: the file is damaged, or of another format.
+            CheckpointError: the file is damaged, of another format, or no longer there.
         """
-        return read_model(self.path)
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be read ({error}): check the file and its permissions"
+            ) from error
+        key = self.path, stat.st_ino, stat.st_size, stat.st_mtime_ns
+        found = HELD.get(key)
+        if found is None:
+            found = HELD[key] = read_model(self.path)
+        return found
 
     def spec(self) -> ModelSpec:
         return read_model_spec(self.file)

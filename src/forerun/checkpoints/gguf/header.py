@@ -38,7 +38,7 @@ MAX_DIMENSIONS: Final = 4
 MAX_ELEMENTS: Final = 2**48  # of a tensor, far more than in any file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class GgufFile:
     """The metadata of one file; `tensors` are in the order of their bytes."""
 

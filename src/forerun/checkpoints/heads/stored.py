@@ -135,6 +135,11 @@ class StoredHead:
                 f"the head {self.name} has rows of {spec.body.hidden_size} and lacks an embedding or an output of its "
                 f"own, but those of {target_name} have {target.hidden_size}: choose the head of this model"
             )
+        self._require_tokens(target, target_name)
+
+    def _require_tokens(self, target: ModelSpec, target_name: str) -> None:
+        """Refuse a target with other tokens than the head's tables, map and outputs are for."""
+        spec, rows = self.spec, self.tensors
         table = rows[TABLE][0].shape[0] if TABLE in rows else target.vocab_size
         if table < target.vocab_size:
             raise VocabularyError(

@@ -12,6 +12,7 @@ from forerun.cli.failures import find_model, say
 from forerun.core.errors import ConfigError
 from forerun.core.kept_files import FileChangedError, KeptFiles
 from forerun.core.output_file import require_writable
+from forerun.core.places import path_of
 
 MOST_BESIDE: Final = 1000  # numbered files with the same name
 identity_of = cache(lambda model: find_model(model).identity())
@@ -86,7 +87,7 @@ def load(session: Session, name: str) -> None:
 def _path(name: str, command: str) -> Path:
     if not name:
         raise ConfigError(f"/{command} needs the name of a file: /{command} talk.json")
-    return Path(name).expanduser()
+    return path_of(name)
 
 
 class KeptFile:

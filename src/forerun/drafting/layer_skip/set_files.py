@@ -19,7 +19,7 @@ from reprlib import repr as short
 from typing import Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.json_file import MAX_JSON_BYTES, read_bounded
+from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, shown
 from forerun.core.output_file import write_whole
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer
 
@@ -105,9 +105,9 @@ def read_sets(path: Path, num_layers: int, identity: str | None = None) -> list[
             return _read_own(values, num_layers, identity)
         return _read_published(values, num_layers)
     except OSError as error:
-        raise ConfigError(f"the skip sets {path} cannot be read ({error}): {ADVICE}") from error
+        raise ConfigError(f"the skip sets {shown(str(path))} cannot be read ({error}): {ADVICE}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} holds no skip sets for this model ({error}): {ADVICE}") from error
+        raise ConfigError(f"{shown(str(path))} holds no skip sets for this model ({error}): {ADVICE}") from error
 
 
 def read_found_sets(path: Path, num_layers: int, identity: str) -> list[NamedSet]:
