@@ -2,8 +2,8 @@
 
 import json
 import mmap
-import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -51,7 +51,7 @@ def is_place(stored: object, end: int) -> bool:
     return False
 
 
-def require_sums(descriptor: int, places: Mapping[str, Place]) -> None:
+def require_sums(file: FileIO, places: Mapping[str, Place]) -> None:
     """Read all linears, one after another, and compare their checksums.
 
     Raises:
@@ -60,13 +60,11 @@ def require_sums(descriptor: int, places: Mapping[str, Place]) -> None:
     """
     buffer = bytearray(CHECKED_BYTES)
     for key, place in places.items():
-        found, start, end = crc32(key.encode()), place.start, place.start + place.num_bytes
-        while start < end:
-            num_read = os.preadv(descriptor, [memoryview(buffer)[: end - start]], start)
-            if not num_read:
-                break
+        found, num_left = crc32(key.encode()), place.num_bytes
+        file.seek(place.start)
+        while num_left and (num_read := file.readinto(memoryview(buffer)[:num_left])):
             found = crc32(memoryview(buffer)[:num_read], found)
-            start += num_read
+            num_left -= num_read
         if found != place.sum:
             raise ValueError(f"its bytes of {key} are damaged")
 
