@@ -8,7 +8,7 @@ import pytest
 from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.core.config import EngineConfig
-from forerun.core.errors import CheckpointError, ConfigError
+from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import resolve_max_length
@@ -86,11 +86,19 @@ def test_a_window_slides_over_longer_texts(tmp_path: Path) -> None:
     assert (spec.max_positions, spec.window, spec.sliding_layers) == (64, 63, (0, 1))
     absent = read(tmp_path, model_type="mistral", max_position_embeddings=8192)
     assert (absent.max_positions, absent.window) == (8192, 4096)
-    with pytest.raises(ConfigError, match="max_length 65 exceeds the 64 positions"):
-        resolve_max_length(EngineConfig(max_length=65), spec)
     assert resolve_max_length(EngineConfig(), spec) == 64
     assert mechanisms_of(spec, 64) == {WINDOW}
     assert not mechanisms_of(spec, 63), "no text of this length leaves the window"
+
+
+def test_a_limit_beyond_the_positions_is_cut_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = read(tmp_path, model_type="mistral")
+    assert resolve_max_length(EngineConfig(target="m", max_length=64), spec) == 64
+    assert not caplog.records
+    for _ in range(2):
+        assert resolve_max_length(EngineConfig(target="m", max_length=65), spec) == 64
+    said = "max_length 65 is more than the 64 positions of m: texts have at most 64 tokens"
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])

@@ -91,6 +91,14 @@ def test_tokens_beyond_the_embedding_are_refused_unless_they_are_added_ones(tmp_
         require_rows(folder_of(tmp_path).tokenizer(), spec, "m")
 
 
+def test_an_end_of_text_id_beyond_the_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
+    write_config(tmp_path, eos_token_id=[2, 15])
+    assert folder_of(tmp_path).stop_ids() == (2, 15)
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": [2, 16]})
+    with pytest.raises(CheckpointError, match=r"eos_token_id: the end-of-text id 16 is beyond the model's 16 tokens"):
+        folder_of(tmp_path).stop_ids()
+
+
 def test_a_padded_vocabulary_is_read(tmp_path: Path) -> None:
     write_config(tmp_path)
     write_tokenizer(tmp_path, num_tokens=11, added={}, config={})

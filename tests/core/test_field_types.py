@@ -49,7 +49,7 @@ def test_a_value_of_another_type_is_named_with_what_is_needed(message: str) -> N
 
 def test_numbers_of_numpy_and_torch_lists_and_paths_become_plain() -> None:
     params = SamplingParams(
-        temperature=np.float32(0.5), top_k=np.int64(5), seed=np.uint64(7), stop=["a"],  # type: ignore[arg-type]
+        temperature=np.float32(0.5), top_k=np.int64(5), seed=np.uint64(7), stop=["", "a"],  # type: ignore[arg-type]
         stop_token_ids=torch.tensor([1, 2]), logit_bias={np.int32(3): 1},  # type: ignore[arg-type, dict-item]
     )  # fmt: skip
     plain = SamplingParams(

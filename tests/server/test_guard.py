@@ -212,7 +212,8 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_json_that_others_write_is_read_as_they_read_it(value: Any) -> None:
-    assert read_json(json.dumps({"x": value}).encode(), max_depth=64) == {"x": value}
+    for encoding in ("utf-8", "utf-8-sig"):  # with a byte order mark
+        assert read_json(json.dumps({"x": value}).encode(encoding), max_depth=64) == {"x": value}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The tokenizer gives what transformers gives, without transformers."""
 
+import json
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -179,6 +180,16 @@ def test_content_that_is_no_text_is_named(tmp_path: Path, message: Any, word: st
     tokenizer = read_tokenizer(write_byte_level(tmp_path))
     with pytest.raises(ConfigError, match=word):
         tokenizer.apply_chat_template([{"role": "user", "content": "hello"}, message])
+
+
+def test_dropout_is_left_out(tmp_path: Path) -> None:
+    write_byte_level(tmp_path)
+    plain = read_tokenizer(tmp_path).encode("the quick brown fox")
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "model": {**values["model"], "dropout": 0.9}}))
+    tokenizer = read_tokenizer(tmp_path)
+    assert [tokenizer.encode("the quick brown fox") for _ in range(5)] == [plain] * 5
 
 
 def test_a_missing_or_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class SamplingParams:
     Args:
         max_new_tokens: None means 256, or fewer if fewer fit; -1 as many as fit.
         logit_bias: added to the scores of these token ids.
-        stop: texts before which the answer ends.
+        stop: texts before which the answer ends; empty ones are left out.
         stop_token_ids: tokens that end the answer, in addition to the model's own.
         seed: the same seed gives the same text; None draws a new one for each request.
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
@@ -108,7 +108,7 @@ class SamplingParams:
                 f"logit_bias of token {token_id} is {bias}: a number in [-{MOST_BIAS:g}, {MOST_BIAS:g}], or minus "
                 "infinity is needed",
             )
-        require("" not in self.stop, "stop holds an empty string, which would stop every text at once: leave it out")
+        object.__setattr__(self, "stop", tuple(filter(None, self.stop)))
         require(
             self.seed is None or 0 <= self.seed < 2**63,
             f"seed {self.seed} must lie in [0, 2**63); left out, every request draws a fresh one",
@@ -161,6 +161,7 @@ class EngineConfig:
         rank_address: "host:port" that remote ranks connect to.
         rank_key_file: the key shared with remote ranks; optional if they are on this host.
         max_length: most tokens of prompt and answer together; None takes the model's own limit, but at most 8192.
+            More than the model's positions is cut to them, with a warning, as in llama.cpp.
         exactness: "fast" uses any kernel; "exact" computes every row separately, so its bits depend on no other row.
         kernels: "auto" uses the native kernels on a CPU if they were built, and Triton's on a GPU if they can run;
             "torch" uses neither; "triton" is an error if they cannot run.
@@ -195,7 +196,12 @@ class EngineConfig:
     rank_address: str | None = setting(None, "--rank-address", help="HOST:PORT of this host that these connect to.")
     rank_key_file: str | None = setting(None, "--rank-key-file", help="File with the key shared with these ranks.")
     max_length: int | None = setting(
-        None, "--max-length", "--max-model-len", "--ctx-size", "-c", help="Tokens of prompt and answer."
+        None,
+        "--max-length",
+        "--max-model-len",
+        "--ctx-size",
+        "-c",
+        help="Tokens of prompt and answer, at most the model's positions.",
     )
     exactness: Exactness = setting("fast", "--exactness", help="exact computes each row separately.")
     kernels: KernelsName = setting(

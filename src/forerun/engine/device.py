@@ -1,9 +1,7 @@
 """Choose the device for "auto" on this machine."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -23,6 +21,7 @@ from forerun.engine.model_loading import (
     conditions_of,
     hint_at_gpu,
     resolve_max_length,
+    tell_once,
     weight_format_of,
 )
 from forerun.engine.rank_weights import stored_bytes
@@ -31,8 +30,6 @@ from forerun.sharding.plan import plan_shards
 
 DRIVER: Final = Path("/proc/driver/nvidia/version")  # exists if the system has an NVIDIA driver
 HALF: Final = 2  # bytes of a bfloat16 number, the dtype on GPUs
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +130,3 @@ def _tried(number: int) -> Gpu:
         return Gpu(name=name, free_bytes=torch.cuda.mem_get_info(number)[0])
     except RuntimeError as error:  # an old driver, a GPU too old for this torch, or no free memory
         return Gpu(name=name, free_bytes=0, fault=str(error).partition("\n")[0])
-
-
-@cache
-def tell_once(message: str) -> None:
-    """Log a warning only the first time."""
-    logger.warning("%s", message)

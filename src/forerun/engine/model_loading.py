@@ -204,6 +204,12 @@ def find_device(name: str) -> torch.device:
 
 
 @cache
+def tell_once(message: str) -> None:
+    """Log a warning only the first time."""
+    logger.warning("%s", message)
+
+
+@cache
 def hint_at_gpu(device: str) -> None:
     """Log once that a GPU is idle while the model runs on the CPU, the default device."""
     if device == "cpu" and torch.cuda.is_available():
@@ -263,14 +269,10 @@ def weight_format_of(name: WeightsName) -> WeightFormat:
 
 
 def resolve_max_length(config: EngineConfig, spec: ModelSpec) -> int:
-    """Limit on the tokens of prompt and answer together.
-
-    Raises:
-        ConfigError: the configured length is more than the model's positions.
-    """
+    """Limit on the tokens of prompt and answer together; a warning says if the configured one exceeds the model's."""
     if config.max_length is not None and config.max_length > spec.max_positions:
-        raise ConfigError(
-            f"max_length {config.max_length} exceeds the {spec.max_positions} positions of {config.target}: "
-            f"set at most {spec.max_positions}"
+        tell_once(
+            f"max_length {config.max_length} is more than the {spec.max_positions} positions of {config.target}: texts "
+            f"have at most {spec.max_positions} tokens"
         )
     return longest_text(config, spec)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from forerun.text.chat_template import USUAL, ChatTemplate
-from forerun.text.output.discover import discover
-from forerun.text.output.messages import UNDERSTOOD, prepared
+from forerun.text.output.discover import PATHS, discover
+from forerun.text.output.messages import prepared
 from forerun.text.output.traits import HERMES, TemplateTraits
+from forerun.text.output.turns import UNDERSTOOD
 from forerun.text.template_child import compile_template, names
 from tests.text.output.families import FAMILIES, TOOLS
 from tests.text.output.loose_families import LOOSE_FAMILIES
@@ -227,9 +228,9 @@ def test_what_templates_demand_is_found_by_trying_them() -> None:
     assert [name for name, traits in found.items() if not traits.takes_empty_answers] == ["ministral"]
     assert [name for name, traits in found.items() if traits.wants_ids] == ["nemo"]
     assert [name for name, traits in found.items() if not traits.takes_system_before_answers] == ["nemo"]
-    assert found["gpt_oss"].refused_results == ("", "U", "UA", "UAU", "UCA", "UCAU")
-    assert found["apertus"].refused_results == ("", "U", "UAU", "UCU", "UCAU")
-    assert found["left_out"].refused_results == ("", "U", "UA", "UAU", "UCU", "UCA", "UCAU")
+    assert found["gpt_oss"].refused_results == ("", "U", "UA", "UAU", "UCA", "UCAU", "UCTA", "UCTAU")
+    assert found["apertus"].refused_results == ("", "U", "UAU", "UCU", "UCAU", "UCTU", "UCTAU")
+    assert found["left_out"].refused_results == PATHS
     assert found["qwen35"].refused_starts == ("S", "A", "C", "T", "S+", "A+", "C+", "T+")
     assert found["llama"].refused_starts == ("S+", "C+", "CU+")
     for family in ALL.values():

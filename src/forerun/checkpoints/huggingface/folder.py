@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from forerun.checkpoints.end_texts import require_known
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
-from forerun.checkpoints.huggingface.generation import read_default_sampling, read_stop_ids
+from forerun.checkpoints.huggingface.generation import STOP_IDS, read_default_sampling, read_stop_ids
 from forerun.checkpoints.huggingface.heads import has_other_head
 from forerun.checkpoints.huggingface.packing import MXFP4, Fp8Scaling, Packing, Quantisation, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
@@ -59,7 +60,9 @@ class ModelFolder:
     def stop_ids(self) -> tuple[int, ...]:
         from forerun.checkpoints.huggingface.end_tokens import read_end_tokens  # imports tokenizers and jinja2
 
-        return tuple(dict.fromkeys((*read_stop_ids(self.folder), *read_end_tokens(self.folder))))
+        ids = read_stop_ids(self.folder)
+        require_known(ids, read_model_spec(self.folder).vocab_size, where=f"{self.folder}, {STOP_IDS}")
+        return tuple(dict.fromkeys((*ids, *read_end_tokens(self.folder))))
 
     def default_sampling(self) -> SamplingParams:
         return read_default_sampling(self.folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tokenizers
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.foreign_parts import foreign_parts
@@ -86,6 +86,8 @@ def read_backend(folder: Path) -> tuple[tokenizers.Tokenizer, Mapping[str, objec
 def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
     """Parse a file of tokenizers, without truncation, padding and foreign parts; return the foreign parts too.
 
+    Dropout is for training: it would give a text other tokens each time.
+
     Args:
         name: of the file, for error messages.
 
@@ -104,6 +106,8 @@ def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[
         raise CheckpointError(f"{name} cannot be read by tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
+    if isinstance(backend.model, models.BPE):
+        backend.model.dropout = None
     return backend, foreign
 
 

@@ -18,7 +18,7 @@ BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
-    """Parse a request's body.
+    """Parse a request's body, which may begin with a byte order mark.
 
     Raises:
         ApiError: it is not valid strict JSON.
@@ -26,7 +26,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     require_shallow(body, max_depth)
     try:
         return json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small,
+            body.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small,
             parse_float=_finite,
         )  # fmt: skip
     except ApiError:

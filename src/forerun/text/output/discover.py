@@ -14,13 +14,8 @@ Said = Mapping[str, Any]
 Render = Callable[[Said], str]
 EMPTY: Final[Mapping[EmptyContent, Said]] = {"text": {"content": ""}, "null": {"content": None}, "absent": {}}
 USER: Final = {"role": "user", "content": "probe question"}
-CONTENT, THOUGHT, RESULT, RULE, LATER = (
-    "probe-answer~",
-    "probe-thought~",
-    "probe-result~",
-    "probe-rule~",
-    "probe-later~",
-)
+CONTENT, THOUGHT, RULE, LATER = "probe-answer~", "probe-thought~", "probe-rule~", "probe-later~"
+RESULT, LONE = "probe-result~", "probe-lone~"
 SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
 TOOL_NAME: Final = "probe_tool"
 TOOL: Final = {
@@ -36,7 +31,7 @@ TOOL: Final = {
     },
 }
 STARTS: Final = ("S", "A", "AU", "C", "CU", "T", "TU")
-PATHS: Final = ("", "U", "UA", "UAU", "UCU", "UCA", "UCAU")  # turns before a result that does not follow its calls
+PATHS: Final = ("", "U", "UA", "UAU", "UCU", "UCA", "UCAU", "UCTU", "UCTA", "UCTAU")  # turns before a lone result
 TOOLS_VARIABLES: Final = ("tools", "xml_tools")
 
 
@@ -92,14 +87,6 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     long_id = _call_message((NAMES[0],), is_mapping=is_mapping, empty=empty, id_=LONG_ID)
     several = _call_message(NAMES, is_mapping=is_mapping, empty=empty)
     given_result = {"name": NAMES[0], "response": RESULT}
-    rule, answer = {"role": "system", "content": RULE}, {"role": "assistant", "content": CONTENT}
-    lone = {**result, "name": ""}
-    letters: dict[str, list[Said]] = {"S": [rule], "U": [USER], "A": [answer], "C": [call, result], "T": [lone]}
-    takes_system = bare.shows(RULE, [rule, USER])
-    shown = {"A": CONTENT, "U": USER["content"]} | ({"S": RULE} if takes_system else {})
-    shown |= ({"T": RESULT} if has_results else {}) | ({"C": VALUES[1]} if takes_calls else {})
-    refuses_repeated = None in (bare.text([USER, USER]), bare.text([USER, answer, answer, USER]))
-    alternates = refuses_repeated and bare.text([USER, answer, USER]) is not None
     return TemplateTraits(
         variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
         tools_variable=tools_variable,
@@ -109,24 +96,10 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         wants_mapping=is_mapping,
         takes_broken_arguments=probe.text([USER, _with_arguments(call, "no JSON")]) is not None,
         empty_content=empty,
-        takes_system=takes_system,
-        takes_system_before_answers=not takes_system or bare.shows(RULE, [rule, USER, answer]),
+        **_turns(bare, probe, call, result, takes_calls=takes_calls, has_results=has_results),
         takes_later_system=_takes_later_system(bare),
         takes_developer="developer" in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
         takes_tool_role=tools_variable != "" and has_results,
-        takes_empty_answers=bare.text([USER, {**answer, "content": ""}, USER]) is not None,
-        alternates=alternates,
-        skips_calls=alternates and takes_calls and probe.text([USER, call, result, USER]) is None,
-        refused_starts=tuple(
-            start + mark
-            for mark, asked_by in (("", bare), ("+", probe))
-            for start in STARTS
-            if not asked_by.shows_all(
-                [shown[letter] for letter in start if letter in shown],
-                [message for letter in start for message in letters[letter]],
-            )
-        ),
-        refused_results=_refused_results(probe, letters, lone) if has_results else (),
         wants_ids=takes_calls and any(probe.text([USER, *said]) is None for said in _without_ids(call, result)),
         wants_short_ids=takes_calls and probe.text([USER, long_id]) is None,
         wants_single_calls=takes_calls and probe.text([USER, several]) is None,
@@ -138,15 +111,45 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
     )
 
 
-def _refused_results(probe: Probe, letters: Mapping[str, Sequence[Said]], lone: Said) -> tuple[str, ...]:
-    """Where a result that does not follow its calls is refused, or left out."""
-    found = []
-    for path in PATHS:
-        before = [letters[letter][0] for letter in path]
-        whole = [*before, lone] if path else [lone, USER]
-        if (not path or probe.text(before) is not None) and not probe.shows(RESULT, whole):
-            found.append(path)
-    return tuple(found)
+def _turns(
+    bare: Probe, probe: Probe, call: Said, result: Said, *, takes_calls: bool, has_results: bool
+) -> dict[str, Any]:
+    """The traits that say which turns the template accepts, and after which others."""
+    rule, answer = {"role": "system", "content": RULE}, {"role": "assistant", "content": CONTENT}
+    lone = {**result, "name": "", "content": LONE}
+    takes_system = bare.shows(RULE, [rule, USER])
+    starts: dict[str, list[Said]] = {"S": [rule], "U": [USER], "A": [answer], "C": [call, result], "T": [lone]}
+    shown = {"A": CONTENT, "U": USER["content"]} | ({"S": RULE} if takes_system else {})
+    shown |= ({"T": LONE} if has_results else {}) | ({"C": VALUES[1]} if takes_calls else {})
+    refuses_repeated = None in (bare.text([USER, USER]), bare.text([USER, answer, answer, USER]))
+    alternates = refuses_repeated and bare.text([USER, answer, USER]) is not None
+    return {
+        "takes_system": takes_system,
+        "takes_system_before_answers": not takes_system or bare.shows(RULE, [rule, USER, answer]),
+        "takes_empty_answers": bare.text([USER, {**answer, "content": ""}, USER]) is not None,
+        "alternates": alternates,
+        "skips_calls": alternates and takes_calls and probe.text([USER, call, result, USER]) is None,
+        "refused_starts": tuple(
+            start + mark
+            for mark, asked in (("", bare), ("+", probe))
+            for start in STARTS
+            if not asked.shows_all(
+                [shown[letter] for letter in start if letter in shown],
+                [message for letter in start for message in starts[letter]],
+            )
+        ),
+        "refused_results": tuple(
+            path
+            for path in (PATHS if has_results else ())
+            if _refuses(probe, [{"U": USER, "A": answer, "C": call, "T": result}[letter] for letter in path], lone)
+        ),
+    }
+
+
+def _refuses(probe: Probe, turns: Sequence[Said], result: Said) -> bool:
+    """Whether a tool's result is refused, or left out, after turns that are accepted."""
+    whole = [*turns, result] if turns else [result, USER]
+    return (not turns or probe.text(turns) is not None) and not probe.shows(LONE, whole)
 
 
 def _calls(source: str, probe: Probe) -> tuple[CallFormat | None, bool, EmptyContent]:

@@ -93,7 +93,8 @@ class TemplateTraits:
             "T": a tool's result, "S": nothing, which ends it; then "U" if a user's message comes later, and "+" if
             tools are given.
         refused_results: where a tool's result that does not follow its calls is refused or left out, as the letters of
-            the turns before it: "U": a user's message, "A": an answer, "C": calls, such as "UCU".
+            the turns before it: "U": a user's message, "A": an answer, "C": calls, "CT": calls with results, such as
+            "UCTAU".
         wants_ids: whether calls and results must have ids.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
         wants_named_ids: whether ids of calls must be functions.NAME:NUMBER, counted through the conversation, since
