@@ -131,8 +131,7 @@ class Engine:
             owner: the user of the text. Different owners never share cached keys and values, so none can infer from
                 response times how another's texts begin.
             shown_tokens: special tokens that the text shows, such as the marks of a call.
-            thoughts: the marks of the model's thoughts, in which the stop texts do not count; None: they count
-                everywhere.
+            thoughts: the marks of the model's thoughts, in which no stop text counts; None: they count everywhere.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -146,10 +145,7 @@ class Engine:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted = self._predicted(prediction, drafter)
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
-        assembly = TextAssembly(
-            self.tokenizer, params, eos_ids=self._eos_ids, max_new_tokens=max_new_tokens, shown_tokens=shown_tokens,
-            thoughts=thoughts,
-        )  # fmt: skip
+        assembly = TextAssembly(self.tokenizer, params, self._eos_ids, max_new_tokens, shown_tokens, thoughts)
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
             seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,

@@ -23,7 +23,6 @@ class TextAssembly:
         self,
         tokenizer: Tokenizer,
         params: SamplingParams,
-        *,
         eos_ids: Sequence[int],
         max_new_tokens: int,
         shown_tokens: Sequence[str],

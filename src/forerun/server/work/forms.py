@@ -8,8 +8,9 @@ from typing import Any, Final
 from forerun.core.grammar import Grammar, lark_pattern
 from forerun.server.protocols.asked import Asked, Chat, Tool, ToolUse
 from forerun.text.grammar import styled
-from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, Lark, call_grammar
+from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, call_grammar
 from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
+from forerun.text.output.lark import Lark
 from forerun.text.output.traits import TemplateTraits
 
 HARMONY_ANSWER: Final = "<|channel|>final<|message|>"  # where gpt-oss's answer begins, after its thoughts
@@ -78,7 +79,7 @@ def shaped_answer(traits: TemplateTraits, shape: Grammar, *, added: Mapping[str,
     thought = HARMONY_THOUGHT if is_harmony else traits.thought
     if thought is None:
         return lark_of(shape)
-    lark = Lark(traits.call_format, added)
+    lark = Lark(added)
     answer = f"{lark.text(HARMONY_ANSWER)} answer" if is_harmony else "answer"
     lark.rules["answer"] = f"%lark {{\n{lark_of(shape).text}\n}}"
     if is_open:
