@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 ASK_EVERY_S: Final = 1.0
 END_S: Final = 2.0  # for the replicas to close their engines
-LEAVE_S: Final = 4.0  # for all that ends a front
+LEAVE_S: Final = 3.0  # for all that ends a front
 SILENT_S: Final = 5.0  # without Ray's head node until the log says so
 STUCK_TRIES: Final = 5
 BETWEEN_TRIES_S: Final = 0.03
