@@ -124,8 +124,8 @@ def serve(
         on_ready = partial(tell, opens_page=opens_page)
         if config.uses_ray:
             prepare_ray(is_alone=not is_elsewhere)
-            from forerun.server.replicas.fleet import RayGoneError
             from forerun.server.replicas.front import serve_replicas
+            from forerun.server.replicas.head import RayGoneError
 
             open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
             try:
