@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import automatic_drafter
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.cluster import replica_deployment
-from forerun.server.replicas.fleet import about_replicas
+from forerun.server.replicas.replica import about_replicas
 
 
 def replica(args: Mapping[str, str]) -> Any:

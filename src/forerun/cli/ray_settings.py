@@ -22,8 +22,8 @@ def prepare_ray(*, is_alone: bool) -> None:
         is_alone: Ray is started for this run, and its processes accept calls from this run only. A cluster has its own
             token, which the user gives.
     """
-    # Replicas fork only to start other programs.
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", GRPC_ENABLE_FORK_SUPPORT="0")
+    # Replicas fork only to start other programs. Ray's colours would also go to files.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", GRPC_ENABLE_FORK_SUPPORT="0", RAY_COLOR_PREFIX="0")
     if is_alone:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_hex(32))
     elif os.environ.get("RAY_AUTH_MODE") != "token":

@@ -15,7 +15,7 @@ import typer
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import NAMES, DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
-from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.failures import exit_code, find_model, find_model_or_head, say
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
@@ -125,9 +125,14 @@ def serve(
         if config.uses_ray:
             prepare_ray(is_alone=not is_elsewhere)
             from forerun.server.replicas.front import serve_replicas
+            from forerun.server.replicas.head import RayGoneError
 
             open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
-            serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
+            try:
+                serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
+            except RayGoneError as error:
+                say(f"forerun: error: {error}")
+                os._exit(exit_code(error))  # Ray would hold the process until it gives up its head node too
         else:
             from forerun.server.run import serve as run_server
 

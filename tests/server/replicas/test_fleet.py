@@ -14,6 +14,7 @@ import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
 from forerun.server.replicas import fleet as fleet_module
+from forerun.server.replicas import head as head_module
 from forerun.server.replicas import replica as module
 from forerun.server.replicas.fleet import Fleet
 from forerun.server.replicas.link import Link
@@ -214,8 +215,9 @@ def test_a_server_ends_while_ray_starts() -> None:
 def test_a_lost_head_node_is_named_and_ends_the_server(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, value in (("SILENT_S", 0.05), ("GONE_S", 0.2), ("ASK_EVERY_S", 0.01), ("LEAVE_S", 0.1)):
-        monkeypatch.setattr(fleet_module, name, value)
+    for name, value in (("SILENT_S", 0.05), ("GONE_S", 0.2), ("ASK_EVERY_S", 0.01)):
+        monkeypatch.setattr(head_module, name, value)
+    monkeypatch.setattr(fleet_module, "LEAVE_S", 0.1)
     ray, errors = SlowRay(), list[BaseException]()
 
     async def play() -> None:

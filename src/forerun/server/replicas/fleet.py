@@ -5,22 +5,21 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from tempfile import TemporaryDirectory
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
 import forerun
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
+from forerun.server.replicas.head import watch_head
 from forerun.server.replicas.homes import Homes
-from forerun.server.replicas.link import PATIENCE_S, Link, answered
+from forerun.server.replicas.link import Link, answered
 from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
-from forerun.server.replicas.replica import OpenEngine, ReplicaReport
+from forerun.server.replicas.replica import OpenEngine, ReplicaReport, about_replicas
 from forerun.server.replicas.scaling import Scaling
 from forerun.wires.children import end_all_that_name
 
@@ -29,32 +28,11 @@ if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
 
 logger = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 ASK_EVERY_S: Final = 1.0
 END_S: Final = 2.0  # for the replicas to close their engines
-LEAVE_S: Final = 4.0  # for all that ends a front
-SILENT_S: Final = 5.0  # without Ray's head node until the log says so
-STUCK_TRIES: Final = 5
-BETWEEN_TRIES_S: Final = 0.03
-GONE_S: Final = 45.0  # until the front ends; after a minute Ray itself would end its process
-HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
-
-
-def about_replicas(
-    config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
-) -> dict[str, Any]:
-    """Keyword arguments for every `Replica`."""
-    hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
-    return {
-        "config": hidden, "open_engine": open_engine, "target": engine_config.target, "drafter_name": drafter_name,
-        "version": forerun.__version__,
-    }  # fmt: skip
-
-
-class RayGoneError(ForerunError):
-    """Ray no longer answers."""
+LEAVE_S: Final = 3.0  # for all that ends a front
 
 
 class Fleet:
@@ -64,7 +42,6 @@ class Fleet:
 
     Args:
         open_engine: opens the engine in a replica's process.
-        uses_gpus: the engines may run on GPUs, which the replicas share.
     """
 
     def __init__(
@@ -104,10 +81,10 @@ class Fleet:
         If Ray takes longer, `is_stuck` is set: its thread cannot be interrupted, so end the process, after `clear`.
         """
         starting, self._is_ending = self._tasks[0], True
-        if not starting.done() and self.config.ray_address is None:
-            self.is_stuck = True
-            return
         if not starting.done():
+            if self.config.ray_address is None:
+                self.is_stuck = True
+                return
             logger.info("waiting for the Ray cluster, since a start cannot be interrupted")
         await starting
         for task in self._tasks[1:]:
@@ -138,16 +115,14 @@ class Fleet:
 
     def clear(self) -> None:
         """Remove what Ray has on this machine if it was started for this server: its processes and its folder."""
-        for _ in range(STUCK_TRIES if self.is_stuck else 1):  # a thread that starts Ray may go on for a moment
-            if self.config.ray_address is None:
-                end_all_that_name(self._folder.name)
+        for _ in range(5 if self.is_stuck else 1):  # a thread that starts Ray may go on for a moment
+            end_all_that_name(self._folder.name)
             self._folder.cleanup()
-            if self.is_stuck:
-                sleep(BETWEEN_TRIES_S)
+            sleep(0.03 if self.is_stuck else 0.0)
 
-    async def _call(self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
+    async def _call(self, work: Callable[..., Result], *given: object) -> Result:
         """Call Ray, which blocks, in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._ray, partial(work, *given, **named))
+        return await asyncio.get_running_loop().run_in_executor(self._ray, work, *given)
 
     @property
     def num_ready(self) -> int:
@@ -211,7 +186,7 @@ class Fleet:
         if not self._is_ending:
             self._tasks.append(asyncio.create_task(self._look(self._cluster)))
         if not self._is_ending and self._head:
-            self._tasks.append(asyncio.create_task(self._listen(self._head)))
+            self._tasks.append(asyncio.create_task(watch_head(self._head, on_end=self._on_end)))
 
     def _join(self) -> "Cluster":
         """Start or join Ray, and start the replicas unless the server ends already. This takes seconds."""
@@ -238,26 +213,6 @@ class Fleet:
                 if not self.config.is_front:
                     await self._scale(cluster, scaling)
             await asyncio.sleep(ASK_EVERY_S)
-
-    async def _listen(self, head: str) -> None:
-        """Say if the head node of Ray is lost, and end the server if it stays away."""
-        clock, is_told = asyncio.get_running_loop().time, False
-        heard_s = clock()
-        while (silent_s := clock() - heard_s) < GONE_S:
-            if await listens(head):
-                heard_s, is_told = clock(), False
-            elif silent_s > SILENT_S and not is_told:
-                is_told = True
-                logger.warning(
-                    "the head node of Ray (%s) does not answer: replicas that run go on, none is started, and this "
-                    "server ends after %g s without an answer", head, GONE_S,
-                )  # fmt: skip
-            await asyncio.sleep(ASK_EVERY_S)
-        self._on_end(
-            RayGoneError(
-                f"the head node of Ray ({head}) has not answered for {GONE_S:g} s: start it again, then this server"
-            )
-        )
 
     async def _scale(self, cluster: "Cluster", scaling: Scaling) -> None:
         """Start or end a replica if more or fewer are needed."""
@@ -343,14 +298,3 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
-
-
-async def listens(address: str) -> bool:
-    """Whether a process accepts connections at this address."""
-    host, _, port = address.rpartition(":")
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            writer.close()
-            return True
-    return False

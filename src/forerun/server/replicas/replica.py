@@ -5,14 +5,15 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.types import Message, Scope
 
 import forerun
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread
 logger = logging.getLogger(__name__)
 
 GONE: Final[Message] = {"type": "http.disconnect"}
+HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
 LOST_AFTER_S: Final = 15.0  # without a request for a report from a front, which asks every second
 
 
@@ -60,6 +62,17 @@ class ReplicaReport:
     target: str
     machine: str
     num_others: int
+
+
+def about_replicas(
+    config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
+) -> dict[str, Any]:
+    """Keyword arguments for every `Replica`."""
+    hidden = replace(config, api_keys=(HIDDEN_KEY,) if config.api_keys else ())
+    return {
+        "config": hidden, "open_engine": open_engine, "target": engine_config.target, "drafter_name": drafter_name,
+        "version": forerun.__version__,
+    }  # fmt: skip
 
 
 class Replica:
