@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from forerun.cli import progress as progress_module
+from forerun.cli.progress import progress
 from tests.cli.conftest import Run, command, environment
 
 SHORT = ("-n", "4", "--ignore-eos", "--drafter", "none")
@@ -45,3 +47,14 @@ def test_a_full_stdout_is_one_line() -> None:
         finished = subprocess.run(models, env=environment(), stdout=full, stderr=subprocess.PIPE, timeout=120)
     assert finished.returncode == 1
     assert finished.stderr == b"forerun: error: the output cannot be written: No space left on device\n"
+
+
+def test_long_work_says_every_now_and_then_how_far_it_is_if_no_bar_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_module, "BETWEEN_LINES_S", 0.001)
+    with progress("packing") as show:
+        show(3, 30)
+        lines = ""
+        while "packing for 0 s, 3 of 30 done\n" not in lines:
+            lines += capsys.readouterr().err
