@@ -73,6 +73,22 @@ def test_every_class_that_the_architecture_page_names_is_there() -> None:
     assert {name for name in named if not re.search(rf"^(class {name}\b|{name}: TypeAlias)", source, re.M)} == set()
 
 
+def test_files_and_names_in_them_that_contributors_are_sent_to_are_there() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "forerun"
+    cpu = source / "backends" / "cpu"
+
+    def found(path: str) -> list[Path]:
+        return [place for place in (ROOT / path, source.parent / path, source / path, cpu / path) if place.exists()]
+
+    paths = re.findall(r"`((?:[\w-]+/)+[\w.-]+\.\w+)`", page)
+    assert len(paths) > 20
+    assert [path for path in paths if not found(path)] == []
+    named = re.findall(r"`(\w+)`,? (?:of|in) `((?:[\w-]+/)+[\w.-]+\.\w+)`", page)
+    assert len(named) > 5
+    assert [(name, path) for name, path in named if not re.search(rf"\b{name}\b", found(path)[0].read_text())] == []
+
+
 def test_every_decision_has_the_four_parts() -> None:
     for path in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         headings = re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)

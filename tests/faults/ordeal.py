@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from threading import Thread
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+import forerun
 from forerun import (
     Automatic,
     DraftModel,
@@ -29,6 +31,7 @@ from forerun import (
 from forerun.core.drafter_config import DraftHead
 from tests.drafting.heads.published import builtin_head
 
+SOURCE = Path(forerun.__file__).parent
 TEXT = "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\n"
 NUM_LENGTHS = 4  # prompts are beginnings of one text, so that a request builds on what the one before it left
 LONG = 24  # times the text: three wide passes
@@ -177,6 +180,8 @@ class Interrupter:
     place: str = ""
 
     def __post_init__(self) -> None:
+        absent = [name for name in self.files if not any(SOURCE.rglob(f"*{name}"))]
+        assert absent == [], "files that are not watched because they are not there"
         self._looks: dict[CodeType, set[int]] = {}
         self._callers: set[FrameType | None] = set()  # whose latest instruction called a Python function
 

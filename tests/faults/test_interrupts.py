@@ -29,8 +29,8 @@ DEFAULT = ("none", "draft_model", "parallel")  # stand for the others by default
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
-    "decoding/verifier.py", "engine/placement.py",
-    "text/assembly.py", "runtime/affinity.py", "native/cores.py", "native/program.py", "backends/cpu/executor.py",
+    "decoding/verifier.py", "engine/placement.py", "text/assembly.py", "runtime/affinity.py", "runtime/interrupts.py",
+    "backends/cpu/cores.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip
 
@@ -231,7 +231,7 @@ def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one(stride: i
     expected = logits_of(small_runner())
     for place in count(1, stride):
         runner = small_runner()
-        interrupter = Interrupter(files=("backends/cpu/executor.py", "native/program.py"), stop_at=place)
+        interrupter = Interrupter(files=("backends/cpu/executor.py", "backends/cpu/crew.py"), stop_at=place)
         was_interrupted = interrupter.run(lambda: logits_of(runner, skips_first=True))  # noqa: B023 - run at once
         runner.sync(())
         assert torch.equal(logits_of(runner), expected), interrupter.place
