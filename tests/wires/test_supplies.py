@@ -1,13 +1,14 @@
 """Where connections to a worker come from, when there is none to be had, or none of use."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from forerun.core.errors import ConfigError
+from forerun.wires import channel
 from forerun.wires.children import start_child
 from forerun.wires.endpoint import Address, Admission, listen
 from forerun.wires.forkserver import MAX_DELAY_S, delay_s
@@ -62,6 +63,6 @@ def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_usef
     ids=["remote", "child", "worker"],
 )
 def test_windows_refuses_other_processes(monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object]) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(channel, "sys", SimpleNamespace(platform="win32"))
     with pytest.raises(ConfigError, match="on Windows no other process drafts"):
         begin()

@@ -29,3 +29,8 @@ def cache_folder() -> Path:
         return path_of(named)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "forerun"
+
+
+def place_of_windows() -> dict[str, str]:
+    """The environment variable that says where Windows is, without which no Python starts there; else none."""
+    return {name: place for name, place in os.environ.items() if name.upper() == "SYSTEMROOT"}

@@ -20,12 +20,12 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
+from forerun.core.places import place_of_windows
 
 START_S: Final = 10.0  # to start Python and import a package, on a busy machine
 FREE_BYTES: Final = 2**20  # of an answer, whatever the question
 MAX_GROWTH: Final = 4  # further bytes of an answer for each byte of the question, JSON's escapes included
 PIECE: Final = 2**16  # bytes, as many as a pipe holds
-NEEDED: Final = ("SYSTEMROOT",)  # variables without which no Python starts on Windows
 # The status of a process that the system has ended because its time was over; Windows never does.
 OUT_OF_TIME: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 RUN: Final = "import sys; sys.path[:] = sys.argv[2:]; __import__(sys.argv[1], fromlist=['main']).main()"
@@ -105,7 +105,7 @@ class BoundedChild:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", *cache, "-c", RUN, self._module, *places],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
-                env={name: os.environ[name] for name in NEEDED if name in os.environ},
+                env=place_of_windows(),
                 start_new_session=True,  # Ctrl-C in a terminal is for this process alone
             )  # fmt: skip
         except (OSError, ValueError) as error:

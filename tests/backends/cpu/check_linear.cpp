@@ -20,7 +20,7 @@ using namespace forerun;
 
 extern "C" {
 int forerun_select_tier(const char* name);
-int64_t forerun_pack(Linear* linear, const Source* source);
+int64_t forerun_pack(Linear* linear, const Source* source, int num_threads);
 void forerun_free(void* memory);
 void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual, int epilogue,
                     int num_threads);
@@ -60,7 +60,7 @@ struct Weight {
         const bool rounds = format == Format::int8 || format == Format::int4 || linear.input_bits == 8;
         tolerance = format == Format::bf16 ? 0.005 : rounds ? 0.03 : 1e-4;
         const Source source{bytes.data(), scales.data(), zeros.data(), bias.data()};
-        if (!forerun_pack(&linear, &source)) std::abort();
+        if (!forerun_pack(&linear, &source, 2)) std::abort();
         if (is_blocks(linear.format)) read_values();
     }
     ~Weight() { forerun_free(const_cast<void*>(linear.weights)); }

@@ -15,7 +15,7 @@ using namespace forerun;
 
 extern "C" {
 int forerun_select_tier(const char* name);
-int64_t forerun_pack(Linear* linear, const Source* source);
+int64_t forerun_pack(Linear* linear, const Source* source, int num_threads);
 void forerun_free(void* memory);
 void forerun_linear(const Linear* linear, const float* x, int num_rows, float* y, const float* residual, int epilogue,
                     int num_threads);
@@ -88,7 +88,7 @@ uint64_t products(int format, int input_bits, int64_t* num_checks) {
         for (float& scale : scales) scale = 0.01f + 0.001f * static_cast<float>(next() % 10u);
         for (uint8_t& zero : zeros) zero = static_cast<uint8_t>(next() % 16u);
         const Source source{bytes.data(), scales.data(), zeros.data(), nullptr};
-        if (!forerun_pack(&linear, &source)) return 0;
+        if (!forerun_pack(&linear, &source, 2)) return 0;
         for (const int num_rows : {1, 2, 3, 5, 8, 13, 16, 40, 100}) {
             std::vector<float> x(static_cast<size_t>(num_rows * linear.num_in));
             std::vector<float> y(static_cast<size_t>(num_rows * linear.num_out));
