@@ -21,7 +21,7 @@ FEW, MANY = 200, 5000
 PIECES: Final = (
     "", " ", "\0", "\n", "\t", "\x1b[31m", "\ud800", "\udcff", "~", "~/", "~nobody/", "~no_such_user", "/", "//", "..",
     ".", "../", "./", "a", "a/b", "org/model", ":", ":Q4_K_M", "-", "--help", "*", "%s", "{0}", "$HOME", "'", '"', "\\",
-    "C:\\", "http://", "https://huggingface.co/", "file:///", "builtin", "builtin-draft", "smollm2", "SMOLLM2", "qwen",
+    "C:\\", "http://", "https://huggingface.co/", "file:///", "builtin", "builtin-draft", "qwen", "QWEN",
     ".gguf", ".safetensors", "config.json", "é", "💥", "\u202e", "\u2028", "x" * 300, "/" * 5000, "x" * 5000,
     "/dev/null", "/dev/zero", "/proc/self/mem", "/etc/passwd",
 )  # fmt: skip
