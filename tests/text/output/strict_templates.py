@@ -58,7 +58,7 @@ LLAMA = (  # with tools, the first message after the system's is taken for a use
     + TURN + "{% endfor %}"
 )  # fmt: skip
 FIRST_ONLY = (  # the first developer's message and the first call are shown; calls have no content, tools a description
-    "{{ bos_token }}{% for tool in tools or [] %}[{{ tool.function.name + ': ' + tool.function.description }}]{% endfor %}"
+    "{{ bos_token }}{% for t in tools or [] %}[{{ t.function.name + ': ' + t.function.description }}]{% endfor %}"
     "{% set first = 1 if messages[0].role in ('system', 'developer') else 0 %}{% if first %}{{ messages[0].content }}"
     "{% endif %}{% for m in messages[first:] %}{% if m.tool_calls %}"
     "{% if m.content is defined %}{{ raise_exception('calls stand alone') }}{% endif %}{% set c = m.tool_calls[0] %}"

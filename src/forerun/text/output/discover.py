@@ -18,7 +18,7 @@ CONTENT, THOUGHT, RULE, LATER = "probe-answer~", "probe-thought~", "probe-rule~"
 RESULT, LONE = "probe-result~", "probe-lone~"
 SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
 TOOL_NAME: Final = "probe_tool"
-TOOL: Final = {
+TOOL: Final[Said] = {
     "type": "function",
     "function": {
         "name": TOOL_NAME,
