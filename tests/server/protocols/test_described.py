@@ -1,18 +1,21 @@
 """The description of parts that are read by hand allows what is accepted, and nothing else."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from forerun.server.protocols import described
+from forerun.server.protocols.conversation import ChatMessage, message_body
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.messages import MessagesRequest
 from forerun.server.protocols.messages import read as read_messages
 from forerun.server.protocols.shapes import format_grammar
-from forerun.server.protocols.tools import function_tools, read_choice
+from forerun.server.protocols.tools import NAME_PATTERN, function_tools, read_choice
 
 NAMES: list[Any] = ["f", "a b", "größe", "x" * 256, "", " f", "f ", "a\nb", "<f>", "x" * 257, 5, None, {}]
 KINDS: list[Any] = ["function", "custom", "namespace", "web_search", "", None, 5, {}]
@@ -87,3 +90,23 @@ def test_what_is_described_is_what_is_accepted(schema: Any, read: Callable[[Any]
             accepted += 1
             assert validator.is_valid(part), part
     assert 0 < accepted < len(parts)
+
+
+@pytest.mark.parametrize("space", ["\x1c", "\x1f", "\x85", "\ufeff"])
+def test_a_tools_name_has_no_spaces_around_it_in_any_dialect_of_regular_expressions(space: str) -> None:
+    for flags in (re.NOFLAG, re.ASCII):  # dialects differ in what the class of spaces holds
+        assert re.fullmatch(NAME_PATTERN, f"f{space}", flags) is None
+        assert re.fullmatch(NAME_PATTERN, f"f{space}f", flags)
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("f", True), ("", True), (None, True), ({}, False), (5, False)])
+def test_the_name_of_an_earlier_call_may_be_empty_or_null_as_described(name: Any, is_taken: bool) -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": name}}]}
+    assert Draft202012Validator(ChatMessage.model_json_schema()).is_valid(message) == is_taken
+    if is_taken:
+        assert message_body(ChatMessage.model_validate(message), [])["tool_calls"][0]["function"]["name"] == (
+            name or ""
+        )
+    else:
+        with pytest.raises(ValidationError):
+            ChatMessage.model_validate(message)

@@ -57,7 +57,15 @@ LLAMA = (  # with tools, the first message after the system's is taken for a use
     "{% for m in messages[first:] %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call only') }}{% endif %}"
     + TURN + "{% endfor %}"
 )  # fmt: skip
+FIRST_ONLY = (  # the first developer's message and the first call are shown; calls have no content, tools a description
+    "{{ bos_token }}{% for t in tools or [] %}[{{ t.function.name + ': ' + t.function.description }}]{% endfor %}"
+    "{% set first = 1 if messages[0].role in ('system', 'developer') else 0 %}{% if first %}{{ messages[0].content }}"
+    "{% endif %}{% for m in messages[first:] %}{% if m.tool_calls %}"
+    "{% if m.content is defined %}{{ raise_exception('calls stand alone') }}{% endif %}{% set c = m.tool_calls[0] %}"
+    "{{ m.reasoning_content }}[CALL]{{ c.function.name }}{{ c.function.arguments | tojson }}"
+    "{% elif m.role in ('user', 'assistant', 'tool') %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+)
 STRICT: Final = {
     "gemma": GEMMA, "ministral": MINISTRAL, "nemo": NEMO, "gpt_oss": GPT_OSS, "apertus": APERTUS, "left_out": LEFT_OUT,
-    "qwen35": QWEN35, "llama": LLAMA,
+    "qwen35": QWEN35, "llama": LLAMA, "first_only": FIRST_ONLY,
 }  # fmt: skip

@@ -239,6 +239,20 @@ def test_what_templates_demand_is_found_by_trying_them() -> None:
         assert traits.takes_empty_answers
 
 
+def test_no_message_call_or_tool_is_lost_because_a_template_shows_only_the_first_or_demands_more() -> None:
+    template = Here(STRICT["first_only"])
+    developers = [{"role": "developer", "content": word} for word in ("one.", "two.")]
+    answer = {"role": "assistant", "content": None, "reasoning": "thought.", "tool_calls": calls(is_text=False)}
+    bare = [
+        {"type": "function", "function": {"name": name, **said}}
+        for name, said in (("a", {}), ("b", {"description": None}))
+    ]
+    text = template.text([SYSTEM, *developers, USER, answer, *results()], bare)
+    for word in ("Be brief.", "one.", "two.", "thought.", "weather{", "get-time{", "sunny", "noon", "[a: ]", "[b: ]"):
+        assert text.count(word) == 1, (word, text)
+    assert prepared(template.traits, [USER], TOOLS[:1])[1] == {"tools": TOOLS[:1]}
+
+
 @pytest.mark.parametrize("ids", [None, "", "call_0", "abcdefghi"])
 def test_calls_with_one_id_or_none_keep_their_results(ids: str | None) -> None:
     call = {"type": "function", "function": {"name": "weather", "arguments": {}}}

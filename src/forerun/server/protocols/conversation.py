@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from forerun.server.protocols.asked import Chat, ToolUse
 from forerun.server.protocols.described import CHAT_TOOL, items
@@ -18,7 +18,7 @@ RESULT_ROLES: Final = ("tool", "function")
 class CalledFunction(Fields):
     """The function of an earlier call."""
 
-    name: Annotated[str, StringConstraints(max_length=256), BeforeValidator(as_text)] = ""
+    name: Annotated[str, StringConstraints(max_length=256)] | None = None
     arguments: Any = None
 
 
@@ -106,7 +106,7 @@ def message_body(message: ChatMessage, ignored: list[str]) -> Body:
     """A message for the chat template, with texts as its parts; adds the names of other parts to `ignored`."""
     body = message.model_dump(exclude_unset=True)
     for call in body.get("tool_calls") or ():
-        call["function"].setdefault("name", "")
+        call["function"]["name"] = call["function"].get("name") or ""
     if isinstance(body.get("content"), list):
         is_result = message.role in RESULT_ROLES
         texts = texts_of_parts(body["content"], ignored, at="messages.content", is_result=is_result)

@@ -9,7 +9,8 @@ from forerun.server.protocols.errors import ApiError, invalid
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 MAX_NAME: Final = 256  # characters
-NAME_PATTERN: Final = r"[^\s<>]([^\r\n<>]*[^\s<>])?"
+SPACES: Final = r"\s\x1c-\x1f\x85\ufeff"  # of Python and of the dialects of regular expressions in JSON schemas
+NAME_PATTERN: Final = rf"[^{SPACES}<>]([^\r\n<>]*[^{SPACES}<>])?"
 
 
 def tool_use(tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, param: str = "tool_choice") -> ToolUse:

@@ -18,7 +18,7 @@ CONTENT, THOUGHT, RULE, LATER = "probe-answer~", "probe-thought~", "probe-rule~"
 RESULT, LONE = "probe-result~", "probe-lone~"
 SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
 TOOL_NAME: Final = "probe_tool"
-TOOL: Final = {
+TOOL: Final[Said] = {
     "type": "function",
     "function": {
         "name": TOOL_NAME,
@@ -91,6 +91,7 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         variables=tuple(sorted(names - {"messages", "documents", "add_generation_prompt", *TOOLS_VARIABLES, *given})),
         tools_variable=tools_variable,
         wants_tools_list=wants_list,
+        wants_descriptions=tools_variable != "" and bare.text([USER], **{tools_variable: [_undescribed()]}) is None,
         calls=calls,
         thought=known_thought(source) or _thought(bare),
         wants_mapping=is_mapping,
@@ -98,11 +99,11 @@ def discover(source: str, variables: Iterable[str], render: Render, given: Said)
         empty_content=empty,
         **_turns(bare, probe, call, result, takes_calls=takes_calls, has_results=has_results),
         takes_later_system=_takes_later_system(bare),
-        takes_developer="developer" in source and bare.shows(RULE, [{"role": "developer", "content": RULE}, USER]),
+        takes_developer="developer" in source and _takes_developers(bare),
         takes_tool_role=tools_variable != "" and has_results,
         wants_ids=takes_calls and any(probe.text([USER, *said]) is None for said in _without_ids(call, result)),
         wants_short_ids=takes_calls and probe.text([USER, long_id]) is None,
-        wants_single_calls=takes_calls and probe.text([USER, several]) is None,
+        wants_single_calls=takes_calls and not probe.shows_all(NAMES, [USER, several]),
         wants_named_ids=drops and calls is not None and calls.is_numbered,  # Kimi's history has names only in ids
         drops_calls=drops and (calls is None or not calls.is_numbered),
         wants_tool_responses="tool_responses" in source
@@ -211,6 +212,17 @@ def _without_ids(call: Said, result: Said) -> list[list[Said]]:
 def _with_arguments(message: Said, arguments: str) -> Said:
     calls = [{**call, "function": {**call["function"], "arguments": arguments}} for call in message["tool_calls"]]
     return {**message, "tool_calls": calls}
+
+
+def _undescribed() -> Said:
+    """A tool without a description."""
+    return {**TOOL, "function": {key: said for key, said in TOOL["function"].items() if key != "description"}}
+
+
+def _takes_developers(probe: Probe) -> bool:
+    """Whether developers' messages are shown, and not only the first one."""
+    first, second = ({"role": "developer", "content": content} for content in (RULE, LATER))
+    return probe.shows_all((RULE, LATER), [first, second, USER])
 
 
 def _takes_later_system(probe: Probe) -> bool:

@@ -45,7 +45,7 @@ def prepared(
     offer = [] if traits.takes_tools or not tools else [OFFER.format(tools="\n".join(map(_to_json, tools)))]
     variables: dict[str, object] = {}
     if traits.takes_tools and (tools or traits.wants_tools_list):
-        variables[traits.tools_variable] = [_with_parameters(tool) for tool in tools]
+        variables[traits.tools_variable] = [_complete(traits, tool) for tool in tools]
     num_first = next((num for num, message in enumerate(known) if message.get("role") == "user"), len(known))
     rules = [message["content"] for message in known[:num_first] if message.get("role") == "system"]
     rest = [message for place, message in enumerate(known) if place >= num_first or message.get("role") != "system"]
@@ -67,8 +67,8 @@ def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
         calls = message.get("tool_calls") or ()
         if len(calls) > 1:
             for number, call in enumerate(calls):
-                content = {} if number == 0 else {"content": ""}
-                single.append({**message, **content, "tool_calls": [call]})
+                said = message if number == 0 else {"role": "assistant", "content": ""}
+                single.append({**said, "tool_calls": [call]})
                 if (place, number) in results:
                     single.append(results[place, number])
         elif place not in asked or len(messages[asked[place][0]]["tool_calls"]) == 1:
@@ -230,11 +230,13 @@ def written(format: CallFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     return f"{format.section_begin}{f'[{text}]' if format.is_list else text}{format.section_end}"
 
 
-def _with_parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _complete(traits: TemplateTraits, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tool with the fields that clients may leave out and templates do not."""
+    needed: dict[str, object] = {"parameters": {"type": "object", "properties": {}}}
+    needed |= {"description": ""} if traits.wants_descriptions else {}
     function = tool["function"]
-    if function.get("parameters") is not None:
-        return tool
-    return {**tool, "function": {**function, "parameters": {"type": "object", "properties": {}}}}
+    missing = {key: value for key, value in needed.items() if function.get(key) is None}
+    return {**tool, "function": {**function, **missing}} if missing else tool
 
 
 def _to_json(value: object) -> str:

@@ -95,11 +95,12 @@ class TemplateTraits:
         refused_results: where a tool's result that does not follow its calls is refused or left out, as the letters of
             the turns before it: "U": a user's message, "A": an answer, "C": calls, "CT": calls with results, such as
             "UCTAU".
+        wants_descriptions: whether tools must have descriptions.
         wants_ids: whether calls and results must have ids.
         wants_short_ids: whether ids of calls must be 9 letters and digits.
         wants_named_ids: whether ids of calls must be functions.NAME:NUMBER, counted through the conversation, since
             the template shows only these ids.
-        wants_single_calls: whether it refuses messages with several calls.
+        wants_single_calls: whether it refuses messages with several calls, or leaves some of them out.
         drops_calls: whether the template leaves out earlier calls, so that their text must be put into the content.
         wants_tool_responses: whether results of tools go into `tool_responses` of the message with the calls.
     """
@@ -122,6 +123,7 @@ class TemplateTraits:
     skips_calls: bool = False
     refused_starts: tuple[str, ...] = ()
     refused_results: tuple[str, ...] = ()
+    wants_descriptions: bool = False
     wants_ids: bool = False
     wants_short_ids: bool = False
     wants_named_ids: bool = False

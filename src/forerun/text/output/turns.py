@@ -47,7 +47,7 @@ class Turns:
         """Add a message; `is_turned`: it is a user's because the template does not accept its role."""
         role, traits = message.get("role"), self._traits
         has_calls = bool(message.get("tool_calls"))
-        if role == "assistant" and not (message["content"] or has_calls or traits.takes_empty_answers):
+        if role == "assistant" and not (message.get("content") or has_calls or traits.takes_empty_answers):
             return
         last = self.found[-1] if self.found else {}
         counts = role == "user" or (role == "assistant" and not (has_calls and traits.skips_calls))
