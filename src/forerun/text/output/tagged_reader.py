@@ -130,9 +130,8 @@ def ending_of(text: str, marks: TaggedMarks, left: list[str], *, is_over: bool) 
         num = num_matched(text, [marks.end], is_over=is_over)
         nums.append(num)
         if num:
-            rest = text[num:].lstrip(SPACE)
-            while rest.startswith(marks.end):
-                rest = rest[len(marks.end) :].lstrip(SPACE)
+            more_ends = re.compile(rf"([{SPACE}]*{re.escape(marks.end)})*[{SPACE}]*").match(text, num)
+            rest = text[more_ends.end() if more_ends else num :]
             follows = [[marks.end], [marks.begin], marks.closing or [""]]
             nums = [num_matched(rest, follow, is_over=is_over) for follow in follows]
             if any(nums) or not marks.closing:
