@@ -110,6 +110,7 @@ class AnswerChoice:
         self.last: StepStats | None = None
         self.finish: FinishReason | None = None
         self.stop = ""  # the stop text that ended it
+        self.is_cut = True  # by a limit; False if the model or a stop text ended it
         self.result: Generation | None = None
 
     def take(self, step: DecodeStep) -> AnswerPiece:
@@ -119,6 +120,7 @@ class AnswerChoice:
         events = self._parser.feed(step.text) if step.text else []
         if step.finish is not None:
             self.finish, self.stop = step.finish, step.stop
+            self.is_cut = step.finish is not FinishReason.STOP
             events = [*events, *self._parser.finish()]
         for event in events:
             self._add(event)

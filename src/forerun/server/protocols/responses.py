@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import WithJsonSchema
 
-from forerun.core.steps import FinishReason
 from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage, id_maker
 from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
@@ -179,7 +178,7 @@ class ResponsesWriter:
         return written + self._event("response.output_item.done", output_index=self._index, item=item)
 
     def end(self, index: int) -> bytes:
-        return self._end(self._status)
+        return self._end(self._status) if self._open is None else self._end(self._status_of(self._open, is_last=True))
 
     def close(self) -> bytes:
         return self._event(f"response.{self._status}", response=self.whole())
@@ -202,7 +201,9 @@ class ResponsesWriter:
 
     @property
     def _status(self) -> str:
-        return "completed" if self._choice.finish is FinishReason.STOP else "incomplete"
+        """Incomplete only if a limit cut the answer: Codex ends its turn with an error then. After a call that the
+        model itself left incomplete, which its item says, Codex goes on and tells the model what was wrong."""
+        return "incomplete" if self._choice.is_cut else "completed"
 
     def _status_of(self, part: Part, *, is_last: bool) -> str:
         if isinstance(part, Call):
