@@ -201,8 +201,8 @@ class ResponsesWriter:
 
     @property
     def _status(self) -> str:
-        """Incomplete only if a limit cut the answer: Codex ends its turn with an error then. After a call that the model
-        itself left incomplete, which its item says, Codex goes on and tells the model what was wrong."""
+        """Incomplete only if a limit cut the answer: Codex ends its turn with an error then. After a call that the
+        model itself left incomplete, which its item says, Codex goes on and tells the model what was wrong."""
         return "incomplete" if self._choice.is_cut else "completed"
 
     def _status_of(self, part: Part, *, is_last: bool) -> str:
