@@ -95,6 +95,19 @@ def test_what_is_too_much_is_refused(limits: dict[str, int], owners: str, num_to
     in_loop(check)
 
 
+def test_the_tokens_allow_as_many_requests_of_an_agents_context_as_the_numbers_do() -> None:
+    """Agents ask for as many new tokens as fit, and those without a key are one client."""
+
+    def check() -> None:
+        config = ServerConfig()
+        queue = FairQueue(config)
+        for _ in range(config.max_queued_per_key):
+            queue.put(job("a", 32_768))
+        assert len(queue) == config.max_queued_per_key
+
+    in_loop(check)
+
+
 def test_where_nothing_has_room_it_is_known_without_a_job() -> None:
     def check() -> None:
         queue = FairQueue(ServerConfig(max_queued_per_key=1, max_queued=2))

@@ -109,7 +109,9 @@ class ServerConfig:
     max_choices: int = 16
     max_queued: int = setting(64, "--max-queued", help="Limit on waiting requests; further ones get status 429.")
     max_queued_per_key: int = setting(32, "--max-queued-per-key", help="Limit on waiting requests of one key.")
-    max_queued_tokens: int = setting(2**18, "--max-queued-tokens", help="Limit on tokens of waiting requests.")
+    max_queued_tokens: int = setting(
+        2**21, "--max-queued-tokens", help="Limit on tokens of waiting requests."
+    )  # 64 of 32,768
     max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
     max_unread_events: int = 1024
     max_template_s: float = 1.0
