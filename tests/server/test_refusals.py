@@ -92,6 +92,21 @@ def test_a_last_message_of_parts_that_are_no_text_is_refused_for_that(
         assert path == "/tokenize" or answer.headers["x-forerun-ignored"] == ",".join(names)
 
 
+def test_an_image_that_an_agent_sends_after_a_tools_result_is_noted(client: httpx.Client) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    turns = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]  # type: ignore[misc]
+    result = {"role": "tool", "tool_call_id": "a", "content": "seen"}
+    assert client.post("/v1/chat/completions", json={"messages": [*turns, result, image]}).status_code == 200
+    items = [
+        {"type": "function_call", "call_id": "a", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "seen"},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
+    ]
+    assert client.post("/v1/responses", json={"input": items, "max_output_tokens": 16}).status_code == 200
+    refused(client.post("/v1/responses", json={"input": items[2:]}), 400, "unsupported_parameter", "input.0.content")
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

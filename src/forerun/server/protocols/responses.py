@@ -66,8 +66,9 @@ def read(asked: ResponsesRequest) -> Asked:
     items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
     for place, item in enumerate(items):
         reader.read(place, item)
-    last = items[-1] if items else {}
-    if last.get("role") == "user" and isinstance(last.get("content"), list):
+    last, before = items[-1] if items else {}, items[-2] if len(items) > 1 else {}
+    is_attached = str(before.get("type")).endswith("_output")  # by an agent, as a part of the tool's result
+    if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
     first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     effort, shape = (asked.reasoning or {}).get("effort"), (asked.text or {}).get("format")
