@@ -29,7 +29,7 @@ DEFAULT = ("none", "draft_model", "parallel")  # stand for the others by default
 ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
-    "decoding/verifier.py", "engine/placement.py", "text/assembly.py", "runtime/affinity.py", "runtime/interrupts.py",
+    "decoding/verifier.py", "engine/placement.py", "text/assembly.py", "runtime/affinity.py", "runtime/stop_flag.py",
     "backends/cpu/cores.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip

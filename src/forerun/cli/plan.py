@@ -85,7 +85,9 @@ def plan(
         require_writable(path)
     if draft is not None and _is_here(draft):
         find_draft_model(draft)  # a head is refused whatever the source of the times
-    profile, trace, accept_length = times.profile, acceptance.trace, acceptance.accept_length
+    profile = times.profile
+    trace = acceptance.trace
+    accept_length = acceptance.accept_length
     if times.calibrate is not None:
         _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
         if trace is None and accept_length is None:

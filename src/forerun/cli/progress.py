@@ -31,7 +31,9 @@ def progress(label: str) -> Iterator[OnProgress]:
 @contextmanager
 def lines_of(label: str, tell: Callable[[str], None] = say) -> Iterator[Callable[[str], None]]:
     """Print a line every ten seconds, with the time so far and what the yielded function was told last."""
-    began, more, is_over = monotonic(), "", Event()
+    began = monotonic()
+    more = ""
+    is_over = Event()
 
     def say_more(told: str) -> None:
         nonlocal more

@@ -89,7 +89,9 @@ def _kinds(config_class: Any) -> dict[str, Any]:
 
 def _read(kind: Any, value: Any) -> object:
     """Convert `value` to this kind; raises TypeError, ValueError or OverflowError if that is impossible."""
-    origin, parts, is_truth = get_origin(kind) or kind, get_args(kind), isinstance(value, bool)
+    origin = get_origin(kind) or kind
+    parts = get_args(kind)
+    is_truth = isinstance(value, bool)
     if origin in (Union, UnionType):
         return _read_any(parts, value)
     if origin is Literal:

@@ -37,11 +37,16 @@ class PlainStretches:
         self, times: PlainTimes, everywhere: Callable[[Callable[[], TimedRound]], TimedRound], drafter: Drafter,
         request: Request,
     ) -> None:  # fmt: skip
-        self.times, self._everywhere, self._drafter, self._request = times, everywhere, drafter, request
+        self.times = times
+        self._everywhere = everywhere
+        self._drafter = drafter
+        self._request = request
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
         """Run one stretch while the drafter is paused. Its tokens are part of the text."""
-        began, stretch, plain = perf_counter(), Stretch(self.times), NoneDrafter()
+        began = perf_counter()
+        stretch = Stretch(self.times)
+        plain = NoneDrafter()
         params, noise = self._request.params, self._request.noise
         self._drafter.end()
         plain.begin((target.root,), params, noise)

@@ -36,15 +36,20 @@ class GuardedDrafter(Drafter):
     """
 
     def __init__(self, drafter: Drafter, drop_rows: Callable[[], None]) -> None:
-        self.verify_width, self._drafter, self._drop_rows = drafter.verify_width, drafter, drop_rows
-        self._is_down = self._has_warned = False
+        self.verify_width = drafter.verify_width
+        self._drafter = drafter
+        self._drop_rows = drop_rows
+        self._is_down = False
+        self._has_warned = False
         self._adopt_needs()
 
     def change_owner(self, owner: str) -> None:
         self._drafter.change_owner(owner)
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root, was_down, self._is_down = prompt_ids[-1], self._is_down, False
+        self._root = prompt_ids[-1]
+        was_down = self._is_down
+        self._is_down = False
         if was_down:
             self._try(self._drafter.forget, None)
         self._try(lambda: self._drafter.begin(prompt_ids, params, noise), None)

@@ -21,7 +21,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 from forerun.runtime.inference import inference
-from forerun.runtime.interrupts import require_wanted
+from forerun.runtime.stop_flag import require_wanted
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late

@@ -22,7 +22,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.interrupts import PassStopped, StopFlag, stopped_by
+from forerun.runtime.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents

@@ -27,7 +27,7 @@ from forerun.core.sublayers import Sublayer
 from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.runtime.interrupts import stop_address
+from forerun.runtime.stop_flag import stop_address
 from forerun.runtime.threads import kernel_threads
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
@@ -121,7 +121,9 @@ class NativeProgram:
     def __init__(self, lowering: Lowering, *, fuse: bool) -> None:
         ops = self.ops = lowering.lower(fuse=fuse)
         self._work_of_row = sum(op.linear.num_in * op.linear.num_out for op in ops) + lowering.work_of_experts
-        self._widths, self._holds, self._max_rows = lowering.buffers.widths, lowering.holds, 0
+        self._widths = lowering.buffers.widths
+        self._holds = lowering.holds
+        self._max_rows = 0
         self._rooms: list[dict[str, Tensor]] = []  # the last one is in use
         self._output_number = list(self._widths).index(OUTPUT)
         self._handle = library().forerun_program_new(

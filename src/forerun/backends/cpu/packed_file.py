@@ -116,7 +116,9 @@ class GrowingFile:
     memory: Final = None  # each linear owns its memory
 
     def __init__(self, path: Path, kept: KeptWeights, about: str) -> None:
-        self._path, self._about, self._name = path, about, kept.name
+        self._path = path
+        self._about = about
+        self._name = kept.name
         self._linears = dict[str, Packed]()  # kept alive until they are written
         self._owner = os.getpid()
         descriptor, part = mkstemp(prefix=PART, dir=path.parent)
@@ -138,7 +140,9 @@ class GrowingFile:
     def finish(self) -> None:
         """Write all linears in a background thread and then give the file its final name."""
         if self._linears:
-            self._steps, self._turn, self._is_ending = self._write(), Lock(), False
+            self._steps = self._write()
+            self._turn = Lock()
+            self._is_ending = False
             Thread(target=self._write_slowly, name="forerun keeps packed weights", daemon=True).start()
             atexit.register(self._write_rest)
         else:

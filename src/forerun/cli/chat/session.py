@@ -145,7 +145,9 @@ class Session:
 
     def _make_room(self, said: str, settings: ChatSettings) -> None:
         """Drop the oldest turns if the answer needs their room and the user agrees."""
-        talk, max_length, num_new = self.conversation, self.engine.max_length, settings.params.max_new_tokens
+        talk = self.conversation
+        max_length = self.engine.max_length
+        num_new = settings.params.max_new_tokens
 
         def num_tokens(num_dropped: int) -> int:
             prompt = talk.prompt(said, num_dropped)

@@ -139,7 +139,9 @@ def _read_own(values: Mapping[str, object], num_layers: int, identity: str | Non
 def _read_set(entry: object, num_layers: int) -> NamedSet:
     if not isinstance(entry, dict) or set(entry) != SET_KEYS:
         raise ValueError(f"a set is {short(entry)}, an object of {', '.join(sorted(SET_KEYS))} is needed")
-    name, hits, rows = _read_name(entry["name"]), _read_count(entry, "hits"), _read_count(entry, "rows")
+    name = _read_name(entry["name"])
+    hits = _read_count(entry, "hits")
+    rows = _read_count(entry, "rows")
     skipped = _read_sublayers(name, entry)
     if _last_layer(skipped) > num_layers - 2:
         raise ValueError(f"set {short(name)} skips layer {_last_layer(skipped)} of {num_layers}, which is never done")
