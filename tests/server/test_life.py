@@ -254,7 +254,7 @@ def test_what_takes_longer_than_the_drain_ends_with_an_error() -> None:
     ],
 )
 def test_clients_are_told_why_the_engine_has_ended(error: Exception, code: str, message: str) -> None:
-    with served() as server:
+    with served(idle_s=1.0) as server:  # which closes the connections soon after the answers
         is_waiting = threading.Event()
 
         def end(*_: object, **__: object) -> GenerationStream:
