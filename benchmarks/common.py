@@ -41,10 +41,8 @@ def config_of(arguments: argparse.Namespace, **settings: Any) -> EngineConfig:
 
 def questions_of(arguments: argparse.Namespace, number: int) -> list[tuple[Question, list[int]]]:
     """`number` questions that fit from every data set, alternating between sets, each with the target's token ids."""
-    reader, sets = (
-        Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH),
-        list[list[Question]](),
-    )
+    reader = Reader(tokenizer=open_source(arguments.target).tokenizer(), max_length=MAX_LENGTH)
+    sets = list[list[Question]]()
     for name in arguments.data.split(","):
         rows = load_dataset(name, folder=arguments.data_folder, cache=cache_folder() / "data").questions
         fitting = list(reader.choose(rows, len(rows), arguments.num_new).measured)
@@ -60,7 +58,8 @@ def tokens_per_round(engine: Engine, prompts: Sequence[list[int]], temperature: 
     for number, prompt in enumerate(prompts):
         params = SamplingParams(max_new_tokens=num_new, temperature=temperature, seed=number, ignore_eos=True)
         stats = engine.generate(prompt, params).stats
-        num_tokens, num_rounds = num_tokens + stats.num_new_tokens, num_rounds + stats.num_rounds
+        num_tokens = num_tokens + stats.num_new_tokens
+        num_rounds = num_rounds + stats.num_rounds
     return num_tokens / num_rounds
 
 

@@ -23,8 +23,10 @@ from common import read_prompts, standard_arguments, write_results
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 
 AFTERMATH_S = 0.5
-MIN_ROUNDS, MAX_ROUNDS = 12, 40  # rounds with a drafter before the next fault
-NUM_TEXTS, PLAIN_EVERY = 24, 7  # distinct requests; how often `none` writes one of them again, for its speed
+MIN_ROUNDS = 12  # rounds with a drafter before the next fault
+MAX_ROUNDS = 40
+NUM_TEXTS = 24  # distinct requests
+PLAIN_EVERY = 7  # how often `none` writes one of them again, for its speed
 
 
 @dataclass(kw_only=True)
@@ -62,10 +64,14 @@ class Trial:
     """An engine whose drafter is killed or stopped from time to time, and one without a drafter."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.rng, self.record = arguments, random.Random(arguments.seed), Record()
+        self.arguments = arguments
+        self.rng = random.Random(arguments.seed)
+        self.record = Record()
         self.engine = Engine(EngineConfig(drafter=Parallel(), num_threads=1))
         self.plain = Engine(EngineConfig(drafter=NoDrafter(), num_threads=1))
-        self.rounds_left, self.harmed_at, self.is_stopped = 20, 0.0, False
+        self.rounds_left = 20
+        self.harmed_at = 0.0
+        self.is_stopped = False
         self.expected: dict[int, tuple[int, ...]] = {}
 
     def run(self) -> Record:
@@ -117,7 +123,8 @@ class Trial:
         if self.harmed_at:
             if state is DrafterState.READY and num_accepted and not self.is_stopped and now > self.harmed_at + 0.02:
                 self.record.back_s.append(now - self.harmed_at)
-                self.harmed_at, self.rounds_left = 0.0, self.rng.randint(MIN_ROUNDS, MAX_ROUNDS)
+                self.harmed_at = 0.0
+                self.rounds_left = self.rng.randint(MIN_ROUNDS, MAX_ROUNDS)
         elif state is DrafterState.READY:
             self.rounds_left -= 1
             if self.rounds_left <= 0:
@@ -142,7 +149,8 @@ class Trial:
         with suppress(ProcessLookupError):  # it was found hanging, and replaced
             os.kill(pid, signal.SIGCONT)
         self.record.stopped.append((began, perf_counter()))
-        self.is_stopped, self.harmed_at = False, perf_counter()
+        self.is_stopped = False
+        self.harmed_at = perf_counter()
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ class RandomWeights:
     """A WeightSource that makes each weight when it is asked for it."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self._shapes, self._generator = fused_shapes(tensor_plan(spec)), torch.Generator().manual_seed(0)
+        self._shapes = fused_shapes(tensor_plan(spec))
+        self._generator = torch.Generator().manual_seed(0)
 
     def table(self) -> DenseWeight:
         return DenseWeight(values_OI=self._random(self._shapes["embedding.weight"]).to(DTYPE))
@@ -91,7 +92,9 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1 if arguments.own_time else arguments.threads)
-    now, rng, spec = time.thread_time if arguments.own_time else time.perf_counter, random.Random(0), spec_of(arguments)
+    now = time.thread_time if arguments.own_time else time.perf_counter
+    rng = random.Random(0)
+    spec = spec_of(arguments)
     runner = Runner(spec, RandomWeights(spec), backend=NATIVE, capacity=1024, dtype=DTYPE, device="cpu")
     runner.sync([rng.randrange(spec.vocab_size) for _ in range(CONTEXT)])
     times_ms: dict[int, list[float]] = {width: [] for width in WIDTHS}

@@ -33,7 +33,8 @@ class Results:
     """The results file and the Markdown beside it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments, self._place = arguments, arguments.out
+        self._arguments = arguments
+        self._place = arguments.out
         self.outcomes: dict[str, Outcome] = {}
         self._began = time.time()
         self._written_at = 0.0
@@ -91,7 +92,8 @@ def main() -> None:
     arguments = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes are ended and results are written
     minutes = arguments.minutes or (REHEARSAL_MINUTES if arguments.rehearse else 9.0)
-    ends_at, results = time.time() + 60 * minutes, Results(arguments)
+    ends_at = time.time() + 60 * minutes
+    results = Results(arguments)
     chosen = [section for section in SECTIONS if section.name in arguments.only or section.name == "machine"]
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(

@@ -43,7 +43,8 @@ def pass_of(executor: HeadExecutor, num_rows: int) -> Callable[[], object]:
 
 def reading_of(executor: HeadExecutor) -> Callable[[], object]:
     """A pass that reads `PROMPT` tokens behind twice as many."""
-    first, states_TH = 2 * PROMPT, torch.randn(PROMPT, executor.body.hidden_size)
+    first = 2 * PROMPT
+    states_TH = torch.randn(PROMPT, executor.body.hidden_size)
     inputs = ForwardInput(
         token_ids=list(range(PROMPT)), positions=list(range(first, first + PROMPT)), first_slot=first, prefix_len=first,
         num_logit_rows=0,
@@ -71,7 +72,8 @@ def main() -> None:
             sizes += [part.num_bytes for linear in executor.layers.lowering.linears.values() for part in linear.parts()]
         num_bytes = sum(sizes)
         executor.clear([0])  # as in a text, whose first token has no row
-        memory, rows = torch.ones(READ_BYTES // 4), list[dict[str, object]]()
+        memory = torch.ones(READ_BYTES // 4)
+        rows = list[dict[str, object]]()
         floor_ms = median(milliseconds(memory.sum) for _ in range(REPEATS)) * num_bytes / READ_BYTES
         time.sleep(SLEEP_S)
         reading = reading_of(executor)

@@ -30,7 +30,8 @@ def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[Answ
     plans = search(profile, traces, units=UNITS)
     splits = {plan.split.target_units: plan for plan in plans if plan.kind == "parallel"}
     serial = next(plan for plan in plans if plan.kind == "serial")
-    best, theirs = max(splits.values(), key=lambda plan: plan.outcome.tokens_per_s), splits[pair.target_units]
+    best = max(splits.values(), key=lambda plan: plan.outcome.tokens_per_s)
+    theirs = splits[pair.target_units]
     draft_units = UNITS - pair.target_units
     return {
         "target": pair.target,

@@ -73,7 +73,8 @@ def rows_of(models: list[str], texts: list[list[int]]) -> Iterator[dict[str, obj
     scores = {kind: Score() for kind in kinds}
     reference = kinds[0]
     for text in texts:
-        reference_TV, next_T = log_probs(loaded[reference][1], text[:-1]), torch.tensor(text[1:])
+        reference_TV = log_probs(loaded[reference][1], text[:-1])
+        next_T = torch.tensor(text[1:])
         for kind, score in scores.items():
             found_TV = reference_TV if kind == reference else log_probs(loaded[kind][1], text[:-1])
             score.add(found_TV, reference_TV, next_T)

@@ -42,7 +42,10 @@ def ask(url: str, messages: Sequence[Message], num_new: int) -> tuple[str, float
         "messages": list(messages), "max_tokens": num_new, "temperature": 0.0, "seed": 1, "ignore_eos": True,
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    texts, times, usage, began = [], [], {}, perf_counter()
+    texts = []
+    times = []
+    usage = {}
+    began = perf_counter()
     for event in post_events(f"{url}/v1/chat/completions", body):
         usage = event.get("usage") or usage
         if text := "".join(choice["delta"].get("content") or "" for choice in event["choices"]):

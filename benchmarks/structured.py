@@ -12,7 +12,9 @@ from time import perf_counter
 from forerun import Automatic, Engine, EngineConfig, Grammar, NoDrafter, PromptLookup, SamplingParams
 from forerun.text.grammar import GrammarCompiler
 
-NUM_TOKENS, NUM_NODES, NUM_BRANCHES = 128, 21, 4
+NUM_TOKENS = 128
+NUM_NODES = 21
+NUM_BRANCHES = 4
 ANYTHING = Grammar.regex(r"(.|\n)*")
 PERSON = {
     "type": "object",
@@ -65,15 +67,18 @@ def compare(model: str, repeats: int) -> None:
 def masks(model: str) -> None:
     """Print the time to prune a tree and to compute its masks, within a string and at every place of an answer."""
     with Engine(EngineConfig(target=model, drafter=NoDrafter(), max_length=256)) as engine:
-        vocab_size, tokenizer = engine.spec.vocab_size, engine.tokenizer
+        vocab_size = engine.spec.vocab_size
+        tokenizer = engine.tokenizer
         began = perf_counter()
         compiler = GrammarCompiler(tokenizer, vocab_size, [engine.tokenizer.vocabulary().get("<|im_end|>", 0)])
         constraint = compiler.begin(Grammar.json_schema(PERSON))
         print(f"{vocab_size} tokens, read and first grammar compiled in {perf_counter() - began:.2f} s")
         text = tokenizer.encode('{"full_name": "Ada Lovelace", "date_of_birth": "', add_special_tokens=False)
-        rng, times = random.Random(0), []
+        rng = random.Random(0)
+        times = []
         for end in range(len(text)):
-            parents, token_ids = [-1], [0]
+            parents = [-1]
+            token_ids = [0]
             for _ in range(NUM_BRANCHES):
                 for depth in range((NUM_NODES - 1) // NUM_BRANCHES):
                     parents.append(len(parents) - 1 if depth else 0)

@@ -17,8 +17,10 @@ from statistics import median
 from typing import Any
 
 PROMPTS = ("def is_even(n):\n", "class Stack:\n    def push(self, x):\n", "import os\n\ndef walk(path):\n    for")
-NUM_TOKENS, PACED = 128, "paced:target=13ms;draft=2ms"
-GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 1.0, "seed": 3}
+NUM_TOKENS = 128
+PACED = "paced:target=13ms;draft=2ms"
+GREEDY = {"temperature": 0.0}
+SAMPLED = {"temperature": 1.0, "seed": 3}
 SHAPED = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.2, "presence_penalty": 0.3, "top_k": 40, "seed": 5}
 
 

@@ -51,7 +51,8 @@ def runner_of(spec: ModelSpec, saved_bytes: int) -> Runner:
 
 def resident_bytes(tensor: torch.Tensor) -> int:
     """Memory that a tensor's pages take, those of zeros that were only read included."""
-    first, end = tensor.data_ptr() // PAGESIZE, -(-(tensor.data_ptr() + tensor.nbytes) // PAGESIZE)
+    first = tensor.data_ptr() // PAGESIZE
+    end = -(-(tensor.data_ptr() + tensor.nbytes) // PAGESIZE)
     with Path("/proc/self/pagemap").open("rb") as pages:
         pages.seek(8 * first)
         entries = np.frombuffer(pages.read(8 * (end - first)), dtype=np.uint64)
@@ -65,20 +66,28 @@ def process_bytes() -> int:
 
 def measure(name: str, spec: ModelSpec, num_tokens: int, saved_bytes: int) -> list[torch.Tensor]:
     """Read a random text, print what its cache takes, and return logits behind it and behind a part of it."""
-    runner, rng = runner_of(spec, saved_bytes), random.Random(2)
+    runner = runner_of(spec, saved_bytes)
+    rng = random.Random(2)
     text = [rng.randrange(spec.vocab_size) for _ in range(num_tokens)]
-    began, storage, most, process = perf_counter(), runner.cache.storage_2LSKD, 0, process_bytes()
+    began = perf_counter()
+    storage = runner.cache.storage_2LSKD
+    most = 0
+    process = process_bytes()
     for num_read, _ in runner.read(text):
         if num_read % 4096 == 0:
             most = max(most, resident_bytes(storage))
-    seconds, now, process = perf_counter() - began, resident_bytes(storage), process_bytes() - process
+    seconds = perf_counter() - began
+    now = resident_bytes(storage)
+    process = process_bytes() - process
     logits = [runner.extend([1, 2, 3], num_logit_rows=3)]
     runner.sync(text[:-500])
     logits.append(runner.extend([1, 2, 3], num_logit_rows=3))
     saved = runner._warm._rows_N2LBKD
-    before, began = resident_bytes(saved), perf_counter()
+    before = resident_bytes(saved)
+    began = perf_counter()
     runner.recall([5], "another owner")
-    save_s, saved_now = perf_counter() - began, resident_bytes(saved) - before
+    save_s = perf_counter() - began
+    saved_now = resident_bytes(saved) - before
     began = perf_counter()
     runner.recall(text[:-500])
     sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (now, max(most, now), process, saved_now)]
@@ -95,7 +104,8 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=512)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    spec, num_tokens = spec_of(arguments), arguments.tokens
+    spec = spec_of(arguments)
+    num_tokens = arguments.tokens
     layer = spec.kv_bytes_per_token(2) // spec.num_layers
     num_sliding = len(spec.sliding_layers)
     least = layer * (num_sliding * spec.window_of(0) + (spec.num_layers - num_sliding) * num_tokens)  # type: ignore[operator]

@@ -16,7 +16,8 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
-MASK_32, MASK_64 = (1 << 32) - 1, (1 << 64) - 1
+MASK_32 = (1 << 32) - 1
+MASK_64 = (1 << 64) - 1
 
 
 def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -33,14 +34,16 @@ def rope_angles(spec: ModelSpec, rope: RopeSpec, num_rows: int) -> Tensor:
         turns = [size * math.log(rope.original_max_positions / (n * 2 * math.pi)) / (2 * math.log(rope.theta))
                  for n in (rope.beta_fast, rope.beta_slow)]  # fmt: skip
         low, high = (math.floor(turns[0]), math.ceil(turns[1])) if rope.truncate else turns
-        low, high = max(low, 0), min(high, size - 1)
+        low = max(low, 0)
+        high = min(high, size - 1)
         ramp = ((torch.arange(size // 2).float() - low) / (high - low or 0.001)).clamp(0, 1)
         frequencies = ramp * frequencies / rope.factor + (1 - ramp) * frequencies
     if rope.kind == "linear":
         frequencies = frequencies / rope.factor
     if rope.kind == "llama3":
         wavelengths = 2 * math.pi / frequencies
-        low, high = rope.low_freq_factor, rope.high_freq_factor
+        low = rope.low_freq_factor
+        high = rope.high_freq_factor
         smooth = (rope.original_max_positions / wavelengths - low) / (high - low)
         blended = (1 - smooth) * frequencies / rope.factor + smooth * frequencies
         is_slow = wavelengths > rope.original_max_positions / low
@@ -81,7 +84,8 @@ def add_branch(spec: ModelSpec, weights: Mapping[str, Tensor], x: Tensor, branch
 def gated(spec: ModelSpec, gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, -1)
     if spec.gate == "clamped":
-        gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        gate = gate.clamp(max=7.0)
+        up = up.clamp(-7.0, 7.0)
         return gate / (1 + torch.exp(-1.702 * gate)) * (1 + up)
     active = gate * gate.sigmoid()
     if spec.gate == "gelu_tanh":
@@ -117,7 +121,9 @@ def dense_logits(
         bias = weights.get(f"{name}.bias")
         return x @ weights[f"{name}.weight"].T + (0 if bias is None else bias)
 
-    num_rows, num_heads, num_kv = len(token_ids), spec.num_heads, spec.num_kv_heads
+    num_rows = len(token_ids)
+    num_heads = spec.num_heads
+    num_kv = spec.num_kv_heads
     places = list(positions) if positions is not None else list(range(num_rows))
     everything = torch.ones(num_rows, num_rows).tril() > 0 if visible_TT is None else visible_TT
     x = weights["embedding.weight"][list(token_ids)] * spec.embedding_scale
@@ -142,7 +148,8 @@ def dense_logits(
             if layer not in spec.unrotated_layers:
                 rope = spec.sliding_rope if slides and spec.sliding_rope else spec.rope
                 angles = rope_angles(spec, rope, spec.max_positions)[places]
-                q, k = turn(q, rope, angles), turn(k, rope, angles)
+                q = turn(q, rope, angles)
+                k = turn(k, rope, angles)
             q = q * (1 + growth.to(q.dtype))[:, None, None]
             visible = within_window(everything, spec.window if slides else None)
             heads = []
@@ -208,7 +215,9 @@ def shaped_scores(
     if params.top_k:
         ranked = ranked[: params.top_k]
     weights = [math.exp(scores[token] - scores[ranked[0]]) for token in ranked]
-    total, before, kept = sum(weights), 0.0, []
+    total = sum(weights)
+    before = 0.0
+    kept = []
     for token, weight in zip(ranked, weights, strict=True):
         if (params.top_p == 1.0 or before < params.top_p) and weight >= params.min_p:
             kept.append(token)

@@ -33,6 +33,7 @@ def rest_soak(values: Iterable[Any], num_default: int) -> list[Any]:
 
 def parted(num_chunks: int, cases_per_chunk: int) -> list[range]:
     """The numbers of random cases, chunk by chunk; the first one, of which half run by default, in two parts."""
-    half, whole = cases_per_chunk // 2, cases_per_chunk
+    half = cases_per_chunk // 2
+    whole = cases_per_chunk
     later = (range(number * whole, (number + 1) * whole) for number in range(1, num_chunks))
     return [range(half), range(half, whole), *later]

@@ -21,7 +21,8 @@ class StorageBytes(TorchDispatchMode):
 
     def __init__(self, device: str) -> None:
         super().__init__()
-        self._kind, self._sizes = torch.device(device).type, dict[int, int]()
+        self._kind = torch.device(device).type
+        self._sizes = dict[int, int]()
         self.live = self.peak = 0
         self.peak_at = ""
 
@@ -43,7 +44,8 @@ class StorageBytes(TorchDispatchMode):
         self.made(place, storage.nbytes())
         weakref.finalize(storage, self._discount, place)
         if self.live > self.peak:
-            self.peak, self.peak_at = self.live, made_by
+            self.peak = self.live
+            self.peak_at = made_by
 
     def _discount(self, place: int) -> None:
         self.live -= self._sizes.pop(place)

@@ -137,7 +137,8 @@ def tiny_runner(
 
 def tree_logits(runner: Runner, token_ids: list[int], parents: Sequence[int]) -> Tensor:
     """Of every node of a tree behind the text."""
-    ancestry, length = ancestry_matrix(parents), runner.cache.committed_len
+    ancestry = ancestry_matrix(parents)
+    length = runner.cache.committed_len
     return runner.forward(
         ForwardInput(
             token_ids=token_ids,

@@ -21,7 +21,8 @@ def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec
 
 
 def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
-    window, scale = rng.choice([2, 3, 5, 9]), rng.choice([0.2, 0.5, 1.0])
+    window = rng.choice([2, 3, 5, 9])
+    scale = rng.choice([0.2, 0.5, 1.0])
     match family:
         case "mistral":
             return {"window": window, "sliding_layers": tuple(range(num_layers))}

@@ -20,7 +20,8 @@ class Varied:
 
     def changed(self, **values: Any) -> "Varied":
         """The same with these fields of the config, else of the policies, changed."""
-        config, policies = self.config, self.policies
+        config = self.config
+        policies = self.policies
         for name, value in values.items():
             if name in names_of(config):
                 config = replace(config, **{name: value})

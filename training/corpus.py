@@ -75,5 +75,6 @@ def prose_documents(folder: Path, chunk_chars: int = 20_000) -> Iterator[Documen
             piece.append(paragraph.strip())
             if sum(map(len, piece)) > chunk_chars:
                 yield Document(name=f"{path.name}#{count}", text="\n\n".join(piece))
-                piece, count = [], count + 1
+                piece = []
+                count = count + 1
         yield Document(name=f"{path.name}#{count}", text="\n\n".join(piece))

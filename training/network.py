@@ -29,11 +29,9 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        width, q_width, kv_width = (
-            shape.hidden_size,
-            shape.num_heads * shape.head_dim,
-            shape.num_kv_heads * shape.head_dim,
-        )
+        width = shape.hidden_size
+        q_width = shape.num_heads * shape.head_dim
+        kv_width = shape.num_kv_heads * shape.head_dim
         self.attention_norm = nn.Parameter(torch.ones(width))
         self.mlp_norm = nn.Parameter(torch.ones(width))
         self.q = nn.Linear(width, q_width, bias=False)
@@ -56,7 +54,8 @@ class Block(nn.Module):
         k = self.k(y_BTH).view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
         v = self.v(y_BTH).view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
         repeats = self.shape.num_heads // self.shape.num_kv_heads
-        q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD).repeat_interleave(repeats, 1)
+        q = rotate(q, cos_TD, sin_TD)
+        k = rotate(k, cos_TD, sin_TD).repeat_interleave(repeats, 1)
         mixed = functional.scaled_dot_product_attention(q, k, v.repeat_interleave(repeats, 1), is_causal=True)
         return self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
 
@@ -72,7 +71,8 @@ class Network(nn.Module):
 
     def __init__(self, shape: Shape, max_drop: float = 0.0) -> None:
         super().__init__()
-        self.shape, self.max_drop = shape, max_drop
+        self.shape = shape
+        self.max_drop = max_drop
         self.embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
         self.norm = nn.Parameter(torch.ones(shape.hidden_size))
@@ -99,7 +99,8 @@ class Network(nn.Module):
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         length = ids_BT.shape[1]
-        cos_TD, sin_TD = self.cos[:length], self.sin[:length]
+        cos_TD = self.cos[:length]
+        sin_TD = self.sin[:length]
         gates = self.sublayer_gates() if self.training and self.max_drop else torch.ones(self.shape.num_layers, 2)
         x_BTH = self.embedding(ids_BT)
         for block, keep in zip(self.blocks, gates, strict=True):

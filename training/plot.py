@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 Record = dict[str, float]
-TEXT_COLOUR, GUESS_COLOUR, INK = "#1f5fa8", "#c4561d", "#333333"
+TEXT_COLOUR = "#1f5fa8"
+GUESS_COLOUR = "#c4561d"
+INK = "#333333"
 HALF_LIFE_SHARE = 0.02  # of the run: how far back the smoothed line looks
 
 
@@ -36,7 +38,8 @@ def smooth(values: Values) -> Values:
     total = weight = 0.0
     averages = np.empty_like(values)
     for number, value in enumerate(values):
-        total, weight = keep * total + (1.0 - keep) * value, keep * weight + (1.0 - keep)
+        total = keep * total + (1.0 - keep) * value
+        weight = keep * weight + (1.0 - keep)
         averages[number] = total / weight
     return averages
 

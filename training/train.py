@@ -84,11 +84,15 @@ class Run:
 
     def __init__(self, folder: Path, total_s: float, seed: int) -> None:
         torch.manual_seed(seed)
-        self.folder, self.total_s = folder, total_s
+        self.folder = folder
+        self.total_s = total_s
         self.tokens = np.load(folder / "data" / "train.npy", mmap_mode="r")
         self.held_out = np.load(folder / "data" / "held_out.npy", mmap_mode="r")
-        self.target, self.draft = Side(Network(TARGET, MAX_DROP)), Side(Network(DRAFT))
-        self.step_count, self.tokens_seen, self.elapsed_s = 0, 0, 0.0
+        self.target = Side(Network(TARGET, MAX_DROP))
+        self.draft = Side(Network(DRAFT))
+        self.step_count = 0
+        self.tokens_seen = 0
+        self.elapsed_s = 0.0
         self.order = np.random.default_rng(seed).permutation(len(self.tokens) // 1025)
         if (folder / "state.pt").exists():
             self.restore(torch.load(folder / "state.pt", weights_only=True))
@@ -113,11 +117,9 @@ class Run:
     def restore(self, state: dict) -> None:
         self.target.load(state["target"])
         self.draft.load(state["draft"])
-        self.step_count, self.tokens_seen, self.elapsed_s = (
-            state["step_count"],
-            state["tokens_seen"],
-            state["elapsed_s"],
-        )
+        self.step_count = state["step_count"]
+        self.tokens_seen = state["tokens_seen"]
+        self.elapsed_s = state["elapsed_s"]
 
     def micro_batch(self) -> Tensor:
         """[B, T + 1] int64: the next windows of the shuffled stream."""
@@ -157,7 +159,8 @@ class Run:
     def distil_step(self) -> dict[str, float]:
         """The draft alone learns, from the finished target with all its sublayers."""
         self.target.network.eval()
-        num_parts, guess_loss = TOKENS_PER_STEP // TOKENS_PER_MICRO_BATCH, 0.0
+        num_parts = TOKENS_PER_STEP // TOKENS_PER_MICRO_BATCH
+        guess_loss = 0.0
         for _ in range(num_parts):
             ids = self.micro_batch()
             with torch.autocast("cpu", torch.bfloat16):

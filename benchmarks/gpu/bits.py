@@ -18,7 +18,8 @@ MODELS = ("1b bf16", "8b bf16", "8b int4", "70b int4", "qwen2-7b bf16")
 CHECKS = 5000  # in all
 CAPACITY = 1536
 BORDERS = (0, 1, 127, 128, 129, 255, 256, 257, 383, 512, 700, 1023)  # lengths of texts, about those of splits
-MOST_ROWS, MOST_PREFILL = 32, 256
+MOST_ROWS = 32
+MOST_PREFILL = 256
 REHEARSED_PREFILL = 40
 
 
@@ -41,14 +42,16 @@ def small(model: Model, num_layers: int) -> Model:
 
 
 def warm_up(model: Model, setting: Setting) -> None:
-    runner, tally = runner_of(small(model, 2), setting, capacity=CAPACITY), Tally()
+    runner = runner_of(small(model, 2), setting, capacity=CAPACITY)
+    tally = Tally()
     for number in range(1 if setting.is_rehearsal else 6):
         trial(runner, random.Random(number), tally, setting)
 
 
 @torch.inference_mode()
 def check(model: Model, num_layers: int, num_checks: int, setting: Setting) -> Iterator[Row]:
-    runner, tally = runner_of(small(model, num_layers), setting, capacity=CAPACITY), Tally()
+    runner = runner_of(small(model, num_layers), setting, capacity=CAPACITY)
+    tally = Tally()
     rng = random.Random(f"{model} {num_layers}")
     trials = 0
     while tally.checks < num_checks and setting.left_s > 0:

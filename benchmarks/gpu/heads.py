@@ -35,8 +35,11 @@ class End:
     """The head's weights and where its results go."""
 
     def __init__(self, layers: Layers, end: str, device: str) -> None:
-        self._layers, self._end, executor = layers, end, layers.executor
-        is_noisy, vocab_size = end.endswith("sampled"), layers.spec.vocab_size
+        self._layers = layers
+        self._end = end
+        executor = layers.executor
+        is_noisy = end.endswith("sampled")
+        vocab_size = layers.spec.vocab_size
         seed_mix = splitmix64(SEED)
         signed = seed_mix - (1 << 64) if seed_mix >> 63 else seed_mix
         self._draw = Draw(
@@ -83,7 +86,8 @@ def timings(model: Model, end: str, setting: Setting) -> Iterator[Row]:
     work = End(layers, end, setting.device)
     for num_rows in rows_of(setting):
         shape = layers.aim(num_rows)
-        call, logits_call = work.call(shape), layers.calls("head", shape)[0]
+        call = work.call(shape)
+        logits_call = layers.calls("head", shape)[0]
         spread = time_calls([call], setting.device, budget_s=0.1)
         logits_call()
         largest = layers.executor.logits_RV[:num_rows].argmax(-1)

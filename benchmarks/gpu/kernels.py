@@ -75,7 +75,8 @@ def timings(model: Model, kernel: str, setting: Setting) -> Iterator[Row]:
 def errors(model: Model, setting: Setting) -> Iterator[Row]:
     """The largest error of each kernel relative to its largest value, its inputs given, torch in float64 beside it."""
     spec = replace(model.spec, num_layers=1, tied_embeddings=False)
-    context, device = context_of(setting), setting.device
+    context = context_of(setting)
+    device = setting.device
     cache = filled_cache(spec, context + 64, device)
     wide_cache = TreeCache(spec, context + 64, dtype=torch.float64, device=device)
     weights = RandomWeights(spec, device=device).tensors()

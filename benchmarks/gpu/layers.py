@@ -132,7 +132,8 @@ class Layers:
 
     def with_packed(self, kernel: str, changed: Mapping[str, DeviceLinear]) -> tuple[Buffers, Divided]:
         """Buffers of its own and the kernel's launches with other weights, or the same ones tiled otherwise."""
-        executor, dtype = self.executor, self.cache.keys_LSKD.dtype
+        executor = self.executor
+        dtype = self.cache.keys_LSKD.dtype
         bound = replace(self.bound, linears={**self.bound.linears, **changed})
         max_splits = num_splits_for(self.cache.capacity) + 1
         buffers = Buffers(self.spec, bound, max_rows=64, max_splits=max_splits, dtype=dtype)
@@ -147,7 +148,8 @@ class Layers:
         return buffers, lambda shape: [lambda run=launch: run(shape) for op, launch in built if kernel_of(op) == kernel]
 
     def _head(self, head: DeviceLinear, shape: PassShape, buffers: Buffers | None = None) -> None:
-        executor, chosen = self.executor, buffers or self.executor.buffers
+        executor = self.executor
+        chosen = buffers or self.executor.buffers
         norm = replace(executor.head_norm, squares=chosen.squares)
         linear(
             chosen.h, head, executor.logits_RV, num_rows=shape.num_rows, first_row=0, norm=norm,
@@ -156,7 +158,9 @@ class Layers:
 
     def moved_bytes(self, kernel: str, num_rows: int) -> int:
         """What one launch cannot do without: weights as stored, keys and values, what it reads and writes of rows."""
-        spec, narrow, wide = self.spec, DTYPE.itemsize, 4
+        spec = self.spec
+        narrow = DTYPE.itemsize
+        wide = 4
         rows = {
             "embed": spec.hidden_size * (2 * narrow + wide),
             "qkv": (spec.hidden_size + spec.q_size + 2 * spec.kv_size) * narrow,

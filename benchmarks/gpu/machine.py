@@ -35,7 +35,8 @@ def software(setting: Setting) -> Iterator[Row]:
 @torch.inference_mode()
 def rates(setting: Setting) -> Iterator[Row]:
     """Random values: on zeros and ones a matrix product runs faster than on data."""
-    device, place = setting.device, torch.device(setting.device)
+    device = setting.device
+    place = torch.device(setting.device)
     budget_s = 0.1 if setting.is_rehearsal else 1.0
     buffers = [torch.randn(BUFFER_BYTES[device] // 4, device=device) for _ in range(NUM_BUFFERS)]
     copied = rate(copies(buffers), 2 * BUFFER_BYTES[device], place, budget_s)

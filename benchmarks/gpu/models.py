@@ -83,8 +83,11 @@ class RandomWeights:
         self, spec: ModelSpec, *, device: str, weight_format: WeightFormat = "plain", dtype: torch.dtype = DTYPE,
         seed: int = 0,
     ) -> None:  # fmt: skip
-        self._shapes, self._device, self._dtype = fused_shapes(tensor_plan(spec)), device, dtype
-        self._format, self._generator = weight_format, torch.Generator(device).manual_seed(seed)
+        self._shapes = fused_shapes(tensor_plan(spec))
+        self._device = device
+        self._dtype = dtype
+        self._format = weight_format
+        self._generator = torch.Generator(device).manual_seed(seed)
         self._table = DenseWeight(values_OI=self._make("embedding.weight"))
 
     def table(self) -> DenseWeight:
@@ -94,7 +97,8 @@ class RandomWeights:
         return self._make(f"{name}.weight")
 
     def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        is_shared, form = f"{name}.weight" not in self._shapes, self._format
+        is_shared = f"{name}.weight" not in self._shapes
+        form = self._format
         if name == "head":
             form = head_format(form)
         bias_O = self._make(f"{name}.bias") if f"{name}.bias" in self._shapes else None

@@ -66,7 +66,8 @@ def prefill_of(model: Model, start: int) -> ForwardInput:
 @torch.inference_mode()
 def passes(model: Model, setting: Setting) -> Iterator[Row]:
     """One row for each number of rows, and one for a prefill pass."""
-    began, context = time.perf_counter(), context_of(setting)
+    began = time.perf_counter()
+    context = context_of(setting)
     runner = runner_of(model, setting, capacity=1024)
     fill_cache(runner, context)
     if setting.device == "cuda":

@@ -29,9 +29,11 @@ from forerun.speculation.walk import walk
 
 MODELS = ("1b bf16", "8b bf16")
 WAYS = ("forerun", "generate", "static_compile", "assisted", "forerun_torch")
-PROMPT_LENGTH, NUM_NEW = 512, 128
+PROMPT_LENGTH = 512
+NUM_NEW = 128
 MOST_REPEATS = 5
-DRAFT_LAYERS, NUM_GUESSED = 2, 5
+DRAFT_LAYERS = 2
+NUM_GUESSED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ def measure(model: Model, way: str, setting: Setting) -> Iterator[Row]:
     for _ in range(1 if setting.is_rehearsal else 2):
         write()
     warm_s = time.perf_counter() - began
-    rates, totals, text = [], [], []
+    rates = []
+    totals = []
+    text = []
     while len(rates) < (1 if setting.is_rehearsal else MOST_REPEATS) and (setting.left_s > 0 or not rates):
         times, text = write()
         totals.append(times[-1])
@@ -127,7 +131,9 @@ def our_writer(
 
     def write() -> tuple[list[float], list[int]]:
         runner.forget()
-        target, times, text = Verifier(runner, params, prompt_ids, None), list[float](), list[int]()
+        target = Verifier(runner, params, prompt_ids, None)
+        times = list[float]()
+        text = list[int]()
         began = time.perf_counter()
         runner.sync(prompt_ids[:-1])
         while len(text) < num_new:
@@ -206,7 +212,8 @@ def their_model(spec: ModelSpec, setting: Setting) -> Any:
 
 def shared_weights(theirs: Any, spec: ModelSpec) -> dict[str, Tensor]:
     """Our weights by name. What is one matrix here lies in one piece, and theirs become views of it."""
-    plan, parameters = tensor_plan(spec), dict(theirs.named_parameters())
+    plan = tensor_plan(spec)
+    parameters = dict(theirs.named_parameters())
     shapes = fused_shapes(plan)
     weights: dict[str, Tensor] = {}
     with torch.inference_mode(False):

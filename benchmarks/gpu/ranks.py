@@ -48,7 +48,8 @@ def time_sums(group: PeerGroup, shapes: list[tuple[int, int]], chain: int) -> li
 def time_sum(group: PeerGroup, size: int, num_rows: int, chain: int) -> float:
     device = group.device
     exchange = group.open_exchange(num_programs=num_tiles_of(size), place_bytes=MAX_ROWS * size * 2)
-    x, h = torch.zeros(MAX_ROWS, size, device=device), torch.zeros(MAX_ROWS, size, dtype=torch.bfloat16, device=device)
+    x = torch.zeros(MAX_ROWS, size, device=device)
+    h = torch.zeros(MAX_ROWS, size, dtype=torch.bfloat16, device=device)
     squares = torch.zeros(num_tiles_of(size), MAX_ROWS, device=device)
     norm = NextNorm(weight=torch.ones(size, device=device), h=h, squares=squares, scale=1.0)
     graphs = GraphPool(str(device))

@@ -130,7 +130,8 @@ def round_lines(rows: Sequence[Row]) -> list[str]:
     gains = {row["drafter"]: number(row["tokens_per_round"]) for row in own if row["temperature"] == 0.0}
     for row in (row for row in rows if "round_ms" in row):
         widths = f"{row['verify_width']}/{row['draft_width']}/{row['depth']}"
-        round_ms, gain = number(row["round_ms"]), gains.get(f"draft_model {widths}")
+        round_ms = number(row["round_ms"])
+        gain = gains.get(f"draft_model {widths}")
         layers_ms = number(row["verify_layers_ms"]) + number(row["depth"]) * number(row["draft_layers_ms"])
         speed = "" if gain is None else f"{1e3 * gain / round_ms:.0f} tokens/s"
         projected = f"; PROJECTED with the built-in pair's acceptance: {speed}" if speed else ""

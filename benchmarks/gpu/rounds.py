@@ -165,7 +165,8 @@ def measure_rounds(
 
 def time_one(work: Callable[[], None], prepare: Callable[[], None], setting: Setting) -> tuple[float, float]:
     """Seconds of one such work by the device's clock, and until the host is free again; each begins anew."""
-    on_device, on_host = [], []
+    on_device = []
+    on_host = []
     for _ in range(3):  # compile, record, replay
         prepare()
         work()

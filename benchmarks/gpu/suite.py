@@ -34,14 +34,17 @@ def run_tests(setting: Setting) -> Iterator[Row]:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(10.0, setting.left_s)
         )
-        output, status = done.stdout + done.stderr, done.returncode
+        output = done.stdout + done.stderr
+        status = done.returncode
     except subprocess.TimeoutExpired as late:
-        output, status = str((late.stdout or b"").decode(errors="replace")) + "\nended: no time left", -1
+        output = str((late.stdout or b"").decode(errors="replace")) + "\nended: no time left"
+        status = -1
     lines = output.splitlines()
     counts = {kind.rstrip("s"): int(number) for number, kind in COUNTS.findall("\n".join(lines[-3:]))}
     if status == -1:  # no summary was written
         words = Counter(word.lower() for word in ENDED.findall(output))
-        counts, lines = dict(words), [line for line in lines if " FAILED " in line or " ERROR " in line]
+        counts = dict(words)
+        lines = [line for line in lines if " FAILED " in line or " ERROR " in line]
     row: Row = {"status": status, **{kind: counts.get(kind, 0) for kind in ("passed", "failed", "error", "skipped")}}
     if status not in (0, 5):  # pytest's word for no tests is 5
         row["tail"] = "\n".join(lines[-TAIL_LINES:])

@@ -26,7 +26,9 @@ class Supervisor:
     """
 
     def __init__(self, section: Section, setting: Setting, on_progress: Callable[[Outcome], None]) -> None:
-        self._section, self._setting, self._on_progress = section, setting, on_progress
+        self._section = section
+        self._setting = setting
+        self._on_progress = on_progress
         self._log = Log(Path(setting.folder) / f"{section.name}.jsonl")
         self._output = Path(setting.folder) / f"{section.name}.log"
         self._num_seen = -1
@@ -53,7 +55,8 @@ class Supervisor:
 
     def _warm(self) -> None:
         """Compile in several processes; those not ready in time are ended."""
-        setting, section = self._setting, self._section
+        setting = self._setting
+        section = self._section
         ends_at = time.time() + section.warm_share * setting.left_s
         number = 1 if setting.is_rehearsal else min(section.num_warmers, max(1, (os.cpu_count() or 1) - 2))
         processes = [self._start(replace(setting, ends_at=ends_at), part, number) for part in range(number)]
@@ -74,7 +77,8 @@ class Supervisor:
                 if late is not None:
                     end(process)
                     if late[0] or not self._log.begun():  # else it had done what there was time for
-                        case, why = late[0] or "start", f"{late[1]}: the process was ended"
+                        case = late[0] or "start"
+                        why = f"{late[1]}: the process was ended"
                         self._log.add("failed", case, traceback=f"{self._tail()}\n{why}")
                     return time.time() > self._setting.ends_at
                 time.sleep(POLL_S)
@@ -103,7 +107,8 @@ class Supervisor:
         return case
 
     def _late_case(self) -> tuple[str, str] | None:
-        case, now = self._open_case(), time.time()
+        case = self._open_case()
+        now = time.time()
         if now > self._setting.ends_at + GRACE_S:
             return case[0] if case else "", "the section's time was over"
         limit_s = self._section.case_limit_s * (REHEARSAL_PATIENCE if self._setting.is_rehearsal else 1)

@@ -26,7 +26,8 @@ from forerun.model.quantise import head_format
 from forerun.model.weights import Weight
 
 MODELS = ("8b bf16", "8b int4", "70b int4", "1b bf16", "1b int4")
-DECIDING_ROWS, OTHER_ROWS = 8, 32
+DECIDING_ROWS = 8
+OTHER_ROWS = 32
 GAIN = 0.98  # of the default's time: less is no gain
 MOST_COMBINED = 6
 OUTPUTS = {"qkv": "q", "attention_out": "x", "gate_up": "gated", "mlp_out": "x"}
@@ -74,7 +75,9 @@ class Bench:
     """A linear layer of a model, to be divided in many ways."""
 
     def __init__(self, model: Model, kernel: str, setting: Setting, most_layers: int = 64) -> None:
-        self._model, self._kernel, self._setting = model, kernel, setting
+        self._model = model
+        self._kernel = kernel
+        self._setting = setting
         spec = reduced(model, kernel, setting)
         self._spec = replace(spec, num_layers=min(most_layers, spec.num_layers))
         with torch.inference_mode():
@@ -90,7 +93,8 @@ class Bench:
 
     def _plain(self) -> Tensor:
         packed = next(iter(self._names.values()))
-        shape, device = (packed.num_out, packed.num_in), self._setting.device
+        shape = (packed.num_out, packed.num_in)
+        device = self._setting.device
         if self._format != "plain":
             return torch.zeros(1, 1, dtype=DTYPE, device=device).expand(shape)
         return torch.randn(shape, dtype=DTYPE, device=device).mul_(packed.num_in**-0.5)
@@ -111,7 +115,8 @@ class Bench:
     def run(self) -> Iterator[Row]:
         default = self._time(self._default)
         yield self._row("default", default)
-        singles, together = list[Timed](), list[Timed]()
+        singles = list[Timed]()
+        together = list[Timed]()
         yield from self._try("tried", alternatives(self._default, self._kernel, self._setting), singles)
         changes = combined(self._default, default.seconds, singles)
         yield from self._try("combined", changes[: 1 if self._setting.is_rehearsal else None], together)

@@ -16,7 +16,8 @@ from tests.checkpoints.packed import dequantised
 from tests.dense_reference import dense_logits
 from tests.tiny import Weights, plain_spec, random_weights, tiny_runner
 
-NUM_TOKENS, GROUP_SIZE = 48, 32
+NUM_TOKENS = 48
+GROUP_SIZE = 32
 SPECS = [
     {"qkv_bias": True, "qk_norm": False, "mlp_bias": True, "out_bias": True},
     {"qkv_bias": False, "qk_norm": True, "tied_embeddings": True},

@@ -42,8 +42,10 @@ class InBlocks:
     """Weights whose experts have random blocks of MXFP4."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
-        self._others, self._dtype = LoadedWeights(weights), dtype
-        self.table, self.vector = self._others.table, self._others.vector
+        self._others = LoadedWeights(weights)
+        self._dtype = dtype
+        self.table = self._others.table
+        self.vector = self._others.vector
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         weight, bias_O = self._others.linear(name, part)
@@ -103,7 +105,8 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
 @pytest.mark.parametrize("seed", range(4))
 def test_native_logits_are_those_of_the_dense_formula(seed: int, num_threads: int) -> None:
     spec, weights = model(seed)
-    runner, rng = runner_of(seed, NATIVE, torch.float32, "plain"), random.Random(seed)
+    runner = runner_of(seed, NATIVE, torch.float32, "plain")
+    rng = random.Random(seed)
     text = [rng.randrange(spec.vocab_size) for _ in range(40)]
     logits = runner.extend(text, num_logit_rows=40)
     torch.testing.assert_close(logits.double(), dense_logits(spec, weights, text), atol=2e-4, rtol=0)

@@ -36,7 +36,8 @@ def cost(source: CheckpointSource, read_weights: Read) -> tuple[str, float, int]
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began = process_time()
         status = "traceback"
         try:
             status = "loaded" if outcome(source, read_weights) == "loaded" else "refused"
@@ -58,7 +59,8 @@ def forked(answer: Callable[[], str]) -> tuple[str, float]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        began, said = process_time(), "traceback"
+        began = process_time()
+        said = "traceback"
         try:
             said = answer()
         finally:

@@ -45,8 +45,11 @@ def random_tensors(dtype: torch.dtype = torch.float32, *, seed: int = 0, **chang
     """The tensors of LLAMA with `changes` under their Hugging Face names, written out independently of the code's own
     table.
     """
-    generator, config = torch.Generator().manual_seed(seed), {**LLAMA, **changes}
-    hidden, middle, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    generator = torch.Generator().manual_seed(seed)
+    config = {**LLAMA, **changes}
+    hidden = config["hidden_size"]
+    middle = config["intermediate_size"]
+    vocab = config["vocab_size"]
     head_dim = hidden // config["num_attention_heads"]
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocab, hidden),

@@ -32,14 +32,17 @@ class Forger:
     """Writes forged copies of two good checkpoints, one file and one sharded, with llama3's rope and a tokenizer."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self._rng, tensors = random.Random(seed), random_tensors()
-        single, shards = folder / "single", folder / "shards"
+        self._rng = random.Random(seed)
+        tensors = random_tensors()
+        single = folder / "single"
+        shards = folder / "shards"
         for good in (single, shards):
             write_llama(good)
             (good / "generation_config.json").write_text(json.dumps(GENERATION))
         write_single(single, tensors, rope_scaling=ROPE)
         write_shards(shards, tensors)
-        self._single, self._shards = _contents(single), _contents(shards)
+        self._single = _contents(single)
+        self._shards = _contents(shards)
 
     def forge(self, folder: Path) -> str:
         """Write one forged checkpoint; what was forged."""
@@ -69,7 +72,8 @@ class Forger:
     def _forge_header(self, name: str, good: Mapping[str, bytes]) -> tuple[str, Mapping[str, bytes]]:
         file = good[name]
         length = int.from_bytes(file[:8], "little")
-        header, data = file[8 : 8 + length], file[8 + length :]
+        header = file[8 : 8 + length]
+        data = file[8 + length :]
         match self._rng.randrange(6):
             case 0:
                 claimed = self._rng.choice((0, 1, length - 1, length + 1, 2**20, 10**8, 2**31, 2**63, 2**64 - 1))
@@ -79,7 +83,8 @@ class Forger:
             case 2:
                 how, header = self._crowd()
             case 3:
-                how, data = "data cut", data[: self._rng.randrange(len(data))]
+                how = "data cut"
+                data = data[: self._rng.randrange(len(data))]
             case _:
                 how, header = self._change_value(header)
         return f"{name}: {how}", {**good, name: len(header).to_bytes(8, "little") + header + data}

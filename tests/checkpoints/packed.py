@@ -61,7 +61,9 @@ def in_words(codes: NDArray[np.uint32], order: tuple[int, ...] = tuple(range(8))
 
 def tensors_of(method: str, weight: Codes) -> dict[str, Tensor]:
     """What a layer's weight is stored as, by suffix."""
-    codes, zeros, scales = weight.codes_OI, weight.zeros_OG, weight.scales_OG
+    codes = weight.codes_OI
+    zeros = weight.zeros_OG
+    scales = weight.scales_OG
     num_out, num_in = codes.shape
     if method == "awq":
         return {
@@ -96,9 +98,11 @@ def dequantised(method: str, tensors: Mapping[str, Tensor], group_size: int) -> 
     g = i // group_size
     if method == "awq":
         place = np.array([AWQ_ORDER.index(member) for member in range(8)])[o % 8]
-        code, zero = word["qweight"][i, o // 8] >> (4 * place), word["qzeros"][g, o // 8] >> (4 * place)
+        code = word["qweight"][i, o // 8] >> (4 * place)
+        zero = word["qzeros"][g, o // 8] >> (4 * place)
     elif method.startswith("gptq"):
-        code, zero = word["qweight"][i // 8, o] >> (4 * (i % 8)), word["qzeros"][g, o // 8] >> (4 * (o % 8))
+        code = word["qweight"][i // 8, o] >> (4 * (i % 8))
+        zero = word["qzeros"][g, o // 8] >> (4 * (o % 8))
         zero = zero if method == "gptq_v2" else (zero & 15) + 1
     else:
         code = word["weight_packed"][o, i // 8] >> (4 * (i % 8))
@@ -143,7 +147,8 @@ def write_packed(
         group_size: -1 for one group for an output.
         dtype: of scales and of all that stays plain.
     """
-    stored, expected = {}, {}
+    stored = {}
+    expected = {}
     for number, (name, tensor) in enumerate(plain.items()):
         if not name.endswith("_proj.weight"):
             stored[name] = tensor.to(dtype)

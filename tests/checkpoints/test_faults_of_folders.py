@@ -25,7 +25,8 @@ from tests.checkpoints.folders import (
     write_single,
 )
 
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
 
 
 def folder_of(path: Path) -> HuggingFaceFolder:

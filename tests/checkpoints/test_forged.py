@@ -17,8 +17,10 @@ from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.folders import write_config
 from tests.checkpoints.forging import Forger
 
-NUM_FORGED, NUM_REFUSED = 30, 2000
-MAX_S, MAX_BYTES = 1.0, 50 * 10**6
+NUM_FORGED = 30
+NUM_REFUSED = 2000
+MAX_S = 1.0
+MAX_BYTES = 50 * 10**6
 
 
 def opened(folder: Path) -> HuggingFaceFolder:
@@ -56,11 +58,13 @@ def test_more_layers_than_any_model_has_are_refused_by_the_config_alone(tmp_path
 @pytest.mark.timeout(1800)
 def test_forged_checkpoints_cost_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory is counted above what a good checkpoint of this size takes; tokenizer.json is parsed by a library."""
-    forger, counts = Forger(tmp_path, seed=2), Counter[str]()
+    forger = Forger(tmp_path, seed=2)
+    counts = Counter[str]()
     good = opened(tmp_path / "single")
     assert outcome(good, read_weights) == "loaded"  # so that every child finds all libraries loaded
     usual_bytes = cost(good, read_weights)[2]
-    worst_s, worst_bytes = 0.0, 0
+    worst_s = 0.0
+    worst_bytes = 0
     while counts["refused"] < NUM_REFUSED:
         folder = tmp_path / "forged"
         what = forger.forge(folder)
@@ -70,7 +74,8 @@ def test_forged_checkpoints_cost_little(tmp_path: Path, capsys: pytest.CaptureFi
         assert seconds < MAX_S, f"{what}: {seconds:.2f} s"
         assert extra_bytes < MAX_BYTES or what.startswith("tokenizer.json"), f"{what}: {extra_bytes / 1e6:.1f} MB"
         counts[status] += 1
-        worst_s, worst_bytes = max(worst_s, seconds), max(worst_bytes, extra_bytes)
+        worst_s = max(worst_s, seconds)
+        worst_bytes = max(worst_bytes, extra_bytes)
         rmtree(folder)
     with capsys.disabled():
         sys.stdout.write(f"\n{dict(counts)}; at most {worst_s:.2f} s and {worst_bytes / 1e6:.1f} MB\n")

@@ -29,10 +29,12 @@ def scaled(
     block: tuple[int, int] | None, suffix: str, shape: tuple[int, ...]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors of a folder, and the float32 values that they stand for, by name."""
-    stored, plain = {}, {}
+    stored = {}
+    plain = {}
     generator = torch.Generator().manual_seed(1)
     for name, values in random_tensors(torch.bfloat16, **SIZES).items():
-        stored[name], plain[name] = values, values.float()
+        stored[name] = values
+        plain[name] = values.float()
         if "_proj" not in name:
             continue
         floats = values.to(torch.float8_e4m3fn)
@@ -42,7 +44,8 @@ def scaled(
         scales = torch.rand(sizes, generator=generator) + 0.5
         rows, columns = block or values.shape
         factors = scales.repeat_interleave(rows, 0)[: len(values)].repeat_interleave(columns, 1)[:, : values.shape[1]]
-        stored[name], plain[name] = floats, floats.float() * factors
+        stored[name] = floats
+        plain[name] = floats.float() * factors
         stored[name.removesuffix("weight") + suffix] = scales.reshape(shape) if block is None else scales
     return stored, plain
 

@@ -70,7 +70,8 @@ def test_a_change_to_any_tensor_is_another_model(tmp_path: Path, name: str) -> N
 )
 def test_only_both_ends_of_a_large_tensor_are_read(tmp_path: Path, place: Callable[[int], int], is_seen: bool) -> None:
     folder = write(tmp_path / "a", large_tensors())
-    identity, stored = model_identity(folder), catalogue(folder)[LARGE]
+    identity = model_identity(folder)
+    stored = catalogue(folder)[LARGE]
     assert stored.num_bytes == 4096 * ITEM_BYTES["F32"] > 2 * SAMPLE_BYTES
     raw = bytearray((folder / SINGLE).read_bytes())
     raw[stored.offset + place(stored.num_bytes)] ^= 1

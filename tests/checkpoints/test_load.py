@@ -35,7 +35,8 @@ def expected(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         "head.weight": tensors["lm_head.weight"],
     }
     for idx in range(2):
-        hf, ours = f"model.layers.{idx}.", f"layers.{idx}."
+        hf = f"model.layers.{idx}."
+        ours = f"layers.{idx}."
         qkv = [tensors[f"{hf}self_attn.{part}_proj.weight"] for part in "qkv"]
         weights |= {
             f"{ours}attention_norm.weight": tensors[f"{hf}input_layernorm.weight"],

@@ -25,7 +25,8 @@ def packing_of(method: str, group_size: int | None) -> Packing:
 
 def check(method: str, shape: tuple[int, int], group_size: int | None, dtype: torch.dtype) -> None:
     """Exactly: no code times a scale of 16 bits is rounded in float32."""
-    packing, size = packing_of(method, group_size), group_size or shape[1]
+    packing = packing_of(method, group_size)
+    size = group_size or shape[1]
     tensors = tensors_of(method, Codes.random(*shape, size, method, dtype, seed=shape[0] + shape[1]))
     places = packed_places(packing, TensorPlace(name="w", shape=shape))
     for name, place in places.items():

@@ -102,7 +102,8 @@ def test_no_more_than_a_part_is_read(
     kind: str, num_ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = even_model(kind, tmp_path)
-    spec, num_read = source.spec(), 0
+    spec = source.spec()
+    num_read = 0
 
     def count(file: FileIO, rest: memoryview, tensor: StoredTensor, start: int) -> None:
         nonlocal num_read
@@ -113,7 +114,8 @@ def test_no_more_than_a_part_is_read(
     weights = source.weights(dtype=torch.float32)
     for name in names_of(spec):
         as_plain(weights.linear(name)[0])  # codes are read when they are asked for
-    num_whole, num_read = num_read, 0
+    num_whole = num_read
+    num_read = 0
     for plan in plan_shards(spec, num_ranks, group_size=32):
         own = ShardedWeights(source.weights(dtype=torch.float32), spec, plan)
         for name in names_of(spec):

@@ -80,7 +80,8 @@ def write_tiny(folder: Path) -> dict[str, Tensor]:
 
 def to_fp8(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Store linear layers in 8 bits with scales of 2; returns the values that they stand for."""
-    stored, expected = dict(tensors), dict(tensors)
+    stored = dict(tensors)
+    expected = dict(tensors)
     for name in [name for name in tensors if "_proj." in name]:
         stored[name] = tensors[name].to(torch.float8_e4m3fn)
         stored[f"{name}_scale_inv"] = torch.full([-(-size // BLOCK) for size in tensors[name].shape], 2.0)
@@ -107,7 +108,8 @@ def test_packed_experts_are_read_one_by_one(method: str, tmp_path: Path) -> None
     expected = (
         to_fp8(tmp_path, tensors) if method == "fp8" else write_packed(tmp_path, tensors, method, group_size=32)
     )  # fmt: skip
-    source, part = open_source(str(tmp_path)).weights(dtype=torch.float32), "model.layers.0.mlp.experts.1."
+    source = open_source(str(tmp_path)).weights(dtype=torch.float32)
+    part = "model.layers.0.mlp.experts.1."
     gate_up, out, router = (
         as_plain(source.linear(f"layers.0.{name}")[0]) for name in ("experts.1.gate_up", "experts.1.out", "router")
     )

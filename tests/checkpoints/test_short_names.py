@@ -30,7 +30,8 @@ from forerun.core.errors import CheckpointError
 from tests.checkpoints.tiny_hub import COMMIT, tiny_hub
 
 CONTENT = bytes(range(256)) * 400
-WHEEL, MEMBER = "forerun_test_model-1.0-py3-none-any.whl", "forerun_test_model/tiny.Q4_1.gguf"
+WHEEL = "forerun_test_model-1.0-py3-none-any.whl"
+MEMBER = "forerun_test_model/tiny.Q4_1.gguf"
 WHOLE = [".tiny.Q4_1.gguf.sha256", "tiny.Q4_1.gguf"]
 REPOSITORY = "org/tiny"
 HUB_FILES = {"config.json": b"{}", "model.safetensors": b"x" * 1000}
@@ -293,7 +294,8 @@ def test_the_table_names_licence_and_sums() -> None:
 
 
 def test_the_smallest_larger_model_that_gains_is_named_with_its_download() -> None:
-    smollm2, coder = named_models()["smollm2"], named_models()["qwen2.5-coder:1.5b"]
+    smollm2 = named_models()["smollm2"]
+    coder = named_models()["qwen2.5-coder:1.5b"]
     assert advice.model_that_gains(smollm2.num_parameters) == (
         "With qwen2.5-coder:1.5b guesses made code 1.9 to 2.6 times as fast on all machines where this was measured "
         "(`forerun pull qwen2.5-coder:1.5b` fetches 0.99 GB: about 2 minutes at 10 MB/s)."

@@ -10,7 +10,8 @@ from forerun.core.model_spec import WeightFormat
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight
 from tests.tiny import plain_spec, random_weights
 
-QKV, HEAD = "layers.0.qkv", "head"
+QKV = "layers.0.qkv"
+HEAD = "head"
 
 
 def loaded(weight_format: WeightFormat, *, is_tied: bool = False) -> LoadedWeights:

@@ -35,7 +35,8 @@ def tiny_hub(
             self.answer(with_body=True)
 
         def answer(self, *, with_body: bool) -> None:
-            path, headers = self.path.partition("?")[0], {}
+            path = self.path.partition("?")[0]
+            headers = {}
             if asked is not None:
                 asked.append(path)
             name = path.removeprefix(f"/{repository}/resolve/{COMMIT}/").removeprefix(f"/{repository}/resolve/main/")

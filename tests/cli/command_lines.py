@@ -58,7 +58,8 @@ def run_here(line: Line) -> tuple[int, str, str]:
         except SystemExit as error:
             code = error.code
         except BaseException as error:  # noqa: BLE001 - whatever comes out is what is looked for
-            code, text = -1, f"Traceback of {type(error).__name__}: {error}"
+            code = -1
+            text = f"Traceback of {type(error).__name__}: {error}"
             streams[2].write(text)
         for stream in streams[1:]:
             stream.flush()

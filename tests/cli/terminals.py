@@ -55,7 +55,8 @@ def read_until(terminal: int, unread: bytearray, wanted: bytes) -> bytes:
 
 def lines_of(written: str) -> list[str]:
     """The lines of a screen without a right edge."""
-    lines, column = [""], 0
+    lines = [""]
+    column = 0
     for found in CODE.finditer(written.replace("\r", "")):
         piece = found[0]
         if piece == "\n":
@@ -75,5 +76,6 @@ def _cut(line: str, num_columns: int) -> str:
     """The beginning of a line that takes so many columns."""
     kept = ""
     while line and sum(map(width_of, kept + line[0])) <= num_columns:
-        kept, line = kept + line[0], line[1:]
+        kept = kept + line[0]
+        line = line[1:]
     return kept

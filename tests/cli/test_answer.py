@@ -52,7 +52,8 @@ class Pressed:
     """A stream at whose first step, of the prompt or of the text, Ctrl-C is pressed."""
 
     def __init__(self, stream: GenerationStream, *, while_reading: bool) -> None:
-        self._stream, self._while_reading = stream, while_reading
+        self._stream = stream
+        self._while_reading = while_reading
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

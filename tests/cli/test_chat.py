@@ -11,7 +11,8 @@ SHORT = ("-n", "8", "--ignore-eos")
 def test_a_templated_conversation_is_a_list_of_messages() -> None:
     chat = Conversation(has_template=True, system_prompt="Be brief.")
     chat.add("Hi", "Hello")
-    system, turn = chat.prompt("Why?")[0], chat.prompt("Why?")[1:]
+    system = chat.prompt("Why?")[0]
+    turn = chat.prompt("Why?")[1:]
     assert system == {"role": "system", "content": "Be brief."}
     assert [message["role"] for message in turn] == ["user", "assistant", "user"]  # type: ignore[index]
     chat.clear()

@@ -194,7 +194,8 @@ def test_a_conversation_is_saved_and_comes_back(converse: Chat, tmp_path: Path) 
 
 
 def test_a_kept_conversation_is_written_turn_by_turn(run: Run, tmp_path: Path) -> None:
-    file, flags = tmp_path / "talk.json", ("chat", BUILTIN_TARGET, "-n", "2", "--ignore-eos", "--drafter", "none")
+    file = tmp_path / "talk.json"
+    flags = ("chat", BUILTIN_TARGET, "-n", "2", "--ignore-eos", "--drafter", "none")
     run(*flags, "--resume", str(file), "--temperature", "0.5", "-q", "one")
     assert len(json.loads(file.read_text())["messages"]) == 2
     shown = run(*flags, "--resume", str(file), "-s", "9", typed="two\n/undo\n/exit\n")
@@ -210,7 +211,9 @@ def test_a_kept_conversation_is_written_turn_by_turn(run: Run, tmp_path: Path) -
 def test_a_kept_file_that_another_program_changed_stays_and_the_conversation_goes_on_beside_it(
     converse: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, beside, others = tmp_path / "talk.json", tmp_path / "talk-3.json", {}
+    file = tmp_path / "talk.json"
+    beside = tmp_path / "talk-3.json"
+    others = {}
     (tmp_path / "talk-2.json").write_text("others too")
 
     def change_once(session: Session) -> Transcript:

@@ -60,7 +60,8 @@ def test_a_folder_with_something_else_and_one_that_is_in_use_are_refused(tmp_pat
 def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_another(
     tmp_path: Path, target: str, plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, questions = tmp_path / "text.txt", tmp_path / "questions.jsonl"
+    text = tmp_path / "text.txt"
+    questions = tmp_path / "questions.jsonl"
     text.write_text("The fox said: naïve café! " * 20)
     questions.write_text('{"turns": ["Who are you?"]}\n')
     out = tmp_path / "draft"

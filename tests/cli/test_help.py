@@ -29,7 +29,8 @@ def test_help_shows_every_flag_and_every_word(
     monkeypatch.setenv("COLUMNS", str(width))
     shown = run(*path, "--help")
     assert shown.exit_code == 0
-    words, text = shown.stdout.split(), " ".join(shown.stdout.split())
+    words = shown.stdout.split()
+    text = " ".join(shown.stdout.split())
     for param in command.params:
         if not getattr(param, "hidden", False):
             assert " ".join((param.help or "").split()) in text

@@ -43,7 +43,8 @@ def traces(tmp_path: Path) -> Path:
 
 
 def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: Path, tmp_path: Path) -> None:
-    out, plot = tmp_path / "plan.json", tmp_path / "plan.svg"
+    out = tmp_path / "plan.json"
+    plot = tmp_path / "plan.svg"
     shown = run_command(
         "plan", "--paced", PACED, "--trace", str(traces), "--json", str(out), "--plot", str(plot)
     )  # fmt: skip
@@ -130,7 +131,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_this_machine_is_measured_and_planned_in_one_call(
     run_command: RunPlan, tmp_path: Path, target: str, draft: str
 ) -> None:
-    path, out = tmp_path / "profile.json", tmp_path / "plan.json"
+    path = tmp_path / "profile.json"
+    out = tmp_path / "plan.json"
     shown = run_command(
         "plan", "--target", target, "--draft", draft, "--threads", "1", "--dtype", "float32",
         "--calibrate", str(path), "--accept-length", "2", "--json", str(out),

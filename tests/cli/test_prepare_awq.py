@@ -40,7 +40,9 @@ def test_a_packed_model_is_written_measured_and_opened(run: Run, tmp_path: Path,
 
 
 def test_what_cannot_be_done_is_said(run: Run, tmp_path: Path) -> None:
-    short, there, bytes_file = tmp_path / "short.txt", tmp_path / "there", tmp_path / "bytes"
+    short = tmp_path / "short.txt"
+    there = tmp_path / "there"
+    bytes_file = tmp_path / "bytes"
     short.write_text("too short")
     bytes_file.write_bytes(b"\xff\xfe\xff")
     there.mkdir()

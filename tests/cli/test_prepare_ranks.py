@@ -30,7 +30,8 @@ def test_the_texts_are_the_models(run: Run, tmp_path: Path, weights: str) -> Non
 
 @pytest.mark.slow
 def test_a_packed_model_is_divided(run: Run, tmp_path: Path) -> None:
-    out, text = tmp_path / "prepared", tmp_path / "text.txt"
+    out = tmp_path / "prepared"
+    text = tmp_path / "text.txt"
     text.write_text("".join(f"def f{n}(x):\n    return x + {n}\n\n" for n in range(400)))
     shown = run(
         "prepare", "builtin", *RANKS, "--quantize", "awq", "--calib", str(text), "--out", str(out), "--threads", "1"
@@ -43,7 +44,8 @@ def test_a_packed_model_is_divided(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(run: Run, tmp_path: Path) -> None:
-    out, new = tmp_path / "prepared", ("--out", str(tmp_path / "new"))
+    out = tmp_path / "prepared"
+    new = ("--out", str(tmp_path / "new"))
     assert run("prepare", "builtin", *RANKS, "--weights", "int8", "--out", str(out)).exit_code == 0
     gguf = write_model(tmp_path / "x.gguf")
     for arguments, words in (

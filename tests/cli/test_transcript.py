@@ -68,7 +68,8 @@ def test_what_is_wrong_is_named(file: Path, key: str, value: Any, fault: str) ->
 
 
 def test_damaged_files_are_refused_or_read_and_nothing_else(file: Path) -> None:
-    whole, chance = file.read_bytes(), random.Random(1)
+    whole = file.read_bytes()
+    chance = random.Random(1)
     for _ in range(1000):
         damaged = bytearray(whole)
         for _ in range(chance.randint(1, 4)):

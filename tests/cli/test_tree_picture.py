@@ -43,7 +43,8 @@ def test_what_is_too_wide_or_too_high_is_cut_with_a_mark() -> None:
 def trees(draw: st.DrawFn) -> DraftedTree:
     num_nodes = draw(st.integers(2, 24))
     parents = [-1, *[draw(st.integers(0, node - 1)) for node in range(1, num_nodes)]]
-    path, here = [], 0
+    path = []
+    here = 0
     while (children := [node for node in range(num_nodes) if parents[node] == here]) and draw(st.booleans()):
         here = draw(st.sampled_from(children))
         path.append(here)

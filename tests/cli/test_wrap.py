@@ -56,7 +56,8 @@ def wrapped(terminal: tuple[TextIO, int], text: str, *, num_columns: int, seed: 
 @pytest.mark.parametrize("seed", range(20))
 def test_lines_hold_as_many_whole_words_as_fit(terminal: tuple[TextIO, int], seed: int) -> None:
     chance = random.Random(seed)
-    words, num_columns = chance.choices(WORDS, k=80), chance.randint(17, 60)
+    words = chance.choices(WORDS, k=80)
+    num_columns = chance.randint(17, 60)
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + 1 + len(word) > num_columns - 1:
@@ -67,7 +68,8 @@ def test_lines_hold_as_many_whole_words_as_fit(terminal: tuple[TextIO, int], see
 
 
 def test_words_longer_than_a_line_and_fenced_code_are_left_to_the_terminal(terminal: tuple[TextIO, int]) -> None:
-    address, code = "https://example.org/" + "x" * 40, "    for a line that is longer than the window is: pass"
+    address = "https://example.org/" + "x" * 40
+    code = "    for a line that is longer than the window is: pass"
     text = f"see {address} and then more\n```python\n{code}\n```\nwhich is text once again"
     lines = wrapped(terminal, text, num_columns=21)
     assert lines[:2] == ["see ", f"{address} "]

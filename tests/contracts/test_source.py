@@ -10,8 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "forerun"
 ROOT = SOURCE.parents[1]
 FILES = sorted(SOURCE.rglob("*.py"))
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 50
+TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py"))
 
 # Modules whose reading side runs code found in the data.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
@@ -100,20 +99,22 @@ def test_nothing_reads_pickles_or_runs_text() -> None:
     assert found_in(FILES, offences) == {}
 
 
-def test_no_file_is_too_long() -> None:
-    """Split it by what its parts are about."""
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert {relative(path): length for path, length in lengths.items() if length > MAX_FILE_LINES} == {}
+def test_no_statement_packs_assignments() -> None:
+    """`a, b = x, y` is written as two statements, unless one of the values reads a target, as in a swap."""
+    assert found_in([*FILES, *TESTS], lambda path: lines_of(path, packs)) == {}
 
 
-def test_no_function_is_too_long() -> None:
-    assert found_in(FILES, long_functions) == {}
-
-
-def long_functions(path: Path) -> list[str]:
-    functions = [node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions]
-    return [f"{name}: {length} lines" for name, length in lengths if length > MAX_FUNCTION_LINES]
+def packs(node: ast.AST) -> bool:
+    if not (
+        isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+    ):
+        return False
+    targets = {ast.unparse(target) for target in node.targets[0].elts}
+    is_literal = len(node.targets[0].elts) == len(node.value.elts)
+    plain = not any(isinstance(part, ast.Starred | ast.Tuple) for part in (*node.targets[0].elts, *node.value.elts))
+    values = [part for value in node.value.elts for part in ast.walk(value) if isinstance(part, ast.expr)]
+    has_lambda = any(isinstance(value, ast.Lambda) for value in node.value.elts)
+    return is_literal and plain and not has_lambda and not targets & {ast.unparse(part) for part in values}
 
 
 def test_no_class_name_is_used_twice() -> None:

@@ -87,8 +87,11 @@ def build(folder: Path) -> None:
 
 
 def begin_conversation(folder: Path, name: str) -> Write:
-    path, files, kept = folder / "talk.json", KeptFiles(MAX_BYTES), KeptFile()
-    saved, talk = resumed(path, files), Conversation(has_template=True, system_prompt=None)
+    path = folder / "talk.json"
+    files = KeptFiles(MAX_BYTES)
+    kept = KeptFile()
+    saved = resumed(path, files)
+    talk = Conversation(has_template=True, system_prompt=None)
     talk.turns = [] if saved is None else list(saved.turns)
     session = SimpleNamespace(
         engine=SimpleNamespace(config=EngineConfig(target=DRAFT)),
@@ -129,10 +132,12 @@ class Taught(NoneDrafter):
 
 
 def begin_learnt(folder: Path, name: str) -> Write:
-    file, drafter = LearntFile(str(folder), ABOUT), Taught()
+    file = LearntFile(str(folder), ABOUT)
+    drafter = Taught()
 
     def write(number: int) -> None:
-        file.learnt.context_s, drafter.number = float(number), number
+        file.learnt.context_s = float(number)
+        drafter.number = number
         file.keep(drafter)
 
     return write
@@ -140,7 +145,8 @@ def begin_learnt(folder: Path, name: str) -> Write:
 
 def learnt_numbers(folder: Path) -> set[int]:
     """Two files, each of which is believed by itself."""
-    file, drafter = LearntFile(str(folder), ABOUT), Taught()
+    file = LearntFile(str(folder), ABOUT)
+    drafter = Taught()
     file.restore(drafter)
     return {int(file.learnt.context_s or 0), drafter.number} if any(folder.glob("*.json")) else set()
 
@@ -191,8 +197,11 @@ def begin_texts(folder: Path, name: str) -> Write:
 
 def begin_distillation(folder: Path, name: str) -> Write:
     config = DistillConfig(engine=EngineConfig(target=DRAFT), out=folder / "out", time=60.0)
-    place, saved, trainer = RunPlace(config, "m"), SavedDraft(folder / "out" / "distill" / "t"), some_trainer()
-    tokenizer, network = open_source(DRAFT).tokenizer(), trainer.network
+    place = RunPlace(config, "m")
+    saved = SavedDraft(folder / "out" / "distill" / "t")
+    trainer = some_trainer()
+    tokenizer = open_source(DRAFT).tokenizer()
+    network = trainer.network
 
     def write(number: int) -> None:
         assert place is not None, "held for as long as this writes"
@@ -205,7 +214,9 @@ def begin_distillation(folder: Path, name: str) -> Write:
 
 def distillation_numbers(folder: Path) -> set[int]:
     """The training, and the draft: one that was there is never gone."""
-    saved, draft, found = SavedDraft(folder / "out" / "distill" / "t"), folder / "out", set()
+    saved = SavedDraft(folder / "out" / "distill" / "t")
+    draft = folder / "out"
+    found = set()
     if saved.exists:
         found.add(int(saved.open("cpu")[1]))
     if (draft / "config.json").exists():

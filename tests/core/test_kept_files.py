@@ -37,7 +37,8 @@ class Writer:
         before: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self._reading, writing = os.pipe()
-        self.pid, self._said = os.fork(), b""
+        self.pid = os.fork()
+        self._said = b""
         if self.pid == 0:
             end = "crash"
             try:
@@ -108,7 +109,8 @@ def kill(kind: Kind, folder: Path, rng: random.Random) -> None:
     os.kill(writer.pid, signal.SIGKILL)
     written, said = writer.end()
     assert said == ""
-    last, found = max(written, default=0), kind.numbers(folder)
+    last = max(written, default=0)
+    found = kind.numbers(folder)
     if kind.keeps_all:
         assert {*written} <= found <= {*written, last + 1}
     else:

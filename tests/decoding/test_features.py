@@ -26,13 +26,16 @@ TAPS = (0, 2)
 class Listener(Drafter):
     """Guesses at random, and keeps the features of committed tokens by their places."""
 
-    verify_width, taps = 6, TAPS
+    verify_width = 6
+    taps = TAPS
 
     def __init__(self, seed: int) -> None:
-        self._rng, self.features = random.Random(seed), dict[int, Tensor]()
+        self._rng = random.Random(seed)
+        self.features = dict[int, Tensor]()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root, self.features = prompt_ids[-1], {}
+        self._root = prompt_ids[-1]
+        self.features = {}
 
     def read_features(self, place: int, features: Tensor) -> None:
         self.features |= zip(range(place, place + len(features)), features.clone(), strict=True)

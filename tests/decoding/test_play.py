@@ -15,7 +15,8 @@ from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from tests.tiny import decode_ids, random_weights, tiny_runner, tiny_spec
 
-PROMPT, NUM_TOKENS = [1, 5, 2, 5], 12
+PROMPT = [1, 5, 2, 5]
+NUM_TOKENS = 12
 
 
 class Tiring(HostDecoder):
@@ -23,13 +24,16 @@ class Tiring(HostDecoder):
 
     def __init__(self, target: Runner, num_rounds: int) -> None:
         super().__init__(target, NoneDrafter())
-        self.target, self.num_rounds, self.ended = target, num_rounds, 0
+        self.target = target
+        self.num_rounds = num_rounds
+        self.ended = 0
 
     def can_play(self, request: Request) -> bool:
         return not request.params.shapes_scores
 
     def rounds(self, num_tokens: int) -> Rounds:
-        num_left, text = self.num_rounds, list(self._request.prompt_ids)
+        num_left = self.num_rounds
+        text = list(self._request.prompt_ids)
         for played in super().rounds(num_tokens):
             if isinstance(played, Round):
                 if num_left == 0:

@@ -54,7 +54,8 @@ class Rows:
     """What a trainer computes for two texts of different lengths, before the loss."""
 
     def __init__(self, spec: HeadSpec, weights: dict[str, Tensor]) -> None:
-        target, rng = target_network(), random.Random(3)
+        target = target_network()
+        rng = random.Random(3)
         self.texts = [random_text(rng, 14), random_text(rng, 9)]
         num_columns = spec.body.vocab_size
         vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=num_columns)
@@ -65,7 +66,8 @@ class Rows:
         rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._blocks
         with torch.no_grad():
             logits, places = rows(ids, is_learnt, self.features)
-        self.logits, self.places = logits.numpy(), places.tolist()
+        self.logits = logits.numpy()
+        self.places = places.tolist()
         self.arrays: dict[str, Floats] = {name: value.double().numpy() for name, value in weights.items()}
         self.arrays |= {"embed_tokens.weight": self.arrays.get("embed_tokens.weight", target.table.double().numpy())}
         self.arrays |= {"lm_head.weight": self.arrays.get("lm_head.weight", target.output.double().numpy())}
@@ -85,7 +87,8 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
         assert found.texts[number].first_row <= place < len(ids)
         distances = []
         for step in steps:
-            text, drafted = ids[: place + 1 - step], ids[place + 1 - step : place + 1]
+            text = ids[: place + 1 - step]
+            drafted = ids[place + 1 - step : place + 1]
             if len(text) > 1:
                 features = found.features_of(number, len(text) - 1)
                 expected = eagle_logits(spec, found.arrays, text, features, drafted)
@@ -121,7 +124,9 @@ def test_the_targets_features_are_computed_once_while_there_is_room(
     monkeypatch: pytest.MonkeyPatch, most_bytes: int, num_computed: list[int]
 ) -> None:
     monkeypatch.setattr(head_trainer, "KEPT_BYTES", most_bytes)
-    spec, target, rng = random_eagle(random.Random(0), TARGET), target_network(), random.Random(3)
+    spec = random_eagle(random.Random(0), TARGET)
+    target = target_network()
+    rng = random.Random(3)
     computed = list[int]()
     monkeypatch.setattr(
         target, "features", lambda ids, taps: [computed.append(len(ids)), Network.features(target, ids, taps)][1]
@@ -148,10 +153,12 @@ def new_trainer(kind: HeadKind) -> HeadTrainer:
 
 def test_large_scores_are_not_held_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [random_text(random.Random(1), length) for length in (120, 119, 118)]
-    held, gradients = list[int](), list[list[Tensor]]()
+    held = list[int]()
+    gradients = list[list[Tensor]]()
     for most_bytes in (2**30, 2**18):
         monkeypatch.setattr(head_trainer, "HELD_BYTES", most_bytes)
-        trainer, sizes = new_trainer("eagle3"), dict[int, int]()
+        trainer = new_trainer("eagle3")
+        sizes = dict[int, int]()
 
         def note(saved: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
             sizes[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
@@ -196,7 +203,8 @@ def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
 @pytest.mark.parametrize("lengths", [(1,), (1, 1), (2,), (3, 2), (1, 9)])
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_head_reads_texts_of_a_few_tokens(kind: HeadKind, lengths: tuple[int, ...]) -> None:
-    trainer, rng = new_trainer(kind), random.Random(1)
+    trainer = new_trainer(kind)
+    rng = random.Random(1)
     texts = [replace(random_text(rng, length), num_given=1) for length in lengths]
     losses = [trainer.score(texts).loss, trainer.step(texts, 0.1), trainer.score(texts).loss]
     assert all(map(isfinite, losses))

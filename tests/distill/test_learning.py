@@ -56,7 +56,8 @@ def test_tokens_are_counted_after_the_given_ones_only() -> None:
 
 
 def test_the_most_frequent_tokens_and_those_asked_for_are_the_drafts() -> None:
-    counts, embedding = torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0]), torch.eye(5)
+    counts = torch.tensor([9.0, 1.0, 8.0, 2.0, 0.0])
+    embedding = torch.eye(5)
     embedding[3] = torch.tensor([0.1, 0, 1.0, 0, 0])
     chosen = choose_vocabulary(counts.double(), 3, [4], embedding)
     assert chosen.target_ids.tolist() == [0, 2, 4]
@@ -108,7 +109,8 @@ TEXTS = [text_of([2, 4, 0, 4], [[4, 2], [0, 2], [4, 2], [2, 0]], [[0.9, 0.1]] * 
 
 
 def test_a_draft_learns_and_goes_on_after_it_was_saved_as_if_it_had_not_been(tmp_path: Path) -> None:
-    saved, trainer = SavedDraft(tmp_path / "training.safetensors"), some_trainer()
+    saved = SavedDraft(tmp_path / "training.safetensors")
+    trainer = some_trainer()
     before = trainer.score(TEXTS)
     for _ in range(20):
         trainer.step(TEXTS, 0.3)
@@ -121,7 +123,8 @@ def test_a_draft_learns_and_goes_on_after_it_was_saved_as_if_it_had_not_been(tmp
 
 
 def test_the_log_forgets_what_came_after_the_last_saved_state_and_half_a_line(tmp_path: Path) -> None:
-    path, log = tmp_path / "log.jsonl", RunLog(tmp_path / "log.jsonl")
+    path = tmp_path / "log.jsonl"
+    log = RunLog(tmp_path / "log.jsonl")
     for trained_s in (1.0, 2.0, 3.0):
         log.add(kind="step", trained_s=trained_s, loss=1.0)
     with path.open("a") as file:

@@ -25,7 +25,8 @@ def test_every_device_writes_under_a_name_of_its_own_until_it_is_not_wanted(tmp_
         other_devices=("cpu", "cpu"),
         save_every_s=0.5,
     )
-    store, until = TextStore(tmp_path / "distill" / "texts"), time.monotonic() + WAIT_S
+    store = TextStore(tmp_path / "distill" / "texts")
+    until = time.monotonic() + WAIT_S
     writers: set[str] = set()
     with writing_elsewhere(config, write_texts):
         while len(writers) < 2:

@@ -44,7 +44,8 @@ def test_a_file_of_others_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_what_a_killed_run_left_is_removed_and_another_commands_folder_is_not(tmp_path: Path) -> None:
-    left, others = tmp_path / "distill" / ".t.0a.part", tmp_path / ".x.part" / ".rank.0b.part"
+    left = tmp_path / "distill" / ".t.0a.part"
+    others = tmp_path / ".x.part" / ".rank.0b.part"
     for path in (left, others):
         path.parent.mkdir()
         path.touch()

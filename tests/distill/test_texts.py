@@ -52,7 +52,8 @@ def some_ids(seed: int, length: int) -> list[int]:
 @torch.inference_mode()
 def test_scores_of_texts_of_several_lengths_are_those_of_the_engine(name: str, tmp_path: Path) -> None:
     folder = FAMILIES[name].save(tmp_path).folder
-    network, texts = network_of(folder), [some_ids(seed, 20 + 9 * seed) for seed in range(3)]
+    network = network_of(folder)
+    texts = [some_ids(seed, 20 + 9 * seed) for seed in range(3)]
     runner = runner_of(folder)
     cache = TextCache(network.spec, num_texts=3, num_slots=64, dtype=torch.float32, device="cpu")
     begin = min(map(len, texts)) - 3
@@ -90,7 +91,8 @@ def test_only_texts_that_are_longer_than_the_others_are_computed_alone(longest: 
 
 def greedy(folder: Path, ids: list[int], length: int) -> list[int]:
     """The text that the engine's passes write, up to a stop."""
-    runner, ids = runner_of(folder), list(ids)
+    runner = runner_of(folder)
+    ids = list(ids)
     with torch.inference_mode():
         while len(ids) < length:
             runner.forget()

@@ -68,8 +68,12 @@ def target_of(seed: int) -> Runner:
 @pytest.mark.parametrize("seed", rest_slow(range(24), 4))
 def test_changing_drafters_within_a_request_costs_no_token(seed: int) -> None:
     """Several requests, the later ones beginning with a part of the text before, with random parameters."""
-    rng, target, plain_target = random.Random(seed), target_of(1), target_of(1)
-    drafter, prompt, who = drafter_on(target, draft_seed=rng.choice([1, 2])), PROMPT, set()
+    rng = random.Random(seed)
+    target = target_of(1)
+    plain_target = target_of(1)
+    drafter = drafter_on(target, draft_seed=rng.choice([1, 2]))
+    prompt = PROMPT
+    who = set()
     for number in range(3):
         params = random_params(rng, SPEC.vocab_size, seed=seed)
         expected = ids_of(rounds_of(NoneDrafter(), plain_target, params, number, prompt))
@@ -99,7 +103,8 @@ def test_a_drafter_that_was_idle_guesses_as_well_as_before(changes: dict[str, fl
 @pytest.mark.usefixtures("random_turns")
 def test_a_request_may_end_while_any_of_them_has_the_turn() -> None:
     target = target_of(1)
-    drafter, params = drafter_on(target, draft_seed=2), SamplingParams()
+    drafter = drafter_on(target, draft_seed=2)
+    params = SamplingParams()
     expected = ids_of(rounds_of(NoneDrafter(), target_of(1), params, 0, PROMPT))
     for num_tokens in range(1, 12):
         decode_rounds(target, drafter, PROMPT, params, seed=0, num_tokens=num_tokens)

@@ -15,7 +15,8 @@ from forerun.drafting.none import NoneDrafter
 from tests.tiny import Weights, decode_ids, decode_rounds, plain_spec, poison_freed_slots, random_weights, tiny_runner
 from tests.varied import Varied, draft_model, varied
 
-GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+GREEDY = SamplingParams()
+SAMPLED = SamplingParams(temperature=1.0)
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 PROMPT = [3, 1, 4, 1, 5]
 NUM_TOKENS = 40
@@ -148,7 +149,8 @@ def test_the_context_can_be_filled_to_its_last_slot(params: SamplingParams, seed
 def test_a_text_cut_and_taken_up_again_is_the_same(params: SamplingParams, cut: int) -> None:
     """The noise is keyed by the place in the text, not by a count of draws."""
     drafter = drafter_of(weights_of(2), DraftModel())
-    whole, target = plain_ids(params), tiny_runner(SPEC, WEIGHTS)
+    whole = plain_ids(params)
+    target = tiny_runner(SPEC, WEIGHTS)
     first = decode_ids(target, drafter, PROMPT, params, seed=7, num_tokens=cut)
     rest = decode_ids(target, drafter, [*PROMPT, *first], params, seed=7, num_tokens=NUM_TOKENS - cut)
     assert [*first, *rest] == whole

@@ -40,8 +40,10 @@ def play_pass(tree: GuessedTree) -> int:
 
 
 def test_what_was_said_before_gives_several_levels_a_pass() -> None:
-    tree, plain = guessed(), guessed(foresees=False)
-    depths, plain_depths = [], []
+    tree = guessed()
+    plain = guessed(foresees=False)
+    depths = []
+    plain_depths = []
     for each, found in ((tree, depths), (plain, plain_depths)):
         each.begin(CYCLE[:1])
         found += [play_pass(each) for _ in range(6)]
@@ -53,9 +55,11 @@ def test_what_was_said_before_gives_several_levels_a_pass() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_guesses_know_the_noise_of_the_place_they_are_for(seed: int) -> None:
     """Kept without noise, as the draft's own probabilities, and ranked with another place's."""
-    noise, token_ids = KeyedNoise(seed, 50), list(range(10, 14))
+    noise = KeyedNoise(seed, 50)
+    token_ids = list(range(10, 14))
     plain = [math.log(share) for share in (0.4, 0.3, 0.2, 0.05)]
-    foresight, tree = Foresight(), TokenTree(3)
+    foresight = Foresight()
+    tree = TokenTree(3)
     foresight.begin([1, 2, 3], noise)
     noise_N = noise.rows([3])[0, token_ids].tolist()
     foresight.learn(tree, [0], [token_ids], [[value + added for value, added in zip(plain, noise_N, strict=True)]])
@@ -84,7 +88,8 @@ def test_a_tree_that_foresees_says_what_the_model_says(seed: int, temperature: f
         setup = Setup(
             target_vocab_size=vocab_size, verify_width=4, draft_width=8, tree=TreePolicy(looks_up=False), policy=policy
         )  # fmt: skip
-        grower, found = grow_with(runner, setup), []
+        grower = grow_with(runner, setup)
+        found = []
         for _ in range(2):  # the second time much was said before
             grower.begin(prompt, params, noise)
             for _ in range(3):

@@ -18,7 +18,8 @@ from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_
 
 SPEC = plain_spec()
 WEIGHTS: Weights = random_weights(SPEC, torch.Generator().manual_seed(1))
-GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+GREEDY = SamplingParams()
+SAMPLED = SamplingParams(temperature=1.0)
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 NO_CHAIN = TreePolicy(looks_up=False)
 NUM_TOKENS = 60
@@ -42,7 +43,8 @@ def ids_of(rounds: list[Round]) -> list[int]:
 @PARAMS
 def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParams) -> None:
     drafter = drafter_of(policy=NO_CHAIN)
-    first, second = rounds_of(drafter, params), rounds_of(drafter, params)
+    first = rounds_of(drafter, params)
+    second = rounds_of(drafter, params)
     assert ids_of(first) == ids_of(second) == ids_of(rounds_of(NoneDrafter(), params))
     assert sum(done.stats.num_accepted for done in second) > 0.3 * NUM_TOKENS
     assert len(second) < len(first)
@@ -51,7 +53,8 @@ def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParam
 def test_an_owner_begins_with_nothing_and_finds_its_own_table_again() -> None:
     drafter = drafter_of(policy=NO_CHAIN)
     rounds_of(drafter, GREEDY)
-    kept, num_known = drafter.state(), drafter.table.num_known
+    kept = drafter.state()
+    num_known = drafter.table.num_known
     tables = {}
     for owner in map(str, range(MOST_OWNERS + 1)):
         drafter.change_owner(owner)
@@ -73,7 +76,8 @@ def test_an_owner_begins_with_nothing_and_finds_its_own_table_again() -> None:
 
 @PARAMS
 def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingParams) -> None:
-    drafter, restarted = drafter_of(policy=NO_CHAIN), drafter_of(policy=NO_CHAIN)
+    drafter = drafter_of(policy=NO_CHAIN)
+    restarted = drafter_of(policy=NO_CHAIN)
     first = rounds_of(drafter, params)
     assert restarted.restore(drafter.state())
     rounds = rounds_of(restarted, params)
@@ -99,7 +103,8 @@ def filled_table(vocab_size: int = 500) -> SuccessorTable:
 
 
 def test_a_table_comes_back_as_it_was() -> None:
-    table, other = filled_table(), SuccessorTable(500)
+    table = filled_table()
+    other = SuccessorTable(500)
     assert other.restore(table.to_bytes())
     assert other.num_known == 90
     for left, right in zip(table.rows(list(range(500))), other.rows(list(range(500))), strict=True):
@@ -107,7 +112,8 @@ def test_a_table_comes_back_as_it_was() -> None:
 
 
 def test_a_damaged_table_or_another_models_is_refused_and_nothing_is_known() -> None:
-    data, rng = filled_table().to_bytes(), random.Random(1)
+    data = filled_table().to_bytes()
+    rng = random.Random(1)
     damaged = [data[:place] for place in range(0, len(data), 97)]
     for _ in range(200):
         place = rng.randrange(len(data))

@@ -24,10 +24,8 @@ NUM_TOKENS = 300
 @pytest.fixture(scope="module", params=[0, 1])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random target and its assistant, without and with centroids."""
-    folder, sizes = (
-        tmp_path_factory.mktemp("pair"),
-        {"vocab_size": NUM_TOKENS, "vocab_size_per_layer_input": NUM_TOKENS},
-    )
+    folder = tmp_path_factory.mktemp("pair")
+    sizes = {"vocab_size": NUM_TOKENS, "vocab_size_per_layer_input": NUM_TOKENS}
     family = replace(FAMILIES["gemma4"], draw=lambda rng: {**gemma4(rng), **sizes})
     model = family.save(request.param, folder / "target")
     config = (folder / "target" / "config.json").read_text()
@@ -45,7 +43,8 @@ def engine_of(folder: Path, drafter: DrafterConfig, dtype: str = "float64") -> E
 @pytest.mark.parametrize("dtype", rest_slow(["float32", "float64", "bfloat16"], 2))
 @pytest.mark.parametrize("adaptive", rest_slow([False, True], 1))
 def test_an_assistant_writes_the_plain_text(folder: Path, adaptive: bool, dtype: str) -> None:
-    draft, texts = DraftModel(model=str(folder / "assistant"), adaptive=adaptive), []
+    draft = DraftModel(model=str(folder / "assistant"), adaptive=adaptive)
+    texts = []
     for drafter in (NoDrafter(), Automatic(draft=draft) if adaptive else draft):
         with engine_of(folder, drafter, dtype) as engine:
             for temperature in (0.0, 1.0):

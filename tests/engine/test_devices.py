@@ -55,7 +55,8 @@ def test_a_gpu_beside_the_default_device_is_pointed_at_once(
 
 
 GIB = 2**30
-SMALL, LARGE = Gpu(name="small", free_bytes=8 * GIB), Gpu(name="large", free_bytes=80 * GIB)
+SMALL = Gpu(name="small", free_bytes=8 * GIB)
+LARGE = Gpu(name="large", free_bytes=80 * GIB)
 BROKEN = Gpu(name="old", free_bytes=0, fault="no kernel image is available")
 
 

@@ -53,7 +53,8 @@ def test_every_drafter_writes_the_plain_text(engine: Engine, plain_engine: Engin
         params = SamplingParams(
             temperature=seed % 3 / 2, seed=seed, max_new_tokens=60, ignore_eos=True, logit_bias=bias
         )
-        ours, plain = engine.generate(PROMPT, params), plain_engine.generate(PROMPT, params)
+        ours = engine.generate(PROMPT, params)
+        plain = plain_engine.generate(PROMPT, params)
         assert (ours.token_ids, ours.text, ours.finish_reason) == (plain.token_ids, plain.text, plain.finish_reason)
         num_drafted += ours.stats.num_drafted
         num_accepted += ours.stats.num_accepted
@@ -71,7 +72,8 @@ def test_the_seed_of_a_result_reproduces_it(engine: Engine) -> None:
 def test_a_second_turn_does_not_prefill_the_first_again(engine: Engine, plain_engine: Engine) -> None:
     first = engine.generate(PROMPT, SAMPLED)
     prompt_ids = [*engine.encode(PROMPT), *first.token_ids, *engine.encode(" more")]
-    second, plain = engine.generate(prompt_ids, SAMPLED), plain_engine.generate(prompt_ids, SAMPLED)
+    second = engine.generate(prompt_ids, SAMPLED)
+    plain = plain_engine.generate(prompt_ids, SAMPLED)
     num_first = first.stats.num_prompt_tokens + first.stats.num_new_tokens
     assert second.stats.num_reused_tokens >= num_first - 1
     assert second.token_ids == plain.token_ids
@@ -100,7 +102,8 @@ def test_a_stop_string_ends_the_text_at_the_same_character_for_every_drafter(
     text = plain_engine.generate(PROMPT, SAMPLED).text
     stop = text[7:10]
     params = SamplingParams(temperature=1.0, seed=7, max_new_tokens=40, ignore_eos=True, stop=(stop,))
-    ours, plain = engine.generate(PROMPT, params), plain_engine.generate(PROMPT, params)
+    ours = engine.generate(PROMPT, params)
+    plain = plain_engine.generate(PROMPT, params)
     assert ours.text == text[: text.index(stop)]
     assert (ours.text, ours.token_ids, ours.finish_reason) == (plain.text, plain.token_ids, FinishReason.STOP)
 
@@ -160,7 +163,8 @@ def test_a_paced_engine_writes_the_same_text_and_takes_its_time(
     config = EngineConfig(target=target, drafter=drafter, dtype="float64", device=f"paced:{side}=50ms")
     with Engine(config, policies=NO_LOOKUP) as engine:
         paced = engine.generate(PROMPT, params)
-    stats, plain = paced.stats, plain_engine.generate(PROMPT, params)
+    stats = paced.stats
+    plain = plain_engine.generate(PROMPT, params)
     assert (paced.token_ids, paced.text) == (plain.token_ids, plain.text)
     assert stats.num_drafted > 0
     # Each round is one pass of the target; a drafted token needs one of the draft.
@@ -190,7 +194,9 @@ def test_another_thread_is_turned_away_and_changes_nothing(engine: Engine, plain
 def test_an_engine_that_is_closed_while_another_thread_is_in_a_round_ends_its_text_behind_it(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, is_in_round, results = Engine(EngineConfig(target=target, drafter=NoDrafter())), Event(), []
+    engine = Engine(EngineConfig(target=target, drafter=NoDrafter()))
+    is_in_round = Event()
+    results = []
     forward = engine._target.forward
 
     def forward_slowly(inputs: ForwardInput) -> ForwardOutput:
@@ -254,7 +260,8 @@ def test_the_margin_is_the_lead_of_the_token_that_is_chosen(plain_engine: Engine
 
 
 def test_what_counts_as_a_near_tie_depends_on_dtype_mode_and_temperature(target: str, plain_engine: Engine) -> None:
-    greedy, cool = SamplingParams(), SamplingParams(temperature=0.5)
+    greedy = SamplingParams()
+    cool = SamplingParams(temperature=0.5)
     assert (plain_engine.near_tie(greedy), plain_engine.near_tie(cool)) == (1e-9, 2e-9)
     for dtype, exactness, bound in (("float32", "fast", 1e-4), ("bfloat16", "fast", 0.25), ("bfloat16", "exact", 0.0)):
         config = EngineConfig(target=target, drafter=NoDrafter(), dtype=dtype, exactness=exactness, kernels="torch")

@@ -81,11 +81,15 @@ def test_a_faulty_proposal_is_dropped_and_reported(
 class RaisingDrafter(FaultyDrafter):
     """Needs everything that the target can give, and raises in one method, from one of its calls on."""
 
-    taps, num_successors, adds_rows = (0, 1), 2, True
+    taps = (0, 1)
+    num_successors = 2
+    adds_rows = True
 
     def __init__(self, method: str, num_good: int) -> None:
         super().__init__(lambda tree: None)
-        self._plain, self._num_good, self.is_well = getattr(self, method), num_good, False
+        self._plain = getattr(self, method)
+        self._num_good = num_good
+        self.is_well = False
         setattr(self, method, self._call)
 
     def _call(self, *given: Any) -> Any:
@@ -122,7 +126,8 @@ def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
     method: str, num_good: int, prediction: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     drafter = RaisingDrafter(method, num_good)
-    ours, none = HostDecoder(runner(), drafter), HostDecoder(runner(), NoneDrafter())
+    ours = HostDecoder(runner(), drafter)
+    none = HostDecoder(runner(), NoneDrafter())
     for params in (*PARAMS, *PARAMS):
         plain, _ = text_of(none, params)
         assert text_of(ours, params, prediction)[0] == plain
@@ -140,7 +145,8 @@ def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
 ) -> None:
     target = runner()
     drafter = LayerSkipDrafter(SharedCacheRunner(target), LayerSkip(search="off", depth=4, verify_width=8))
-    expand, left = DraftTree.expand, [num_good]
+    expand = DraftTree.expand
+    left = [num_good]
 
     def fails(tree: DraftTree) -> bool:
         left[0] -= 1
@@ -150,7 +156,8 @@ def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
         return grown
 
     monkeypatch.setattr(DraftTree, "expand", fails)
-    ours, none = HostDecoder(target, drafter), HostDecoder(runner(), NoneDrafter())
+    ours = HostDecoder(target, drafter)
+    none = HostDecoder(runner(), NoneDrafter())
     for params in PARAMS:
         text, rounds = text_of(ours, params)
         assert text == text_of(none, params)[0]

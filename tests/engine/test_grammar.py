@@ -108,7 +108,8 @@ def random_case(number: int) -> Case:
             grammar, check = Grammar.regex(pattern), lambda text: fits(re.compile(pattern), text)
         case "choice":
             texts = rng.choice(CHOICES)
-            grammar, check = Grammar.choice(texts), texts.index
+            grammar = Grammar.choice(texts)
+            check = texts.index
         case _:
             grammar, check = (
                 Grammar.lark(SUMS),
@@ -146,7 +147,8 @@ def plain() -> Iterator[Engine]:
 
 def check_cases(plain: Engine, drafters: tuple[Any, ...], numbers: range) -> int:
     """Compare every drafter's answers with plain ones, and these with the grammar; return how many were complete."""
-    expected, num_complete = [], 0
+    expected = []
+    num_complete = 0
     for number in numbers:
         case = random_case(number)
         answer = plain.generate(case.prompt, case.params)

@@ -94,7 +94,8 @@ def test_the_packages_heads_guess_well_for_the_built_in_target(name: str, temper
     ids=["model", "eagle3", "dflash"],
 )
 def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None:
-    params, texts = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True), []
+    params = SamplingParams(max_new_tokens=64, temperature=1.0, seed=1, ignore_eos=True)
+    texts = []
     named = DraftModel(model=draft) if name == "draft_model" else DraftHead(model=draft)
     for drafter in (NoDrafter(), Automatic(draft=named)):
         with engine_of(drafter) as engine:
@@ -121,7 +122,9 @@ def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
 
 @pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
 def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks: int, tmp_path: Path) -> None:
-    source, texts, logits = open_source("builtin"), [], []
+    source = open_source("builtin")
+    texts = []
+    logits = []
     inputs = ForwardInput(token_ids=[5, 900], positions=[0, 1], first_slot=0, prefix_len=0, num_logit_rows=2)
     target = source.spec()
     body = random_body(random.Random(1), hidden_size=target.hidden_size, vocab_size=target.vocab_size, num_layers=1)
@@ -158,7 +161,8 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
     name = "builtin-dflash"  # it has neither
     drafter = Automatic(draft=DraftModel(model=name)) if is_auto else DraftHead(model=name, adaptive=False)
     with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64, **settings)) as engine:
-        held, target = engine.drafter, engine._target.executor
+        held = engine.drafter
+        target = engine._target.executor
         drafting = held.drafters["draft_head"] if isinstance(held, AutomaticDrafter) else held
         assert isinstance(drafting, HeadDrafter)
         assert isinstance(drafting._runner.executor, BlockExecutor)
@@ -232,7 +236,8 @@ def test_a_dflash_2_head_in_a_gguf_file_writes_the_plain_text(tmp_path: Path) ->
         "tokenizer.ggml.mask_token_id": spec.mask_token_id, "conv_kernel_size": spec.conv_kernel,
         "conv_group_size": spec.conv_group, "selector_rank": spec.pair_rank, "selector_top_k": spec.num_pairs,
     }  # fmt: skip
-    path, texts = write(tmp_path / "head.gguf", "dflash", spec.body, keys, tensors), []
+    path = write(tmp_path / "head.gguf", "dflash", spec.body, keys, tensors)
+    texts = []
     params = SamplingParams(max_new_tokens=96, temperature=1.0, seed=1, ignore_eos=True)
     for name in (str(path), builtin_head("dflash2"), None):
         with engine_of(NoDrafter() if name is None else DraftHead(model=name, adaptive=False)) as engine:
@@ -261,7 +266,8 @@ def test_a_head_is_no_target(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("kind", rest_slow(["eagle3", "dspark"], 1))
 def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle3", "dspark"]) -> None:
-    params, texts = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True), []
+    params = SamplingParams(max_new_tokens=24, temperature=0.7, seed=1, ignore_eos=True)
+    texts = []
     for drafter in (NoDrafter(), DraftHead(model=builtin_head(kind), adaptive=False)):
         config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=2)
         with Engine(config) as engine:
@@ -273,7 +279,8 @@ def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle
 
 @pytest.mark.parametrize("name", rest_slow(["builtin-dflash", "builtin-eagle3"], 1))
 def test_a_target_that_was_prepared_for_ranks_shares_its_weights_with_a_head(name: str, tmp_path: Path) -> None:
-    params, done = SamplingParams(max_new_tokens=48, ignore_eos=True), []
+    params = SamplingParams(max_new_tokens=48, ignore_eos=True)
+    done = []
     (tmp_path / "prepared").mkdir()
     source = open_source("builtin")
     assert isinstance(source, HuggingFaceFolder)
@@ -295,7 +302,8 @@ def test_a_head_does_not_draft_in_another_process() -> None:
 @pytest.mark.parametrize("num_rows", [1, 3, 40])
 def test_a_drafts_linear_layer_is_close_to_the_plain_one(num_rows: int) -> None:
     seeded = torch.Generator().manual_seed(num_rows)
-    weight, bias = torch.randn(50, 37, generator=seeded), torch.randn(50, generator=seeded)
+    weight = torch.randn(50, 37, generator=seeded)
+    bias = torch.randn(50, generator=seeded)
     x = torch.randn(2, num_rows, 37, generator=seeded)
     backend = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=64).backend
     found = backend.draft_linear(DenseWeight(values_OI=weight), bias)(x)

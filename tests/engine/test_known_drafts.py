@@ -37,7 +37,8 @@ def test_a_target_is_drafted_for_whatever_it_is_called_and_a_draft_is_not() -> N
 def test_a_draft_whose_map_is_of_another_number_of_ids_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, num_ids = builtin_folder(BUILTIN_TARGET), open_source(BUILTIN_TARGET).spec().vocab_size
+    target = builtin_folder(BUILTIN_TARGET)
+    num_ids = open_source(BUILTIN_TARGET).spec().vocab_size
     vocabulary = random_map(random.Random(1), num_ids, num_draft=num_ids // 2)
     draft = write_mapped(tmp_path / "draft", builtin_folder(BUILTIN_DRAFT), vocabulary)
     monkeypatch.setitem(BUILTIN_FOLDERS, BUILTIN_DRAFT, str(draft))

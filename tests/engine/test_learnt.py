@@ -158,7 +158,8 @@ def num_known(engine: Engine) -> int:
 
 
 def test_a_draft_that_was_trained_further_is_measured_anew(tmp_path: Path) -> None:
-    draft, learnt = copytree(builtin_folder(BUILTIN_DRAFT), tmp_path / "draft"), tmp_path / "learnt"
+    draft = copytree(builtin_folder(BUILTIN_DRAFT), tmp_path / "draft")
+    learnt = tmp_path / "learnt"
     drafter = Automatic(draft=DraftModel(model=str(draft)), learnt=str(learnt))
     for num_files in (1, 1, 2):
         if num_files == 2:
@@ -172,7 +173,8 @@ def test_a_draft_that_was_trained_further_is_measured_anew(tmp_path: Path) -> No
 def test_what_cannot_be_saved_names_the_variable_and_leftovers_of_killed_writers_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old, new = tmp_path / ".a.json.0123abcd.part", tmp_path / ".b.json.0123abcd.part"
+    old = tmp_path / ".a.json.0123abcd.part"
+    new = tmp_path / ".b.json.0123abcd.part"
     for part in (old, new):
         part.write_text("")
     os.utime(old, (0, 0))

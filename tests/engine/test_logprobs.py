@@ -43,7 +43,8 @@ def test_every_drafter_gives_the_numbers_of_plain_decoding(plain: Engine, name: 
     chosen: Varied = DRAFTERS[name]
     expected = logprobs_of(plain, ASKED)
     with engine_with(chosen, max_length=128) as engine:
-        text, found = engine.generate(PROMPT, PARAMS).token_ids, logprobs_of(engine, ASKED)
+        text = engine.generate(PROMPT, PARAMS).token_ids
+        found = logprobs_of(engine, ASKED)
         stats = engine.generate(PROMPT, ASKED).stats
     assert stats.num_drafted > 0, "a drafter that never drafts shows nothing"
     assert [item.token_id for item in found] == list(text) == [item.token_id for item in expected]

@@ -14,7 +14,8 @@ from tests.drafting.mapped import random_map, write_mapped
 from tests.marks import rest_slow
 from tests.varied import NO_LOOKUP
 
-NUM_TARGET, NUM_DRAFT = 4096, 3000
+NUM_TARGET = 4096
+NUM_DRAFT = 3000
 DRAFT = Path(str(files("forerun") / "assets" / "draft"))
 PROMPT = "def read_lines(path):\n    "
 MOST_REQUESTS = 12  # a busy machine may leave a drafter's process no time during one
@@ -52,7 +53,8 @@ def assert_same_and_counted(engine: Engine, plain: Engine, folder: Path) -> None
     while num_asked < 2 or (num_accepted == 0 and num_asked < MOST_REQUESTS):
         params = (GREEDY, SAMPLED)[num_asked % 2]
         num_asked += 1
-        ours, expected = engine.generate(PROMPT, params), plain.generate(PROMPT, params)
+        ours = engine.generate(PROMPT, params)
+        expected = plain.generate(PROMPT, params)
         assert ours.token_ids == expected.token_ids
         known = set(vocabulary.target_ids.tolist())
         assert ours.stats.num_outside == sum(token not in known for token in ours.token_ids)

@@ -64,7 +64,8 @@ def test_texts_are_those_of_the_cpus_kernels(pair: tuple[str, str]) -> None:
 
 
 def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
-    rng, sizes = random.Random(1), {"hidden_size": 32, "num_layers": 1}
+    rng = random.Random(1)
+    sizes = {"hidden_size": 32, "num_layers": 1}
     if kind == "eagle3":
         body = random_body(rng, **sizes, vocab_size=target.vocab_size // 2)
         head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)

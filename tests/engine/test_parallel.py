@@ -79,7 +79,8 @@ def test_requests_follow_each_other_and_the_process_drafts_for_them(engine: Engi
 
 def children_of(parent: int) -> set[int]:
     """The processes below this one, of any generation."""
-    found, parents = set(), {}
+    found = set()
+    parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

@@ -62,7 +62,8 @@ class PlainTexts:
     """What plain decoding writes, each text once: all drafters are held against the same ones."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._known = engine, dict[str, Generation]()
+        self._engine = engine
+        self._known = dict[str, Generation]()
 
     def generate(self, prompt: str | list[int], params: SamplingParams) -> Generation:
         key = repr((prompt, params))
@@ -139,7 +140,8 @@ def test_a_process_with_a_part_of_the_target_drafts_for_it_and_the_text_stays(we
         engine_with(parallel, **settings) as engine,
     ):
         for params in (GREEDY, SAMPLED):
-            ours, plain = engine.generate(PROMPT, params), judge.generate(PROMPT, params)
+            ours = engine.generate(PROMPT, params)
+            plain = judge.generate(PROMPT, params)
             assert (ours.token_ids, ours.text) == (plain.token_ids, plain.text)
             num_accepted += ours.stats.num_accepted
     assert num_accepted > 0

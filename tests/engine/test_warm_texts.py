@@ -77,7 +77,9 @@ class Client:
     """Holds several conversations at once, and goes on with any of them, as the numbers of a seed say."""
 
     def __init__(self, engine: Engine, seed: int, num_talks: int = 4, actions: Sequence[str] = ACTIONS) -> None:
-        self._engine, self._rng, self._actions = engine, random.Random(seed), actions
+        self._engine = engine
+        self._rng = random.Random(seed)
+        self._actions = actions
         self.asked: list[Asked] = []
         self._talks = [Talk(OWNERS[number % len(OWNERS)]) for number in range(num_talks)]
         for talk in self._talks:
@@ -85,7 +87,8 @@ class Client:
 
     def go_on(self) -> None:
         """One more question, an edited one, an answer written again, several from one prompt, or one given up."""
-        rng, talk = self._rng, self._rng.choice(self._talks)
+        rng = self._rng
+        talk = self._rng.choice(self._talks)
         action = rng.choice(self._actions) if talk.questions else "ask"
         match action:
             case "ask":
@@ -112,14 +115,17 @@ class Client:
         )
 
     def _ask(self, talk: Talk, prompt_ids: list[int]) -> None:
-        prompt_ids, params = prompt_ids[-500:], self._params()
+        prompt_ids = prompt_ids[-500:]
+        params = self._params()
         result = self._engine.generate(prompt_ids, params, owner=talk.owner)
         self._note(talk, prompt_ids, params, result.token_ids, result.stats.num_reused_tokens)
 
     def _give_up(self, talk: Talk, prompt_ids: list[int]) -> None:
         """Cancel in the middle. A drafter has written more by then, which the client does not want."""
-        prompt_ids, params = prompt_ids[-500:], replace(self._params(), max_new_tokens=24, stop=())
-        num_wanted, token_ids = self._rng.randint(0, 12), list[int]()
+        prompt_ids = prompt_ids[-500:]
+        params = replace(self._params(), max_new_tokens=24, stop=())
+        num_wanted = self._rng.randint(0, 12)
+        token_ids = list[int]()
         with self._engine.stream(prompt_ids, params, owner=talk.owner) as stream:
             for step in stream:
                 token_ids += step.token_ids
@@ -246,7 +252,8 @@ def shown(trees: Sequence[DraftedTree | None], tokenizer: Tokenizer) -> str:
 
 def test_no_tree_shows_what_another_owner_wrote() -> None:
     """A table that learnt from one's text would propose its words to the next one, who can look at the trees."""
-    secret, asked = "password = 'hunter2zebra'\n" * 3, "password = '"
+    secret = "password = 'hunter2zebra'\n" * 3
+    asked = "password = '"
     with engine_with(DRAFTERS["recycling"], **SETTINGS) as engine:
         for owner, expected in (("ann", False), ("bob", True)):
             engine.generate(secret, GREEDY, owner=owner)

@@ -18,7 +18,8 @@ from tests.tiny import plain_spec, random_weights, tiny_runner
 def test_the_passes_of_a_long_prompt_run_once_where_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = plain_spec()
     runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(0)))
-    run, widths = runner.executor.run, []
+    run = runner.executor.run
+    widths = []
 
     def note(inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
         widths.append(len(inputs.token_ids))

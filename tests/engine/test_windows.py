@@ -29,7 +29,9 @@ def windowed(target: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def turns_of(plain: Engine) -> tuple[list[Turn], list[tuple[int, ...]]]:
     """Prompts that go on from texts, or cut them back, and the plain texts."""
-    rng, turns, texts = random.Random(1), list[Turn](), list[tuple[int, ...]]()
+    rng = random.Random(1)
+    turns = list[Turn]()
+    texts = list[tuple[int, ...]]()
     words = plain.encode("the cat sat on the mat and the cat " * 5)
     for number, part in enumerate([1.0, 1.0, 0.7, 1.0, 0.2, 0.95]):
         before = [*turns[-1][0], *texts[-1]] if turns else []

@@ -107,7 +107,8 @@ def unready() -> None:
 
 
 if __name__ == "__main__":
-    kind, descriptor = sys.argv[1], int(sys.argv[2])
+    kind = sys.argv[1]
+    descriptor = int(sys.argv[2])
     control = socket.socket(fileno=descriptor)
     if kind == "unready":
         run_forkserver(control, unready, lambda channel, _: None)

@@ -42,7 +42,9 @@ from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, rand
 from tests.faults.hostile_checkpoints import odd
 
 KINDS: Final = ("eagle3", "dflash", "dflash2", "dspark", "assistant", "eagle3 in GGUF", "dflash in GGUF")
-CAPACITY, NUM_TOKENS, MOST_ELEMENTS = 96, 7, 300_000
+CAPACITY = 96
+NUM_TOKENS = 7
+MOST_ELEMENTS = 300_000
 SIZES: Final = {"num_hidden_layers": 6, "vocab_size": 60, "max_position_embeddings": 64}
 PROMPT: Final = (3, 1, 4, 1, 5, 59)
 DTYPES: Final = (
@@ -64,7 +66,8 @@ class ForgedHeads:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._targets = folder, dict[str, Target]()
+        self._folder = folder
+        self._targets = dict[str, Target]()
 
     def outcome(self, kind: str, number: int, num_changes: int = 3) -> str:
         """What became of the head of this seed: refused, the plain text, or what went wrong."""
@@ -106,7 +109,8 @@ class ForgedHeads:
 
     def _good(self, kind: str, rng: random.Random, target: ModelSpec) -> Parts:
         """A random head of this kind as its trainer writes it."""
-        seed, is_alone = rng.randrange(1000), rng.random() < 0.7
+        seed = rng.randrange(1000)
+        is_alone = rng.random() < 0.7
         size = {} if is_alone else {"hidden_size": target.hidden_size}
         if kind == "assistant":
             made = self._target("gemma4").assistants[rng.randrange(2)]
@@ -118,7 +122,8 @@ class ForgedHeads:
                 spec = replace(spec, norms_each=False, norms_all=True, norms_logits=True, norms_state=False)
             ids = torch.tensor(sorted(rng.sample(range(target.vocab_size), spec.body.vocab_size)))
             if not is_alone:
-                spec, ids = replace(spec, body=replace(spec.body, vocab_size=target.vocab_size)), torch.arange(60)
+                spec = replace(spec, body=replace(spec.body, vocab_size=target.vocab_size))
+                ids = torch.arange(60)
             tensors = eagle_tensors(spec, target, seed, is_alone=is_alone)
             if "GGUF" in kind:
                 return {"spec": spec, **gguf_keys(spec)}, {**tensors, "d2t": ids}
@@ -182,7 +187,8 @@ class ForgedHeads:
                       path / "model.safetensors")  # fmt: skip
             (path / "config.json").write_bytes(config_text.encode("utf-8", "surrogatepass"))
             return path
-        spec, keys = config["spec"], {key: value for key, value in config.items() if key != "spec"}
+        spec = config["spec"]
+        keys = {key: value for key, value in config.items() if key != "spec"}
         named = {
             gguf_name(name): paired(tensor, spec.body.head_dim)
             if kind.startswith("eagle3") and ("q_proj" in name or "k_proj" in name)
@@ -233,7 +239,8 @@ def places(form: Any) -> Iterator[tuple[Any, Any]]:
 def change_config(rng: random.Random, config: dict[str, Any]) -> None:
     """Change or drop a value anywhere; of a GGUF file's sizes too."""
     if "spec" in config and rng.random() < 0.4:
-        body, name = config["spec"].body, rng.choice(BODY_FIELDS)
+        body = config["spec"].body
+        name = rng.choice(BODY_FIELDS)
         value = max(1, getattr(body, name) + rng.choice([-2, -1, 1, 2, 7, 100]))
         config["spec"] = replace(config["spec"], body=replace(body, **{name: value}))
         return

@@ -43,15 +43,18 @@ def template(rng: random.Random) -> str:
         case 0:
             return rng.choice(ATOMS)
         case 1:
-            depth, opening = rng.choice([3, 50, 500, 5000]), rng.choice(["{% if true %}", "{% for a in 'ab' %}"])
+            depth = rng.choice([3, 50, 500, 5000])
+            opening = rng.choice(["{% if true %}", "{% for a in 'ab' %}"])
             return (
                 opening * depth + "x" + ("{% endif %}" if "if" in opening else "{% endfor %}") * rng.choice([depth, 1])
             )
         case 2:
-            sign, depth = rng.choice(["(", "[", "-", "not ", "{'a':"]), rng.choice([5, 90, 1000, 20000])
+            sign = rng.choice(["(", "[", "-", "not ", "{'a':"])
+            depth = rng.choice([5, 90, 1000, 20000])
             return "{{ " + sign * depth + "1" + {"(": ")", "[": "]", "{'a':": "}"}.get(sign, "") * depth + " }}"
         case 3:
-            operator, values = rng.choice(["*", "**", "+", "~", "//", "%", "in", "<"]), (*NUMBERS, *TEXTS)
+            operator = rng.choice(["*", "**", "+", "~", "//", "%", "in", "<"])
+            values = (*NUMBERS, *TEXTS)
             return ASKED + "{{ " + f" {operator} ".join(rng.choice(values) for _ in range(rng.randint(2, 5))) + " }}"
         case 4:
             damaged = list(ASKED * rng.choice([1, 3]))
@@ -249,7 +252,8 @@ class HostileFolders:
 
     def write(self, number: int) -> str:
         """The folder of this seed; what kind of file is hostile in it."""
-        rng, kind = random.Random(number), KINDS[number % len(KINDS)]
+        rng = random.Random(number)
+        kind = KINDS[number % len(KINDS)]
         files: dict[str, str | bytes] = dict(self._good)
         if kind == "template":
             files["chat_template.jinja"] = template(rng)

@@ -81,12 +81,15 @@ class Ordeal:
     """Does something with an engine, is interrupted, and checks that nobody could tell."""
 
     def __init__(self, engine: Engine, questions: list[Question], rng: random.Random) -> None:
-        self._engine, self._questions, self._rng = engine, questions, rng
+        self._engine = engine
+        self._questions = questions
+        self._rng = rng
         self._state = self._thread_state()
 
     def act(self) -> None:
         """What is interrupted: a request in one of the ways in which it can be used."""
-        engine, question = self._engine, self._rng.choice(self._questions)
+        engine = self._engine
+        question = self._rng.choice(self._questions)
         stream = engine.stream(question.prompt, question.params, owner=self._rng.choice(OWNERS))
         match self._rng.randrange(5):
             case 0:
@@ -110,7 +113,8 @@ class Ordeal:
     def check(self) -> None:
         """The engine does what it would have done without the interrupt, in this thread and in another."""
         assert self._thread_state() == self._state, "the thread was left as something it was not"
-        question, owner = self._rng.choice(self._questions), self._rng.choice(OWNERS)
+        question = self._rng.choice(self._questions)
+        owner = self._rng.choice(OWNERS)
         found: list[tuple[int, ...]] = []
 
         def generate() -> None:
@@ -148,7 +152,8 @@ def alarms() -> Iterator[Callable[[float], None]]:
 
 def interrupt_at_random(ordeal: Ordeal, rng: random.Random, *, within_s: float, count: int) -> int:
     """Interrupt so many actions at random moments, each followed by a check; returns how many were not over before."""
-    num_interrupted, last = 0, None
+    num_interrupted = 0
+    last = None
     with alarms() as set_alarm:
         for _ in range(count):
             try:
@@ -156,7 +161,8 @@ def interrupt_at_random(ordeal: Ordeal, rng: random.Random, *, within_s: float, 
                 ordeal.act()
                 set_alarm(0)
             except KeyboardInterrupt as error:
-                num_interrupted, last = num_interrupted + 1, error  # kept with its frames, as a notebook does
+                num_interrupted = num_interrupted + 1  # kept with its frames, as a notebook does
+                last = error
             with suppress(KeyboardInterrupt):
                 set_alarm(0)
             ordeal.check()
@@ -202,7 +208,8 @@ class Interrupter:
         self._callers.add(frame.f_back)
         if "/forerun/" not in frame.f_code.co_filename or not frame.f_code.co_filename.endswith(self.files):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
         return self._look
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -38,7 +38,8 @@ def ids_of(rounds: list[Round], num_tokens: int) -> list[int]:
 @pytest.fixture
 def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
     supply = LocalSupply(lambda descriptor, _: [sys.executable, str(SCRIPT), request.param, str(descriptor)])
-    draft, policy = DraftModel(verify_width=6, draft_width=4), RemotePolicy(looks_up=False)
+    draft = DraftModel(verify_width=6, draft_width=4)
+    policy = RemotePolicy(looks_up=False)
     made = ParallelDrafter(supply, draft, policy, target_vocab_size=SPEC.vocab_size, check=lambda _: None)
     yield made
     made.close()

@@ -9,7 +9,9 @@ import pytest
 from tests.faults.forged_heads import KINDS, ForgedHeads
 
 LOGGER = logging.getLogger(__name__)
-FEW, MANY, NUM_GOOD = 30, 3000, 6
+FEW = 30
+MANY = 3000
+NUM_GOOD = 6
 
 
 def outcomes(heads: ForgedHeads, kind: str, numbers: range) -> Counter[str]:

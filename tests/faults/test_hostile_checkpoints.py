@@ -15,9 +15,12 @@ from tests.cli.command_lines import Line, fault_of, limited, run_here
 from tests.faults.hostile_checkpoints import KINDS, HostileFolders
 
 LOGGER = logging.getLogger(__name__)
-CHUNK, NUM_CHUNKS, FEW = 200, 15, 12
+CHUNK = 200
+NUM_CHUNKS = 15
+FEW = 12
 FIRST = 96  # a normalizer that makes the library panic is among the first
-NUM_SERVED, SERVED_PER_TEST = 42, 7
+NUM_SERVED = 42
+SERVED_PER_TEST = 7
 CLI_SHARE = 4  # one of so many folders goes through the command
 SHORT = Limits(max_s=1.0)  # as the server's; the time of a test is that of its endless loops
 MESSAGES = [{"role": "user", "content": "hi"}]

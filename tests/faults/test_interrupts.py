@@ -24,9 +24,11 @@ from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
-FEW_PLACES, FEW_MOMENTS = 2, 3
+FEW_PLACES = 2
+FEW_MOMENTS = 3
 DEFAULT = ("none", "draft_model", "parallel")  # stand for the others by default
-ALL_PLACES, MANY_MOMENTS = 1_000_000, 500
+ALL_PLACES = 1_000_000
+MANY_MOMENTS = 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
     "decoding/verifier.py", "engine/placement.py", "text/assembly.py", "runtime/affinity.py", "runtime/stop_flag.py",
@@ -59,7 +61,8 @@ def write_a_little(engine: Engine, question: Question) -> None:
 
 def interrupt_everywhere(engine: Engine, questions: list[Question], files: tuple[str, ...], *, most: int) -> None:
     """Interrupt a short request at evenly spread places, one at a time, each followed by a check."""
-    ordeal, question = Ordeal(engine, questions, random.Random(1)), questions[len(KINDS) - 1]
+    ordeal = Ordeal(engine, questions, random.Random(1))
+    question = questions[len(KINDS) - 1]
     counting = Interrupter(files=files, stop_at=ALL_PLACES)
     counting.run(lambda: write_a_little(engine, question))
     stride = 1 + counting.num_places // most
@@ -124,7 +127,8 @@ def test_a_pass_is_given_up_in_its_middle_and_its_rows_are_in_no_text(
     question = questions[-1]
     engine.forget()
     executor = engine._target.executor
-    run, num_read = executor.run, 0
+    run = executor.run
+    num_read = 0
 
     def run_and_stop(inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         if num_read:
@@ -178,7 +182,9 @@ class TestTurn:
         assert len(taken) == 2
 
     def test_one_call_at_a_time_has_it(self) -> None:
-        turn, is_in, may_leave = ExclusiveUse(), Event(), Event()
+        turn = ExclusiveUse()
+        is_in = Event()
+        may_leave = Event()
 
         def hold() -> None:
             with turn:

@@ -17,7 +17,8 @@ from forerun.text.named_templates import read_template
 from forerun.wires.endpoint import Address, read_key
 from tests.cli.command_lines import Line, fault_of, limited, run_here
 
-FEW, MANY = 200, 5000
+FEW = 200
+MANY = 5000
 PIECES: Final = (
     "", " ", "\0", "\n", "\t", "\x1b[31m", "\ud800", "\udcff", "~", "~/", "~nobody/", "~no_such_user", "/", "//", "..",
     ".", "../", "./", "a", "a/b", "org/model", ":", ":Q4_K_M", "-", "--help", "*", "%s", "{0}", "$HOME", "'", '"', "\\",

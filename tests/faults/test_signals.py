@@ -98,10 +98,12 @@ def test_a_harmed_drafter_changes_no_token_and_comes_back(
 
 def test_a_forkserver_that_is_killed_is_replaced(engine: Engine, plain: Engine) -> None:
     supply = supply_of(engine)
-    first, worker = supply._process.pid, supply.pid
+    first = supply._process.pid
+    worker = supply.pid
     os.kill(first, signal.SIGKILL)
     wait_until_gone(worker)
-    params, end = SamplingParams(max_new_tokens=100, ignore_eos=True), time.monotonic() + HANG_S
+    params = SamplingParams(max_new_tokens=100, ignore_eos=True)
+    end = time.monotonic() + HANG_S
     expected = plain.generate(PROMPT, params).token_ids
     while True:
         result = engine.generate(PROMPT, params)

@@ -23,11 +23,13 @@ WHOLE_GROUPS = RandomFamily(
 
 def save(seed: int, folder: Path, family: RandomFamily = WHOLE_GROUPS) -> Any:
     """A model in transformers with the values of the folder, which has its experts in MXFP4."""
-    model, generator = family.build(seed), torch.Generator().manual_seed(seed)
+    model = family.build(seed)
+    generator = torch.Generator().manual_seed(seed)
     packed = dict[str, Tensor]()
     for layer, block in enumerate(model.model.layers):
         for name in ("gate_up_proj", "down_proj"):
-            own, weight = f"model.layers.{layer}.mlp.experts.{name}", getattr(block.mlp.experts, name)
+            own = f"model.layers.{layer}.mlp.experts.{name}"
+            weight = getattr(block.mlp.experts, name)
             num_experts, num_in, num_out = weight.shape
             shape = (num_experts, num_out, num_in // 32, 16)
             codes = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
@@ -46,7 +48,8 @@ def save(seed: int, folder: Path, family: RandomFamily = WHOLE_GROUPS) -> Any:
 
 def write_gguf(folder: Path, path: Path) -> Path:
     """The same model as a GGUF file, its experts in llama.cpp's blocks."""
-    spec, config = read_model_spec(folder), json.loads((folder / "config.json").read_text())
+    spec = read_model_spec(folder)
+    config = json.loads((folder / "config.json").read_text())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT_OSS, spec.num_layers)
     writer = gguf.GGUFWriter(path, "gpt-oss")
     add_sizes(writer, spec)

@@ -53,14 +53,17 @@ class RandomFamily:
 @contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
     """The model's norms and routers compute in float64 too; by themselves they take float32 for everything else."""
-    narrow, narrow_method = torch.float32, torch.Tensor.float
+    narrow = torch.float32
+    narrow_method = torch.Tensor.float
 
     def widen(*_: object) -> None:
         torch.float32 = torch.float = torch.float64
         torch.Tensor.float = torch.Tensor.double
 
     def restore(*_: object) -> None:
-        torch.float32, torch.float, torch.Tensor.float = narrow, narrow, narrow_method
+        torch.float32 = narrow
+        torch.float = narrow
+        torch.Tensor.float = narrow_method
 
     norms = [module for module in model.modules() if type(module).__name__.endswith(("RMSNorm", "Router"))]
     hooks = [norm.register_forward_pre_hook(widen) for norm in norms]
@@ -169,7 +172,9 @@ def gemma3(rng: random.Random) -> Config:
 
 
 def gemma4(rng: random.Random) -> Config:
-    num_heads, vocab_size, num_borrowing = rng.choice([2, 4]), rng.randint(40, 90), rng.choice([0, 2])
+    num_heads = rng.choice([2, 4])
+    vocab_size = rng.randint(40, 90)
+    num_borrowing = rng.choice([0, 2])
     return {
         "vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size, "num_hidden_layers": 6,
         "num_attention_heads": num_heads, "hidden_size": 12 * num_heads, "head_dim": 8,

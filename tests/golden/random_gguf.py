@@ -74,7 +74,8 @@ def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
     if name.endswith("_bias"):
         name = name.replace("_bias", ".bias")
     elif name.endswith("_proj"):
-        name, values = f"{name}.weight", values.transpose(1, 2)
+        name = f"{name}.weight"
+        values = values.transpose(1, 2)
     if "gate_up_proj" in name:
         yield name.replace("gate_up", "gate"), values[:, ::2]
         yield name.replace("gate_up", "up"), values[:, 1::2]
@@ -84,7 +85,8 @@ def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
     """What this family has besides sizes."""
-    rope, architecture = spec.rope, writer.arch
+    rope = spec.rope
+    architecture = writer.arch
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(rope.theta)
     if spec.window is not None:
@@ -131,7 +133,9 @@ def add_experts(writer: Any, spec: ModelSpec) -> None:
 
 def add_keys_of_gemma4(writer: Any, spec: ModelSpec) -> None:
     """Sizes of full layers and of those with a window, which replace those of all layers; see `Gemma4Model` there."""
-    layers, full, rope = [spec.of_layer(layer) for layer in range(spec.num_layers)], spec.full_head_dim, spec.rope
+    layers = [spec.of_layer(layer) for layer in range(spec.num_layers)]
+    full = spec.full_head_dim
+    rope = spec.rope
     assert full is not None, "full layers have heads of their own"
     assert spec.sliding_rope is not None, "sliding layers have a rotation of their own"
     writer.add_sliding_window_pattern([layer in spec.sliding_layers for layer in range(spec.num_layers)])

@@ -36,7 +36,8 @@ import transformers
 
 from tests.golden.random_families import FAMILIES, gemma4, sizes, wide_norms
 
-CAPACITY, MAX_ERROR = 120, 1e-9
+CAPACITY = 120
+MAX_ERROR = 1e-9
 MAX_ERROR_FLOAT32 = 1e-3  # relative to the largest logit; torch reaches 4e-4 in one of 60 random targets
 KERNELS = [pytest.param(FUSED, id="fused"), *NATIVE_SETS]
 CONFIG = DraftHead(model="-", verify_width=12, draft_width=4, depth=4, adaptive=False)
@@ -85,7 +86,8 @@ class Pair:
         has_centroids = seed % 2 == 1
         self.target = FAMILIES["gemma4"].save(seed, folder / "target")
         self.assistant = save_assistant(seed, self.target, folder / "assistant", has_centroids=has_centroids)
-        source, stored = open_source(str(folder / "target")), find_head(open_source(str(folder / "assistant")))
+        source = open_source(str(folder / "target"))
+        stored = find_head(open_source(str(folder / "assistant")))
         assert stored is not None, "an assistant is recognised"
         self.stored: StoredHead = stored
         self.spec = source.spec()
@@ -118,7 +120,8 @@ class Pair:
             seen = self.target(
                 torch.tensor([text[:-1]]), output_hidden_states=True, return_shared_kv_states=True, use_cache=False
             )
-        state, found = seen.hidden_states[-1][:, -1:], []
+        state = seen.hidden_states[-1][:, -1:]
+        found = []
         with torch.no_grad(), wide_norms(self.assistant):
             for token in (text[-1], *drafted):
                 embedded = self.target.get_input_embeddings()(torch.tensor([[token]]))
@@ -136,7 +139,8 @@ class Pair:
 def test_drafted_chains_have_the_logits_of_transformers(seed: int, kernels: Backend, tmp_path: Path) -> None:
     pair = Pair(seed, tmp_path, kernels)
     for num_tokens in (2, 3, 9, 31):  # windows have 5 or 9 tokens
-        text, drafted = pair.tokens(num_tokens), pair.tokens(3)
+        text = pair.tokens(num_tokens)
+        drafted = pair.tokens(3)
         pair.runner.sync(())
         output = pair.runner.append(text[:-1], num_logit_rows=0, taps=(pair.spec.num_layers - 1,))
         features = TextFeatures([0], pair.dtype)
@@ -169,7 +173,8 @@ def test_the_text_is_the_targets_own(seed: int, temperature: float, kernels: Bac
     )
     num_drafted = 0
     for penalty in (0.0, 1.0):
-        params, prompt = SamplingParams(temperature=temperature, presence_penalty=penalty), pair.tokens(7)
+        params = SamplingParams(temperature=temperature, presence_penalty=penalty)
+        prompt = pair.tokens(7)
         request = {"seed": seed, "num_tokens": 20}
         expected = decode_ids(pair.runner, NoneDrafter(), prompt, params, **request)
         rounds = decode_rounds(pair.runner, drafter, prompt, params, **request)

@@ -41,7 +41,8 @@ def test_logits_equal_those_of_the_folder(family: str, tmp_path: Path) -> None:
     golden = FAMILIES[family].save(tmp_path)
     path = tmp_path / "model.gguf"
     write_gguf(tmp_path, path)
-    folder, file = open_source(str(tmp_path)), GgufCheckpoint(name="x", path=path)
+    folder = open_source(str(tmp_path))
+    file = GgufCheckpoint(name="x", path=path)
     assert file.spec().tied_embeddings == folder.spec().tied_embeddings
     assert file.spec().num_parameters == folder.spec().num_parameters
     generator = torch.Generator().manual_seed(3)

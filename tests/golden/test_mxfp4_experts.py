@@ -48,8 +48,10 @@ def test_a_folder_gives_the_logits_of_transformers(seed: int, tmp_path: Path) ->
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_native_kernels_differ_by_the_rounding_of_inputs(seed: int, tmp_path: Path) -> None:
     mxfp4_experts.save(seed, tmp_path)
-    exact, native = runner_of(tmp_path, REFERENCE, torch.float64), runner_of(tmp_path, NATIVE, torch.float32)
-    rng, num_chosen = random.Random(seed), exact.spec.num_chosen_experts
+    exact = runner_of(tmp_path, REFERENCE, torch.float64)
+    native = runner_of(tmp_path, NATIVE, torch.float32)
+    rng = random.Random(seed)
+    num_chosen = exact.spec.num_chosen_experts
     leads = list[Tensor]()
 
     def look(op: Op, scores: Tensor) -> None:

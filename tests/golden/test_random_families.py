@@ -24,7 +24,9 @@ from tests.tiny import tree_logits
 pytest.importorskip("transformers")
 from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
 
-NUM_PROMPT, NUM_DECODED, NUM_TREE = LENGTH - 12, 5, 12
+NUM_PROMPT = LENGTH - 12
+NUM_DECODED = 5
+NUM_TREE = 12
 MAX_ERROR = 1e-9
 MAX_ERROR_FLOAT32 = 1e-4  # relative to the largest logit
 CASES = [case for name in FAMILIES for case in rest_slow([(name, seed) for seed in range(40)], 2)]
@@ -42,7 +44,8 @@ def runner_of(folder: Path, kernels: ModelBackend, dtype: torch.dtype) -> Runner
 def largest_difference(model: Any, runner: Runner, seed: int) -> float:
     """Of logits, over a prompt, decoded tokens, and a tree, whose every node is compared with its own path; in float32
     relative to the largest logit."""
-    rng, vocab_size = random.Random(seed), runner.spec.vocab_size
+    rng = random.Random(seed)
+    vocab_size = runner.spec.vocab_size
     text = [rng.randrange(vocab_size) for _ in range(NUM_PROMPT + NUM_DECODED)]
     expected = golden_logits(model, text)
     assert expected.std() > 0.3, "the logits are too flat to tell models apart"

@@ -28,7 +28,8 @@ MADE_OF = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "granitemoehybrid":
 
 
 def logits_of(source: CheckpointSource, token_ids: list[int]) -> Tensor:
-    spec, dtype = source.spec().for_length(LENGTH), torch.float64
+    spec = source.spec().for_length(LENGTH)
+    dtype = torch.float64
     runner = Runner(
         spec, source.weights(dtype=dtype), backend=REFERENCE, capacity=LENGTH, dtype=dtype, device="cpu"
     )  # fmt: skip
@@ -39,7 +40,8 @@ def logits_of(source: CheckpointSource, token_ids: list[int]) -> Tensor:
 def test_logits_equal_those_of_the_folder(case: tuple[str, int], tmp_path: Path) -> None:
     family, seed = case
     model = FAMILIES[MADE_OF.get(family, family)].save(seed, tmp_path)
-    folder, rng = open_source(str(tmp_path)), random.Random(seed)
+    folder = open_source(str(tmp_path))
+    rng = random.Random(seed)
     unrotated = folder.spec().unrotated_layers
     if unrotated not in ((), (3,)):  # of five layers every fourth
         pytest.skip("a GGUF file cannot say which layers have no rotation")

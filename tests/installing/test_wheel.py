@@ -35,7 +35,8 @@ PLATFORMS: Final = {  # what the names of wheels say, as patterns
 ENDINGS: Final = {"linux": "so", "windows": "dll", "macos": "dylib"}
 BEGINNINGS: Final = {"linux": b"\x7fELF", "windows": b"MZ", "macos": b"\xcf\xfa\xed\xfe"}  # of a library's bytes
 TORCH_GLIBC: Final = 28  # of 2.28: torch's wheels need no newer one
-MAX_LIBRARY_BYTES, MAX_WHEEL_BYTES = 8 << 20, 44 << 20  # not stripped the library takes 48 MB
+MAX_LIBRARY_BYTES = 8 << 20  # not stripped the library takes 48 MB
+MAX_WHEEL_BYTES = 44 << 20
 DEBIANS: Final = "/usr/lib/wine/wine64"  # not on the PATH
 CHECKS: Final = ("check_linear", "check_rows", "tier_bits")
 
@@ -143,7 +144,8 @@ def test_kernels_for_windows_are_right_in_wine_and_have_the_bits_of_linux(
     python = ROOT / "build/wheel/tools/bin/python"
     said = {}
     for check in CHECKS:
-        source, program = ROOT / f"tests/backends/cpu/{check}.cpp", tmp_path / f"{check}.exe"
+        source = ROOT / f"tests/backends/cpu/{check}.cpp"
+        program = tmp_path / f"{check}.exe"
         run(python, "-m", "ziglang", "c++", "-target", "x86_64-windows-gnu", "-O2", "-std=c++17", "-w", include,
             source, place, "-o", program)  # fmt: skip
         said[check] = run(str(WINE), program, WINEPREFIX=str(tmp_path / "wine"), WINEDEBUG="-all")

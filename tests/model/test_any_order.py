@@ -34,7 +34,8 @@ class CacheCalls(RuleBasedStateMachine):
         for slot in range(first, first + num_rows):
             self.num_rows += 1
             self.tree.append(self.num_rows)
-            self.cache.keys_LSKD[:, slot], self.cache.values_LSKD[:, slot] = self.num_rows, -self.num_rows
+            self.cache.keys_LSKD[:, slot] = self.num_rows
+            self.cache.values_LSKD[:, slot] = -self.num_rows
 
     @precondition(lambda self: self.tree)
     @rule(data=strategies.data())
@@ -43,14 +44,16 @@ class CacheCalls(RuleBasedStateMachine):
         num_committed = data.draw(strategies.integers(0, len(rows)))
         self.cache.move(CacheMove(length=len(self.committed), rows=tuple(rows), num_committed=num_committed))
         kept = [self.tree[row] for row in rows]
-        self.committed, self.tree = [*self.committed, *kept[:num_committed]], kept[num_committed:]
+        self.committed = [*self.committed, *kept[:num_committed]]
+        self.tree = kept[num_committed:]
         self.poison()
 
     @rule(share=strategies.floats(0, 1))
     def truncate(self, share: float) -> None:
         length = round(share * len(self.committed))
         self.cache.truncate(length)
-        self.committed, self.tree = self.committed[:length], []
+        self.committed = self.committed[:length]
+        self.tree = []
         self.poison()
 
     def poison(self) -> None:

@@ -31,7 +31,8 @@ def test_so_are_values_of_any_bytes(block_type: BlockType) -> None:
     """Scales may be NaN, infinite or subnormal; the first and the last block have all bits 0 or 1."""
     num_bytes = BLOCKS[block_type].num_bytes
     blocks_OB = torch.randint(256, (2000, num_bytes), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
-    blocks_OB[0], blocks_OB[-1] = 0, 255
+    blocks_OB[0] = 0
+    blocks_OB[-1] = 255
     with np.errstate(all="ignore"):
         expected = by_gguf(blocks_OB, block_type)
     values_OI = dequantise_blocks(blocks_OB, block_type)

@@ -66,7 +66,9 @@ def in_trees(runner: Runner, rng: random.Random, prompt: list[int], path: list[i
     rows = []
     while path:
         num_nodes = rng.randint(1, min(6, len(path)))
-        token_ids, parents, on_path = [path[0]], [-1], [0]
+        token_ids = [path[0]]
+        parents = [-1]
+        on_path = [0]
         for token in path[1:num_nodes]:
             for _ in range(rng.randint(0, 3)):
                 token_ids.append(rng.randrange(VOCAB_SIZE))
@@ -84,7 +86,8 @@ def num_different_rows(runner: Runner, seed: int) -> int:
     """Rows whose bits differ between steps of one token and verified trees after one prefill."""
     rng = random.Random(seed)
     num_prompt = PROMPT_LENGTHS[seed % len(PROMPT_LENGTHS)]
-    prompt, path = random_ids(rng, num_prompt), random_ids(rng, 24)
+    prompt = random_ids(rng, num_prompt)
+    path = random_ids(rng, 24)
     alone = one_by_one(runner, [*prompt, *path])[num_prompt:]
     together = in_trees(runner, rng, prompt, path)
     assert alone.isfinite().all()
@@ -108,7 +111,8 @@ def test_a_rows_bits_are_the_same_alone_and_in_any_tree(
 def test_a_prefill_has_the_bits_of_single_steps(
     shape: str, dtype: torch.dtype, num_threads: int, kernels: ModelBackend
 ) -> None:
-    runner, token_ids = build(shape, dtype, kernels), random_ids(random.Random(3), 50)
+    runner = build(shape, dtype, kernels)
+    token_ids = random_ids(random.Random(3), 50)
     with threads(num_threads):
         alone = one_by_one(runner, token_ids)
         runner.sync(())

@@ -41,9 +41,12 @@ class Passes:
     disturbed."""
 
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch, times: dict[int, float]) -> None:
-        self.now, self.rows, self._times = 0.0, [0], times
+        self.now = 0.0
+        self.rows = [0]
+        self._times = times
         self.contexts: set[int] = set()
-        self._runner, self._forward = runner, runner.forward
+        self._runner = runner
+        self._forward = runner.forward
         monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
@@ -51,14 +54,16 @@ class Passes:
         rows = len(inputs.token_ids)
         if inputs.num_logit_rows:  # not the context's own
             self.contexts.add(inputs.prefix_len)
-            is_first, is_disturbed = self.rows[-1] != rows, len(self.rows) % 7 == 0
+            is_first = self.rows[-1] != rows
+            is_disturbed = len(self.rows) % 7 == 0
             self.now += 1e-3 * (self._times[rows] + 0.5 * is_first + 2.0 * is_disturbed)
             self.rows.append(rows)
         return self._forward(inputs)
 
 
 def test_every_width_gets_its_undisturbed_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, times = runner_of(), {1: 1.0, 2: 1.25, 5: 1.5, 8: 3.0}
+    runner = runner_of()
+    times = {1: 1.0, 2: 1.25, 5: 1.5, 8: 3.0}
     passes = Passes(runner, monkeypatch, times)
     pace = measure_pace(runner, list(times), context=20, budget_s=1e9)
     assert {rows: 1e3 * seconds for rows, seconds in pace.steps} == pytest.approx(times)
@@ -98,12 +103,18 @@ def test_reading_is_measured_in_passes_as_wide_as_prompts(
 class SkippingPasses:
     """Passes that take what their sublayers do, attention longer by what is before it, and now and then disturbed."""
 
-    rest_s, attention_s, slope_s, mlp_s = 0.5, 0.125, 0.0005, 0.25  # attention_s without any text
+    rest_s = 0.5  # attention_s without any text
+    attention_s = 0.125
+    slope_s = 0.0005
+    mlp_s = 0.25
 
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch, disturbance_s: float = 2.0) -> None:
-        self.now, self.num_passes = 0.0, 0
+        self.now = 0.0
+        self.num_passes = 0
         self.contexts: set[int] = set()
-        self._runner, self._forward, self._disturbance_s = runner, runner.forward, disturbance_s
+        self._runner = runner
+        self._forward = runner.forward
+        self._disturbance_s = disturbance_s
         monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
@@ -139,7 +150,8 @@ def test_what_sublayers_take_is_found_and_how_it_grows_with_the_text(
     capacity: int, contexts: set[int], is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = runner_of(capacity)
-    passes, runner = SkippingPasses(owner, monkeypatch), SharedCacheRunner(owner) if is_shared else owner
+    passes = SkippingPasses(owner, monkeypatch)
+    runner = SharedCacheRunner(owner) if is_shared else owner
     whole_s = passes.seconds(min(contexts), SPEC.num_layers, SPEC.num_layers)
     whole = Pace(steps=((1, whole_s), (4, 2 * whole_s)))
     costs = measure_skip_costs(runner, whole, budget_s=1e9)

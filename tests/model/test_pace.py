@@ -22,7 +22,8 @@ def paced_runner(pace: Pace | None) -> Runner:
 
 
 def test_a_pace_changes_no_bit_of_the_logits() -> None:
-    plain, paced = paced_runner(None), paced_runner(PACE)
+    plain = paced_runner(None)
+    paced = paced_runner(PACE)
     for token_ids in ([1, 2, 3], [4], [5, 6, 7, 8, 9]):
         expected = plain.extend(token_ids, num_logit_rows=len(token_ids))
         assert torch.equal(paced.extend(token_ids, num_logit_rows=len(token_ids)), expected)

@@ -53,7 +53,8 @@ def test_a_group_of_int4_is_off_by_no_more_than_half_a_fifteenth_of_its_range(dt
     for shape in SHAPES:
         weight = random_weight(*shape, dtype=dtype)
         quantised = int4(weight)
-        size, num_groups = quantised.group_size, -(-shape[1] // quantised.group_size)
+        size = quantised.group_size
+        num_groups = -(-shape[1] // quantised.group_size)
         assert (quantised.values_OI.dtype, quantised.values_OI.shape) == (torch.uint8, shape)
         assert (quantised.scales_OG.dtype, quantised.scales_OG.shape) == (torch.float32, (shape[0], num_groups))
         assert (quantised.zeros_OG.dtype, quantised.zeros_OG.shape) == (torch.uint8, (shape[0], num_groups))
@@ -103,7 +104,8 @@ def test_bits_depend_neither_on_threads_nor_on_blocks_nor_on_other_outputs(
 def test_bits_are_the_same_in_every_version() -> None:
     """A text written with quantised weights can be written again only if the weights are rounded alike."""
     weight = ((torch.arange(3 * 40, dtype=torch.float64) * 37 % 101 - 45) / 64).float().view(3, 40)
-    of_8_bits, of_4_bits = int8(weight), int4(weight)
+    of_8_bits = int8(weight)
+    of_4_bits = int4(weight)
     assert of_8_bits.values_OI[1, :6].tolist() == [49, -101, -14, 73, -78, 9]
     assert of_4_bits.zeros_OG.tolist() == [[7, 6], [7, 6], [7, 8]]
     assert of_4_bits.values_OI[2, 30:36].tolist() == [5, 11, 0, 7, 14, 2]
@@ -122,7 +124,8 @@ def test_bytes_are_those_of_values_scales_and_zeros() -> None:
 def test_a_quantised_weight_multiplies_as_the_plain_one_it_stands_for(
     weight_format: WeightFormat, dtype: torch.dtype, kernels: TorchBackend
 ) -> None:
-    weight, bias = random_weight(24, 50, dtype=dtype), random_weight(1, 24, dtype=dtype)[0]
+    weight = random_weight(24, 50, dtype=dtype)
+    bias = random_weight(1, 24, dtype=dtype)[0]
     quantised = quantise(weight, weight_format)
     x_TI = random_weight(3, 50, dtype=dtype)
     expected = kernels.ops.pack_linear(DenseWeight(values_OI=dequantise(quantised).to(dtype)), bias)(x_TI)

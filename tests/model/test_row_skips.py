@@ -94,8 +94,10 @@ class Case:
 
 def merge(spec: ModelSpec, num_text: int, branches: Sequence[Branch], rows: Sequence[list[int]]) -> ForwardInput:
     """One pass behind a text of `num_text` tokens, in which branch b has rows[b]."""
-    num_rows, prefix_len = sum(map(len, rows)), min(branch.start for branch in branches)
-    token_ids, positions = [0] * num_rows, [0] * num_rows
+    num_rows = sum(map(len, rows))
+    prefix_len = min(branch.start for branch in branches)
+    token_ids = [0] * num_rows
+    positions = [0] * num_rows
     ancestry = np.zeros((num_rows, num_text + num_rows - prefix_len), np.bool_)
     row_skips = np.zeros((2 * spec.num_layers, num_rows), np.bool_).T  # not the layout that the library reads
     for branch, places in zip(branches, rows, strict=True):
@@ -119,9 +121,11 @@ def merge(spec: ModelSpec, num_text: int, branches: Sequence[Branch], rows: Sequ
 
 def run(runner: Runner, inputs: ForwardInput) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, keys and values [L, T, K, D] of the rows; the cache then holds the text alone again."""
-    first, rows = runner.cache.reserve(len(inputs.token_ids)), slice(inputs.first_slot, inputs.num_slots)
+    first = runner.cache.reserve(len(inputs.token_ids))
+    rows = slice(inputs.first_slot, inputs.num_slots)
     logits = runner.forward(inputs).logits
-    keys, values = runner.cache.keys_LSKD[:, rows].clone(), runner.cache.values_LSKD[:, rows].clone()
+    keys = runner.cache.keys_LSKD[:, rows].clone()
+    values = runner.cache.values_LSKD[:, rows].clone()
     runner.cache.truncate(first)
     return logits, keys, values
 
@@ -145,7 +149,8 @@ def gated_logits(case: Case, inputs: ForwardInput) -> Tensor:
 
     Legend: R rows of the text and behind it, N heads, D head size.
     """
-    spec, weights = case.spec, {name: weight.double() for name, weight in case.weights.items()}
+    spec = case.spec
+    weights = {name: weight.double() for name, weight in case.weights.items()}
 
     def linear(x: Tensor, name: str) -> Tensor:
         bias = weights.get(f"{name}.bias")
@@ -153,7 +158,8 @@ def gated_logits(case: Case, inputs: ForwardInput) -> Tensor:
 
     assert inputs.ancestry is not None
     assert inputs.row_skips is not None
-    num_text, num_rows = len(case.text), inputs.num_slots
+    num_text = len(case.text)
+    num_rows = inputs.num_slots
     visible_RR = torch.ones(num_rows, num_rows).tril() > 0
     visible_RR[num_text:, inputs.prefix_len :] = torch.from_numpy(inputs.ancestry)
     gates = torch.ones(num_rows, 2 * spec.num_layers)
@@ -168,7 +174,8 @@ def gated_logits(case: Case, inputs: ForwardInput) -> Tensor:
         if spec.qk_norm:
             q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
             k = normalise(k, weights[part + "k_norm.weight"], spec.norm_eps)
-        q, k = turn(q, spec.rope, angles), turn(k, spec.rope, angles)
+        q = turn(q, spec.rope, angles)
+        k = turn(k, spec.rope, angles)
         k, v = (t.repeat_interleave(spec.num_heads // spec.num_kv_heads, 1) for t in (k, v))
         scores = torch.einsum("qnd,knd->nqk", q, k) / spec.head_dim**0.5
         mixed = torch.einsum("nqk,knd->qnd", scores.masked_fill(~visible_RR, -torch.inf).softmax(-1), v)
@@ -204,7 +211,8 @@ def test_every_row_gives_the_logits_of_its_own_sublayers(kernels: ModelBackend, 
 
 def check_tree(case: Case, runner: Runner) -> None:
     inputs, rows = case.together()
-    together, alone = run(runner, inputs), run(runner, case.tree_alone())
+    together = run(runner, inputs)
+    alone = run(runner, case.tree_alone())
     assert torch.equal(together[0][rows[0]], alone[0]), "logits"
     assert torch.equal(together[1][:, rows[0]], alone[1]), "keys"
     assert torch.equal(together[2][:, rows[0]], alone[2]), "values"

@@ -14,7 +14,8 @@ from tests.model.test_exact_bits import SHAPES, build
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_exact_kernels_pass(kernels: ModelBackend, shape: str, dtype: torch.dtype) -> None:
-    runner, num_threads = build(shape, dtype, kernels), torch.get_num_threads()
+    runner = build(shape, dtype, kernels)
+    num_threads = torch.get_num_threads()
     assert find_bit_fault(runner) is None
     assert torch.get_num_threads() == num_threads
     assert runner.cache.committed_len == runner.cache.num_tree == 0

@@ -81,7 +81,8 @@ def test_draft_rows_never_become_text(has_copy: bool) -> None:
 
 
 def test_what_a_draft_left_behind_the_text_changes_no_bit_of_what_follows() -> None:
-    plain, owner = owner_of(), owner_of()
+    plain = owner_of()
+    owner = owner_of()
     shared = SharedCacheRunner(owner, copy_for(owner, 9))
     for token_ids in (TEXT, [6], [7, 8]):
         expected = plain.extend(token_ids, num_logit_rows=len(token_ids))
@@ -124,7 +125,8 @@ def seconds_of(clock: VirtualClock, passes: Passes) -> float:
 
 
 def test_a_pass_that_skips_half_takes_about_as_much_less_of_the_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, owner = rule_time(monkeypatch), owner_of(pace=PACE)
+    clock = rule_time(monkeypatch)
+    owner = owner_of(pace=PACE)
     shared = SharedCacheRunner(owner)
     assert seconds_of(clock, lambda: draft_rows(shared, [7])) == pytest.approx(0.25)
     assert seconds_of(clock, lambda: draft_rows(shared, [7, 8, 9])) == pytest.approx(0.5)

@@ -14,7 +14,8 @@ from forerun.model.weights import BlockWeight, DenseWeight, Weight
 from tests.blocks import random_blocks
 
 FORMATS = ("plain", "int8", "int4", "Q4_0", "Q4_1", "Q6_K")
-NUM_OUT, NUM_IN = 24, 768
+NUM_OUT = 24
+NUM_IN = 768
 
 
 def weight_in(name: str) -> Weight:

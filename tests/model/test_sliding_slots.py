@@ -38,7 +38,9 @@ def grown_to(cache: TreeCache, length: int, by: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_pages_without_a_needed_slot_are_given_back_and_no_needed_slot_is_lost(seed: int) -> None:
     rng = random.Random(seed)
-    window, capacity, num_layers = rng.choice([1, 7, 300]), rng.randint(3000, 4000), rng.randint(1, 5)
+    window = rng.choice([1, 7, 300])
+    capacity = rng.randint(3000, 4000)
+    num_layers = rng.randint(1, 5)
     sliding = tuple(sorted(rng.sample(range(num_layers), rng.randint(1, num_layers))))
     spec = plain_spec(
         num_layers=num_layers,
@@ -51,7 +53,8 @@ def test_pages_without_a_needed_slot_are_given_back_and_no_needed_slot_is_lost(s
     cache.storage_2LSKD.fill_(1.0)
     for length in sorted(rng.sample(range(1, capacity), 6)):
         grown_to(cache, length, rng.choice([1, 7, 256]))
-        whole_from, slot_bytes = cache.sliding.whole_from, cache.bytes_per_slot // (2 * num_layers)
+        whole_from = cache.sliding.whole_from
+        slot_bytes = cache.bytes_per_slot // (2 * num_layers)
         assert length - window - MARGIN - 2 * STEP <= whole_from <= max(0, length - window + 1 - MARGIN)
         for layer in range(num_layers):
             rows = cache.storage_2LSKD[:, layer].flatten(2)
@@ -116,7 +119,8 @@ def test_texts_that_were_cut_back_saved_and_recalled_go_on_as_fresh_ones(
         poison_freed_slots(runner)
         texts: list[tuple[list[int], str]] = []
         for _ in range(20):
-            text, owner = random_text(rng, texts, spec.vocab_size), rng.choice(["", "ann"])
+            text = random_text(rng, texts, spec.vocab_size)
+            owner = rng.choice(["", "ann"])
             known = assert_goes_on_as_fresh(runner, fresh, text, owner)
             shares = [shared_length(text, other) for other, whose in texts if whose == owner]
             assert known <= max([*shares, 0])
@@ -126,7 +130,8 @@ def test_texts_that_were_cut_back_saved_and_recalled_go_on_as_fresh_ones(
 
 
 def test_a_text_is_cut_back_to_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, fresh = random.Random(2), tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
+    rng = random.Random(2)
+    fresh = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
     lose_early(monkeypatch, margin=20, step=4)
     monkeypatch.setattr(fresh.cache.sliding, "_sliding", ())
     text = [rng.randrange(7) for _ in range(70)]
@@ -141,7 +146,8 @@ def test_a_text_is_cut_back_to_every_length(monkeypatch: pytest.MonkeyPatch) -> 
 def read_in_turn(texts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens of each text were known, on a runner with room for all."""
     lose_early(monkeypatch, margin=BLOCK, step=8)
-    runner, known = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY, cache_bytes=AMPLE), []
+    runner = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY, cache_bytes=AMPLE)
+    known = []
     for text in texts:
         runner.recall(text)
         known.append(runner.sync(text[:-1]))
@@ -182,7 +188,8 @@ def interrupted(work: Callable[[], object], place: int) -> bool:
 def test_an_interrupt_while_texts_change_places_leaves_every_text_right(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, fresh = random.Random(3), tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
+    rng = random.Random(3)
+    fresh = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
     lose_early(monkeypatch, margin=LEAST_ROWS, step=8)
     monkeypatch.setattr(fresh.cache.sliding, "_sliding", ())
     start = [rng.randrange(7) for _ in range(BLOCK + 9)]

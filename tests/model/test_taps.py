@@ -32,7 +32,8 @@ def runner_of(seed: int, backend: ModelBackend) -> Runner:
 def random_pass(seed: int, spec: ModelSpec, first_slot: int) -> ForwardInput:
     """A tree; some sublayers are skipped by all rows, some by a few, and some layers are tapped."""
     rng = random.Random(seed)
-    parents, sublayers = random_parents(rng, rng.randint(1, 12)), all_sublayers(spec.num_layers)
+    parents = random_parents(rng, rng.randint(1, 12))
+    sublayers = all_sublayers(spec.num_layers)
     ancestry = ancestry_matrix(parents)
     return ForwardInput(
         token_ids=[rng.randrange(spec.vocab_size) for _ in parents],
@@ -70,7 +71,8 @@ def residual_stream(runner: Runner, inputs: ForwardInput) -> Tensor:
 @pytest.mark.parametrize("kernels", KERNEL_SETS)
 @pytest.mark.parametrize("seed", range(6))
 def test_features_are_the_residual_stream_that_an_observer_sees(seed: int, kernels: ModelBackend) -> None:
-    runner, reference = runner_of(seed, kernels), runner_of(seed, REFERENCE)
+    runner = runner_of(seed, kernels)
+    reference = runner_of(seed, REFERENCE)
     prefix = [1, 0, 2] * (seed % 4)
     for one in (runner, reference):
         one.sync(prefix)
@@ -89,7 +91,8 @@ def test_features_are_the_residual_stream_that_an_observer_sees(seed: int, kerne
 def test_taps_change_no_logit_and_none_are_there_unasked(seed: int, kernels: ModelBackend) -> None:
     runner = runner_of(seed, kernels)
     inputs = random_pass(seed, runner.spec, runner.cache.reserve(12))
-    tapped, untapped = runner.forward(inputs), runner.forward(replace(inputs, taps=()))
+    tapped = runner.forward(inputs)
+    untapped = runner.forward(replace(inputs, taps=()))
     assert torch.equal(tapped.logits, untapped.logits)
     assert untapped.features is None
 

@@ -115,13 +115,15 @@ def test_every_live_node_holds_what_its_own_path_computes(seed: int, exactness: 
 def test_moves_with_overlapping_ranges_copy_what_was_there_before(seed: int) -> None:
     """Kept rows slide to the left over slots that other kept rows still come from."""
     rng = random.Random(seed)
-    num_rows, length = rng.randint(2, 24), rng.randint(0, 6)
+    num_rows = rng.randint(2, 24)
+    length = rng.randint(0, 6)
     cache = TreeCache(plain_spec(), 40, dtype=torch.float64, device="cpu")
     cache.reserve(length)
     cache.move(CacheMove(length=0, rows=tuple(range(length)), num_committed=length))
     cache.reserve(num_rows)
     for slot in range(40):
-        cache.keys_LSKD[:, slot], cache.values_LSKD[:, slot] = slot, -slot
+        cache.keys_LSKD[:, slot] = slot
+        cache.values_LSKD[:, slot] = -slot
     rows = sorted(rng.sample(range(num_rows), rng.randint(1, num_rows)))
     if seed % 3 == 0:
         rng.shuffle(rows)

@@ -69,10 +69,12 @@ def random_text(rng: random.Random, texts: list[tuple[list[int], str]]) -> list[
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_found_is_the_longest_beginning_saved_for_the_owner(seed: int) -> None:
-    rng, shelf = random.Random(seed), Shelf(AMPLE)
+    rng = random.Random(seed)
+    shelf = Shelf(AMPLE)
     texts: list[tuple[list[int], str]] = []
     for _ in range(20):
-        text, owner = random_text(rng, texts), rng.choice(OWNERS)
+        text = random_text(rng, texts)
+        owner = rng.choice(OWNERS)
         expected = max([shared_length(text, other) for other, whose in texts if whose == owner], default=0)
         assert shelf.find(text, owner) == expected
         shelf.save(text, owner)
@@ -84,10 +86,12 @@ def test_what_is_found_is_the_longest_beginning_saved_for_the_owner(seed: int) -
 
 @pytest.mark.parametrize("seed", range(12))
 def test_where_room_is_short_what_is_found_is_still_right(seed: int) -> None:
-    rng, shelf = random.Random(seed), Shelf(rng_blocks := 1 + seed % 9)
+    rng = random.Random(seed)
+    shelf = Shelf(rng_blocks := 1 + seed % 9)
     texts: list[tuple[list[int], str]] = []
     for _ in range(25):
-        text, owner = random_text(rng, texts), rng.choice(OWNERS)
+        text = random_text(rng, texts)
+        owner = rng.choice(OWNERS)
         longest = max([shared_length(text, other) for other, whose in texts if whose == owner], default=0)
         assert shelf.find(text, owner) <= longest
         shelf.warm.find([], "")  # nothing else is in use, so that the text has all the room
@@ -109,7 +113,8 @@ def test_the_text_used_least_recently_goes_first_and_its_end_before_its_beginnin
 
 
 def test_forgetting_one_owner_makes_its_room_free_and_leaves_the_others() -> None:
-    shelf, text = Shelf(4), list(range(2 * BLOCK))
+    shelf = Shelf(4)
+    text = list(range(2 * BLOCK))
     for owner in ("ann", "bob"):
         shelf.warm.find([], "")
         shelf.save(text, owner)
@@ -139,7 +144,8 @@ def test_an_interrupt_between_any_two_instructions_changes_no_text_and_loses_no_
     start = list(range(BLOCK + 7))
     texts = [[*start, 100 * number, *range(2 * BLOCK)] for number in range(1, 5)]
     for place in count(1, stride):
-        rng, shelf = random.Random(place), Shelf(9)
+        rng = random.Random(place)
+        shelf = Shelf(9)
         for text in texts[:3]:
             shelf.save(text, rng.choice(OWNERS))
 
@@ -187,14 +193,13 @@ def assert_reads_as_fresh(runner: Runner, fresh: Runner, text: list[int], owner:
 
 @pytest.mark.parametrize("num_blocks", [0, 1, 5, AMPLE])
 def test_a_text_that_is_recalled_has_the_rows_of_a_fresh_prefill(num_blocks: int) -> None:
-    rng, runner, fresh = (
-        random.Random(num_blocks),
-        warm_runner(num_blocks),
-        tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY),
-    )
+    rng = random.Random(num_blocks)
+    runner = warm_runner(num_blocks)
+    fresh = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
     texts: list[tuple[list[int], str]] = []
     for _ in range(30):
-        text, owner = random_text(rng, texts), rng.choice(OWNERS)
+        text = random_text(rng, texts)
+        owner = rng.choice(OWNERS)
         shares = [shared_length(text, other) for other, whose in texts if whose == owner]
         num_known = assert_reads_as_fresh(runner, fresh, text, owner)
         assert num_known <= max(shares, default=0)
@@ -205,7 +210,8 @@ def test_a_text_that_is_recalled_has_the_rows_of_a_fresh_prefill(num_blocks: int
 
 @pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_interrupt_while_texts_change_places_leaves_every_text_right(stride: int) -> None:
-    rng, fresh = random.Random(3), tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
+    rng = random.Random(3)
+    fresh = tiny_runner(SPEC, WEIGHTS, capacity=CAPACITY)
     start = [rng.randrange(7) for _ in range(BLOCK + 9)]
     texts = [[*start, *(rng.randrange(7) for _ in range(2 * BLOCK))] for _ in range(3)]
     for place in count(1, stride):

@@ -206,7 +206,9 @@ def seeing_import(name: str, globals: Any = None, locals: Any = None, fromlist: 
     return module
 
 
-real_import, real_stat, real_listdir = builtins.__import__, os.stat, os.listdir
+real_import = builtins.__import__
+real_stat = os.stat
+real_listdir = os.listdir
 views: dict[str, ModuleType] = {}
 changed = changes()
 

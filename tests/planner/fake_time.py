@@ -23,7 +23,8 @@ def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
 
 def charge(model: Runner, spend: Callable[[int], float]) -> list[int]:
     """Let every pass of this runner spend the time of its rows; return a list that the rows are added to."""
-    plain, rows = model.forward, []
+    plain = model.forward
+    rows = []
 
     def forward(inputs: ForwardInput, observe: None = None) -> object:
         rows.append(len(inputs.token_ids))

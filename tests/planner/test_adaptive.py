@@ -54,7 +54,8 @@ def equally_sure(chances: tuple[float, ...]) -> Weights:
 def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple[AnswerTrace, list[Round], int]:
     """The real drafter on such a pair: its text as a trace, its rounds, its passes."""
     clock = rule_time(patch)
-    target, draft = tiny_runner(SPEC, equally_sure((0.5, 0.3, 0.15, 0.05))), equally_sure((0.75, 0.25))
+    target = tiny_runner(SPEC, equally_sure((0.5, 0.3, 0.15, 0.05)))
+    draft = equally_sure((0.75, 0.25))
     runner = tiny_runner(SPEC, draft)
     draft_model = DraftModelDrafter(runner, config, POLICIES.tree, target_vocab_size=SPEC.vocab_size)
     patch.setattr(module, "measure_pace", lambda runner, widths: times.draft_pace)

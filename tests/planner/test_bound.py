@@ -101,6 +101,7 @@ def test_the_bound_is_above_the_projection_of_recorded_answers_and_says_what_is_
         params = SamplingParams(max_new_tokens=72, temperature=1.0, seed=1, ignore_eos=True)
         traces = list(recorder.record(prompts, params))
     times = replace(costs(10.4, 3.25, overhead_ms=1.0), worker_expansion_overhead_s=0.2e-3)
-    bound, projected = bound_of(traces, DRAFTER, times), simulate(traces, DRAFTER, times)
+    bound = bound_of(traces, DRAFTER, times)
+    projected = simulate(traces, DRAFTER, times)
     assert projected.tokens_per_s < 0.98 * bound.outcome.tokens_per_s
     assert bound.outcome.tokens_per_s - sum(bound.lost_to.values()) == pytest.approx(projected.tokens_per_s)

@@ -17,7 +17,8 @@ def test_a_round_begins_where_the_one_before_it_ends(accepted: tuple[int, ...], 
 
 
 def test_only_what_was_recorded_is_reported() -> None:
-    right, wrong = known_answer(40), known_answer(40, is_right=False)
+    right = known_answer(40)
+    wrong = known_answer(40, is_right=False)
     nothing = replace(right, children=((),) * 40, log_probs=((),) * 40)
     assert tokens_per_round([nothing]) == {}
     skipping = replace(wrong, skip_children=right.children, skip_log_probs=right.log_probs)

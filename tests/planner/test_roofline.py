@@ -41,7 +41,8 @@ def test_published_times_come_out(name: str, units: int, rows: int, milliseconds
 
 
 def test_bytes_of_a_pass_count_the_head_once_and_the_embedding_never() -> None:
-    tied, untied = sized("Llama-3.2-1B", 16), sized("Llama-3.1-8B", 16)
+    tied = sized("Llama-3.2-1B", 16)
+    untied = sized("Llama-3.1-8B", 16)
     assert tied.pass_bytes(0) / 1e9 == pytest.approx(2.47, rel=0.01)
     assert untied.pass_bytes(0) / 1e9 == pytest.approx(15.0, rel=0.01)
     assert untied.pass_bytes(1000) - untied.pass_bytes(0) == 1000 * untied.spec.kv_bytes_per_token(2)
@@ -79,7 +80,8 @@ def test_splits_on_which_a_model_does_not_fit_are_left_out() -> None:
 
 
 def test_models_that_ranks_cannot_share_are_planned_on_one_unit_or_refused() -> None:
-    target, draft = sized("Llama-3-70B"), sized("Llama-3.2-1B")
+    target = sized("Llama-3-70B")
+    draft = sized("Llama-3.2-1B")
     unlike = replace(draft, spec=family_spec(random.Random(1), "gemma3_text", full_head_dim=16))
     assert set(roofline_profile(H800, target, unlike).draft) == {1}
     with pytest.raises(ConfigError, match=r"has experts.*measure it with --calibrate"):

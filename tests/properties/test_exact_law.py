@@ -24,7 +24,9 @@ from tests.marks import rest_soak
 
 WEIGHT_SUM = 16
 MAX_COMBINATIONS = 260
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, CASES_PER_CHUNK = 4, 200, 50
+NUM_DEFAULT_CHUNKS = 4
+NUM_CHUNKS = 200
+CASES_PER_CHUNK = 50
 
 Text = tuple[int, ...]
 Law = dict[Text, Fraction]
@@ -54,7 +56,8 @@ class Table:
         while self.vocab_size ** (max_nodes + 1) <= MAX_COMBINATIONS:
             max_nodes += 1
         for _ in range(rng.randint(0, max_nodes - 1)):
-            parent, token_id = rng.randrange(len(tree)), rng.randrange(self.vocab_size)
+            parent = rng.randrange(len(tree))
+            token_id = rng.randrange(self.vocab_size)
             if token_id not in tree.children(parent) and tree.depths[parent] < 3:
                 tree.add(parent, token_id, 0.0)
         return tree
@@ -198,9 +201,12 @@ def random_filter_case(number: int) -> FilterCase:
 
 def rational_law(case: FilterCase) -> list[Fraction] | None:
     """The filtered law, or None where a token lies so near a limit that rounding may decide."""
-    params, weights = case.params, case.weights()
+    params = case.params
+    weights = case.weights()
     ranked = sorted(range(len(weights)), key=lambda token: (-weights[token], token))[: params.top_k or None]
-    total, before, kept = sum(weights[token] for token in ranked), Fraction(0), []
+    total = sum(weights[token] for token in ranked)
+    before = Fraction(0)
+    kept = []
     for place, token in enumerate(ranked):
         ratio = Fraction(weights[token], weights[ranked[0]])
         is_near = place > 0 and abs(before - Fraction(params.top_p)) < BOUNDARY

@@ -41,7 +41,9 @@ DRAFTERS: dict[str, DrafterConfig] = {
     "layer_skip": LayerSkip(adaptive=False, search="off"),
     "parallel": Parallel(draft=DraftModel(verify_width=8, draft_width=4)),
 }
-TINY, LEAST, MOST = sys.float_info.min, 5e-324, sys.float_info.max
+TINY = sys.float_info.min
+LEAST = 5e-324
+MOST = sys.float_info.max
 EDGES = (0.5, 1, 2, 20, 1e-4, 1e4, 1e38, 3.4028235e38, 1e39, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**70, 1e-9, TINY)
 VALUES = (0, -0.0, *EDGES, *(-edge for edge in EDGES), LEAST, -LEAST, MOST, math.nan, math.inf, -math.inf)
 NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",

@@ -50,8 +50,11 @@ from tests.tiny import (
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, draft_model, prompt_lookup
 
-NUM_DEFAULT_CHUNKS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 1, 800, 30
-NUMBERS_PER_FAMILY, GEMMA_CASES_PER_CHUNK = parted(20, 2), 8
+NUM_DEFAULT_CHUNKS = 1
+NUM_SLOW_CHUNKS = 800
+CASES_PER_CHUNK = 30
+NUMBERS_PER_FAMILY = parted(20, 2)
+GEMMA_CASES_PER_CHUNK = 8
 FORBIDDEN = -1e9
 
 
@@ -154,7 +157,9 @@ def drafters_of(case: Case) -> dict[str, Drafter]:
 
 def heads_of(case: Case) -> dict[str, Drafter]:
     """A random EAGLE-3 head with a part of the target's tokens, and a random DFlash or DFlash 2 head."""
-    rng, target, tree = random.Random(f"heads {case.number}"), case.spec, case.drafter.policies.tree
+    rng = random.Random(f"heads {case.number}")
+    target = case.spec
+    tree = case.drafter.policies.tree
     config = DraftHead(
         model="-", verify_width=case.drafter.config.verify_width, draft_width=case.drafter.config.draft_width,
         depth=case.drafter.config.depth, adaptive=rng.random() < 0.5,

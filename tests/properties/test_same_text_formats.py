@@ -34,7 +34,9 @@ from tests.random_settings import random_params
 from tests.tiny import CAPACITY, decode_ids, poison_freed_slots
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
-NUM_MODELS, NUM_SLOW_MODELS, MODELS_PER_CHUNK = 5, 400, 20
+NUM_MODELS = 5
+NUM_SLOW_MODELS = 400
+MODELS_PER_CHUNK = 20
 TURNS = 3  # requests of one drafter, each beginning with a part of the text before it
 TYPES: Final = ("F32", "F16", "BF16", *BLOCKS)
 FLOATS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -45,7 +47,8 @@ SKIP: Final = layer_skip(adaptive=False, search="gated", search_share=0.5, draft
 def write_random_model(path: Path, rng: random.Random, *, vocab_size: int, only: str | None = None) -> dict[str, str]:
     """A model of one to three layers, each matrix of any type, or of one type only; the types by tensor."""
     architecture = rng.choice(list(OF_ARCHITECTURE))
-    num_layers, is_mixed = rng.randint(1, 3), rng.random() < 0.6 and only is None
+    num_layers = rng.randint(1, 3)
+    is_mixed = rng.random() < 0.6 and only is None
     shapes = {"token_embd.weight": (vocab_size, 256), "output_norm.weight": (256,)}
     if rng.random() < 0.5:
         shapes["output.weight"] = (vocab_size, 256)
@@ -103,7 +106,8 @@ class Model:
 
     def __init__(self, folder: Path, number: int, only: str | None = None) -> None:
         self.rng = rng = random.Random(number)
-        self.number, vocab_size = number, rng.choice([3, 9, 16, 17, 40, 60])
+        self.number = number
+        vocab_size = rng.choice([3, 9, 16, 17, 40, 60])
         self.paths = [folder / f"{number}-{name}.gguf" for name in ("target", "draft")]
         self.types = write_random_model(self.paths[0], rng, vocab_size=vocab_size, only=only)
         write_random_model(self.paths[1], rng, vocab_size=vocab_size)
@@ -155,10 +159,13 @@ class Model:
 
     def differences(self, totals: Counter[str]) -> list[str]:
         """Play some requests with every drafter; every text that is not that of plain decoding."""
-        found, plain, drafters = [], self.target(), self.drafters()
+        found = []
+        plain = self.target()
+        drafters = self.drafters()
         prompt_ids = [self.rng.randrange(self.vocab_size) for _ in range(self.rng.choice([1, 2, 9, 40]))]
         for turn in range(TURNS):
-            params, seed = random_params(self.rng, self.vocab_size), self.rng.randrange(2**63)
+            params = random_params(self.rng, self.vocab_size)
+            seed = self.rng.randrange(2**63)
             num_tokens = self.rng.choice([1, 5, 24, CAPACITY - len(prompt_ids)])
             expected = decode_ids(plain, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens)
             for name, (target, drafter) in drafters.items():

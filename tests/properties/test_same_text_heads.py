@@ -32,7 +32,9 @@ from tests.marks import rest_soak
 from tests.random_settings import random_params
 from tests.tiny import poison_freed_slots, random_weights, tiny_runner, tiny_spec
 
-NUM_CHUNKS, CASES_PER_CHUNK, REQUESTS_PER_CASE = 120, 7, 4  # 840 models, 3360 requests, 13440 drafted texts
+NUM_CHUNKS = 120  # 840 models, 3360 requests, 13440 drafted texts
+CASES_PER_CHUNK = 7
+REQUESTS_PER_CASE = 4
 PATTERNS = ("(a|b|cd)+", "(a{1,2}(b|c)|d)*", "[a-d]{2,30}", "(ab?){3,}c*", "d*(ca|b)+")
 KINDS = ("eagle3", "dflash", "dflash2", "dspark")
 NO_PAIRS = {"conv_kernel": 0, "conv_group": 0, "pair_rank": 0, "num_pairs": 0}
@@ -111,7 +113,9 @@ def differences(number: int, totals: Counter[str]) -> list[str]:
     weights = random_weights(spec, torch.Generator().manual_seed(number))
     target = tiny_runner(spec, weights, exactness=rng.choice(["fast", "fast", "exact"]), cache_bytes=2**16)
     poison_freed_slots(target)
-    drafters, written, found = heads_of(rng, spec, number), list[int](), []
+    drafters = heads_of(rng, spec, number)
+    written = list[int]()
+    found = []
     for _ in range(REQUESTS_PER_CASE):
         asked = random_request(rng, spec.vocab_size, written)
         request = {"seed": asked.seed, "num_tokens": asked.num_tokens, "pattern": asked.pattern}

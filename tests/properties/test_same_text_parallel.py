@@ -38,7 +38,9 @@ class TimedTree:
     """A draft tree whose passes take virtual time."""
 
     def __init__(self, tree: DraftTree, pass_s: float, spend: Spend) -> None:
-        self._tree, self._pass_s, self._spend = tree, pass_s, spend
+        self._tree = tree
+        self._pass_s = pass_s
+        self._spend = spend
 
     @property
     def tree(self) -> TokenTree:
@@ -68,7 +70,9 @@ class TimedTree:
 
     def assert_books(self) -> None:
         """Slots of committed text first and in order, then one row for each expanded node of the live tree."""
-        own, runner, rows = self._tree, self._tree._runner, self._tree._rows._rows
+        own = self._tree
+        runner = self._tree._runner
+        rows = self._tree._rows._rows
         cache = runner.cache
         assert cache.committed_len == len(runner.cached_ids)
         assert runner.cached_ids == own.token_ids[: cache.committed_len]
@@ -80,7 +84,10 @@ class TimedDrafter(Drafter):
     """Lets virtual time pass while the target verifies, and harms the drafter's process now and then."""
 
     def __init__(self, inner: ParallelDrafter, world: World, step_s: float, unrest: float) -> None:
-        self._inner, self._world, self._step_s, self._unrest = inner, world, step_s, unrest
+        self._inner = inner
+        self._world = world
+        self._step_s = step_s
+        self._unrest = unrest
         self.verify_width = inner.verify_width
         self.states: Counter[str] = Counter()
 
@@ -88,7 +95,8 @@ class TimedDrafter(Drafter):
         self._inner.begin(prompt_ids, params, noise)
 
     def propose(self) -> TokenTree:
-        worker, rng = self._world.worker, self._world.rng
+        worker = self._world.worker
+        rng = self._world.rng
         if worker is not None and rng.random() < self._unrest:
             if rng.random() < 0.5:
                 self._world.end_worker()

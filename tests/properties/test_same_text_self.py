@@ -23,7 +23,8 @@ from tests.tiny import CAPACITY, Weights, decode_rounds, poison_freed_slots, ran
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import Varied, layer_skip
 
-NUM_CHUNKS, CASES_PER_CHUNK = 300, 30
+NUM_CHUNKS = 300
+CASES_PER_CHUNK = 30
 NUMBERS = parted(NUM_CHUNKS, CASES_PER_CHUNK)
 CASES_PER_FAMILY = 1
 MOST_TOKENS = 48  # past the window of the paper's search

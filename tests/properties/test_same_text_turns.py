@@ -37,9 +37,12 @@ from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "recycling", "layer_skip")
-TURNS, NUM_SLOW_CHUNKS, CASES_PER_CHUNK = 5, 100, 2  # 10 families, 5 drafters: 10,000 conversations
+TURNS = 5  # 10 families, 5 drafters: 10,000 conversations
+NUM_SLOW_CHUNKS = 100
+CASES_PER_CHUNK = 2
 CAPACITY = 192
-MOST_PROMPT, MOST_NEW = 100, 20
+MOST_PROMPT = 100
+MOST_NEW = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,8 @@ def kernels_of(number: int) -> Backend:
 
 def random_case(number: int, family: str) -> Case:
     rng = random.Random(f"{family} {number}")
-    spec, kernels = family_spec(rng, family, hidden_size=12, intermediate_size=16), kernels_of(number)
+    spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
+    kernels = kernels_of(number)
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)
@@ -136,7 +140,8 @@ def written(target: Runner, drafter: Drafter, turn: Turn, totals: Counter[str]) 
 
 
 def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Drafter:
-    width, depth = rng.randint(1, 8), rng.randint(1, 5)
+    width = rng.randint(1, 8)
+    depth = rng.randint(1, 5)
     match name:
         case "none":
             return NoneDrafter()
@@ -161,15 +166,19 @@ def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Dra
 
 def differences(case: Case, totals: Counter[str]) -> list[str]:
     """Play all turns with every drafter; return every text that is not the plain one, in words."""
-    rng, found = random.Random(case.number), []
-    margin, step, num_blocks = rng.choice([0, 1, 4, 20]), rng.choice([1, 2, 9]), rng.choice([0, 4, 30, 30])
+    rng = random.Random(case.number)
+    found = []
+    margin = rng.choice([0, 1, 4, 20])
+    step = rng.choice([1, 2, 9])
+    num_blocks = rng.choice([0, 4, 30, 30])
     reused = set[tuple[int, ...]]()
     with pytest.MonkeyPatch.context() as patch:
         lose_early(patch, margin=margin, step=step)
         for name in DRAFTERS:
             target = case.runner(case.weights, num_blocks)
             poison_freed_slots(target)
-            drafter, known = drafter_of(case, name, target, rng), []
+            drafter = drafter_of(case, name, target, rng)
+            known = []
             for number, turn in enumerate(case.turns):
                 text, num_reused = written(target, drafter, turn, totals)
                 known.append(num_reused)

@@ -66,7 +66,8 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
     )
     target = toy_target(config)
     drafter = drafter_on(target, config, skipped=SKIPPED)
-    propose, trees = drafter.propose, list[TokenTree]()
+    propose = drafter.propose
+    trees = list[TokenTree]()
 
     def note() -> TokenTree:
         trees.append(propose())
@@ -90,7 +91,8 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
 @pytest.mark.parametrize("params", [playing.GREEDY, playing.SAMPLED], ids=["greedy", "sampled"])
 def test_the_text_of_a_seed_is_the_same_with_any_search_and_any_seed_of_it(params: SamplingParams) -> None:
     """And no generator that others use is read or moved, so that a search stays a matter of its own."""
-    weights, tree = playing.weights_of(), {"draft_width": 2, "depth": 3, "verify_width": 8, "search_share": 1.0}
+    weights = playing.weights_of()
+    tree = {"draft_width": 2, "depth": 3, "verify_width": 8, "search_share": 1.0}
     expected = plain_ids(weights, params=params, num_tokens=50)
     found = set()
     load_library()  # whose own imports draw from the global generator

@@ -37,7 +37,9 @@ def test_noise_never_changes(key: tuple[int, int, int], value: float) -> None:
 def test_noise_equals_that_of_whole_number_arithmetic() -> None:
     rng = random.Random(0)
     for _ in range(300):
-        seed, position, vocab_size = rng.randrange(2**63), rng.randrange(2**20), rng.choice([1, 7, 500])
+        seed = rng.randrange(2**63)
+        position = rng.randrange(2**20)
+        vocab_size = rng.choice([1, 7, 500])
         row = gumbel_rows(seed, [position], vocab_size, device="cpu")[0]
         token_id = rng.randrange(vocab_size)
         assert row[token_id].item() == pytest.approx(gumbel(seed, position, token_id), rel=2e-7)

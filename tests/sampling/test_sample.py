@@ -7,7 +7,8 @@ from forerun.core.errors import NumericalError
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import sample, topk
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 @pytest.mark.parametrize(

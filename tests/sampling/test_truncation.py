@@ -14,7 +14,8 @@ from forerun.sampling.sample import LogitShaper, sample
 from forerun.sampling.truncation import LEADING_TOKENS, filter_scores
 
 VOCAB_SIZE = 3 * LEADING_TOKENS
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 def kept_by_sorting(scores_V: Tensor, params: SamplingParams) -> set[int]:

@@ -63,7 +63,8 @@ def served(
     """
     config = replace(CONFIG, **settings)
     listener = bind(config)
-    is_ready, errors = threading.Event(), []
+    is_ready = threading.Event()
+    errors = []
     service = Service(
         config, lambda: make_engine(engine_config), target=engine_config.target,
         drafter_name=NAMES[type(engine_config.drafter)],

@@ -42,7 +42,8 @@ def test_later_turns_of_an_agent_read_at_most_a_twentieth_of_their_prompt(server
                     "tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
                 },
             ).json()  # fmt: skip
-            cached, read = answer["usage"]["cache_read_input_tokens"], answer["usage"]["input_tokens"]
+            cached = answer["usage"]["cache_read_input_tokens"]
+            read = answer["usage"]["input_tokens"]
             assert cached + read > 1000
             assert turn == 0 or cached >= 0.95 * (cached + read)
             call = answer["content"][-1]

@@ -189,7 +189,8 @@ def test_metrics_count_no_token_that_is_in_no_text(client: httpx.Client) -> None
         lines = client.get("/metrics").text.splitlines()
         return float(next(line for line in lines if line.startswith(f"forerun:{name}_total ")).split()[1])
 
-    accepted, was_cut = "spec_decode_num_accepted_tokens", False
+    accepted = "spec_decode_num_accepted_tokens"
+    was_cut = False
     for num_tokens in (1, 2, 3):
         before = counted(accepted)
         asked = {"prompt": PROMPT, "max_tokens": num_tokens, "ignore_eos": True}
@@ -203,7 +204,8 @@ def test_metrics_count_no_token_that_is_in_no_text(client: httpx.Client) -> None
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing", "/v1/completions"])
 def test_the_head_of_an_answer_is_that_of_the_answer(client: httpx.Client, path: str) -> None:
-    whole, head = client.get(path), client.head(path)
+    whole = client.get(path)
+    head = client.head(path)
     assert head.status_code == whole.status_code
     assert head.headers["content-type"] == whole.headers["content-type"]
     assert head.content == b""
@@ -226,7 +228,8 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(client: httpx.Clie
 
 
 def test_only_an_answer_goes_on(client: httpx.Client) -> None:
-    question, answer = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}
+    question = {"role": "user", "content": "Hi"}
+    answer = {"role": "assistant", "content": "Ho"}
     for messages, more in (([question], {}), ([question, answer], {"add_generation_prompt": True})):
         body = {"messages": messages, "max_tokens": 2, "continue_final_message": True, **more}
         refused = client.post("/v1/chat/completions", json=body)

@@ -214,7 +214,8 @@ def test_a_thousand_calls_with_all_drafters(chunk: int) -> None:
         for number in range(100):
             way = list(WAYS.values())[number % len(WAYS)]
             names = rng.sample([*SCHEMAS], rng.randint(1, len(SCHEMAS)))
-            choice, is_parallel = rng.choice(["required", *names]), rng.random() < 0.2
+            choice = rng.choice(["required", *names])
+            is_parallel = rng.random() < 0.2
             more = {"seed": number, "forerun": {"drafter": rng.choice(DRAFTERS)}} if way is WAYS["chat"] else {}
             read = ask(
                 client, way, names, choice, is_parallel=is_parallel, streams=rng.random() < 0.7, limit=250,

@@ -43,7 +43,8 @@ async def routes() -> AsyncIterator[ASGIApp]:
 
 async def answer(app: ASGIApp, path: str, body: dict[str, Any], continuing: Continuing) -> list[Message]:
     """The messages with the events of an answer."""
-    asked, got = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}], list[Message]()
+    asked = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    got = list[Message]()
 
     async def receive() -> Message:
         if not asked:
@@ -92,7 +93,8 @@ def test_calls_that_are_continued_anywhere_are_the_same_in_every_protocol(name: 
 
 
 def test_sampled_texts_without_a_seed_are_continued_with_other_rounds() -> None:
-    path, body = "/v1/chat/completions", {**CHAT, "n": 2, "logprobs": True}
+    path = "/v1/chat/completions"
+    body = {**CHAT, "n": 2, "logprobs": True}
 
     def parts(stream: bytes) -> dict[int, Any]:
         found: dict[int, Any] = {}

@@ -23,7 +23,8 @@ def test_a_pattern_of_numerals_has_those_below_a_number(limit: int, number: int)
 
 def test_bounds_are_the_models_own(client: httpx.Client, server: Served) -> None:
     schema = client.get("/openapi.json").json()
-    parts, engine = schema["components"]["schemas"], server.service.engine
+    parts = schema["components"]["schemas"]
+    engine = server.service.engine
     tokens = parts["DetokenizeRequest"]["properties"]["tokens"]
     assert tokens["items"] == {"type": "integer", "minimum": 0, "exclusiveMaximum": engine.spec.vocab_size}
     chat = parts["ChatRequest"]["properties"]
@@ -50,7 +51,8 @@ def test_what_it_does_not_allow_is_refused(client: httpx.Client, changes: dict[s
 
 
 def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client) -> None:
-    whole, pointed = ({"seed": 3, "n": 2, "top_k": 5}, {"seed": 3.0, "n": 2.0, "top_k": 5.0})
+    whole = {"seed": 3, "n": 2, "top_k": 5}
+    pointed = {"seed": 3.0, "n": 2.0, "top_k": 5.0}
     first, second = (
         client.post("/v1/chat/completions", json={**CHAT, "temperature": 0.9, **changes}).json()
         for changes in (whole, pointed)

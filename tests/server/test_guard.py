@@ -67,7 +67,8 @@ def test_a_client_that_reads_no_answer_does_not_stay() -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.connect(server.address)
         sock.setblocking(False)
-        deadline, is_gone = time.monotonic() + 30, False
+        deadline = time.monotonic() + 30
+        is_gone = False
         while not is_gone and time.monotonic() < deadline:
             try:
                 sock.send(b"GET /page/chat.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50)

@@ -71,7 +71,8 @@ def test_a_client_that_leaves_while_its_prompt_is_read_frees_the_engine(slow: Se
 def test_a_client_that_leaves_ends_the_pass_in_progress() -> None:
     with served() as server:
         executor = server.service.engine._target.executor
-        run, in_pass = executor.run, threading.Event()
+        run = executor.run
+        in_pass = threading.Event()
 
         def endless(inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
             in_pass.set()
@@ -297,7 +298,8 @@ def test_the_log_says_what_became_of_each_request_and_what_the_end_waits_for(cap
 def test_a_failure_is_one_request_s_and_readiness_tells_of_it() -> None:
     with served() as server, server.client() as client:
         engine = server.service.engine
-        near_tie, is_broken = engine.near_tie, True
+        near_tie = engine.near_tie
+        is_broken = True
 
         def fail(params: SamplingParams) -> float:
             if is_broken:

@@ -57,7 +57,9 @@ class ServedSeveral:
 def served_several(*configs: EngineConfig, room: Room = ONE, **settings: Any) -> Iterator[ServedSeveral]:
     """A server of these engines, ended afterwards."""
     config = replace(CONFIG, **settings)
-    listener, is_ready, errors = bind(config), threading.Event(), list[BaseException]()
+    listener = bind(config)
+    is_ready = threading.Event()
+    errors = list[BaseException]()
 
     def make(engine_config: EngineConfig) -> Service:
         name = NAMES[type(engine_config.drafter)]
@@ -190,7 +192,8 @@ def test_a_model_that_writes_is_not_freed_and_one_that_waits_gets_its_turn() -> 
     """A long text is written, another model asked for, then the first again: they are answered in that order."""
     with served_several(SLOW, replace(PLAIN, target="builtin-draft")) as server, server.client() as client:
         long = {**LONG, "max_tokens": 200, "stream": True, "model": "builtin"}
-        whole, ended = list[str](), list[str]()
+        whole = list[str]()
+        ended = list[str]()
 
         def ask(model: str) -> None:
             with server.client() as other:

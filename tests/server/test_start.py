@@ -142,7 +142,8 @@ def test_a_signal_ends_it_with_0_and_nothing_is_left(number: signal.Signals) -> 
 
 
 def test_open_shows_the_page_in_the_browser_that_is_named_and_a_signal_leaves_nothing(tmp_path: Path) -> None:
-    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser = tmp_path / "browser"
+    seen = tmp_path / "seen"
     fetch = "import sys, urllib.request; print(sys.argv[1], urllib.request.urlopen(sys.argv[1]).read().decode())"
     browser.write_text(f"#!/bin/sh\n{sys.executable} -c '{fetch}' \"$1\" > {seen}.part && mv {seen}.part {seen}\n")
     browser.chmod(0o755)

@@ -32,7 +32,8 @@ class Given:
     """A backend whose passes give these logits: of one rank, its columns."""
 
     def __init__(self, backend: ModelBackend, logits_TN: Tensor) -> None:
-        self._logits_TN, self.best_tokens = logits_TN, backend.best_tokens
+        self._logits_TN = logits_TN
+        self.best_tokens = backend.best_tokens
 
     def executor(self, *_: object) -> "Given":
         return self
@@ -73,9 +74,11 @@ def on_all_ranks(
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("seed", range(20))
 def test_each_rank_knows_what_the_whole_row_says(name: str, seed: int) -> None:
-    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
     spec = replace(tiny_spec(rng), vocab_size=rng.choice([3, 17, 40, 333]))
-    num_rows, temperature = rng.randint(1, 9), rng.choice([1.0, 0.6, 1.7])
+    num_rows = rng.randint(1, 9)
+    temperature = rng.choice([1.0, 0.6, 1.7])
     logits_TV = 3 * torch.randn(num_rows, spec.vocab_size, generator=generator)
     if rng.random() < 0.5:
         logits_TV = logits_TV.round()  # ties, which go to the lowest id

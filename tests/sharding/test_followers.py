@@ -82,7 +82,8 @@ def do_something(leader: Runner, rng: random.Random, texts: list[list[int]]) -> 
     """A request's beginning, a round, or an end."""
     match rng.choice(["recall", "recall", "round", "round", "round", "forget"]):
         case "recall":
-            text, owner = rng.choice(texts)[: rng.randint(1, 80)], rng.choice(["", "ö", "somebody else"])
+            text = rng.choice(texts)[: rng.randint(1, 80)]
+            owner = rng.choice(["", "ö", "somebody else"])
             leader.recall(text, owner)
             leader.sync(text)
         case "forget":
@@ -114,8 +115,11 @@ def play_round(leader: Runner, rng: random.Random, parents: list[int]) -> None:
 
 def test_a_rank_of_another_host_answers_while_it_is_in_a_pass() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        leaders, followers = socket.create_connection(listener.getsockname()), listener.accept()[0]
-    in_pass, may_end, done = threading.Event(), threading.Event(), list[ToFollower]()
+        leaders = socket.create_connection(listener.getsockname())
+        followers = listener.accept()[0]
+    in_pass = threading.Event()
+    may_end = threading.Event()
+    done = list[ToFollower]()
 
     class Slow(Follower):
         def __init__(self) -> None:
@@ -156,7 +160,9 @@ def same(told: ForwardInput, other: ToFollower) -> bool:
 @pytest.mark.parametrize("seed", range(30))
 def test_messages_say_everything(seed: int) -> None:
     rng = random.Random(seed)
-    num_rows, num_tree, prefix = rng.randint(1, 20), rng.randint(0, 20), rng.randint(0, 2**20)
+    num_rows = rng.randint(1, 20)
+    num_tree = rng.randint(0, 20)
+    prefix = rng.randint(0, 2**20)
     shape = num_rows, num_tree + num_rows
     inputs = ForwardInput(
         token_ids=[rng.randrange(2**31) for _ in range(num_rows)],
@@ -184,7 +190,8 @@ def test_messages_say_everything(seed: int) -> None:
 )
 def test_a_mask_with_another_number_of_bits_is_refused(mask: object) -> None:
     told = ForwardInput(token_ids=[1, 2], positions=[0, 1], first_slot=1, prefix_len=0, ancestry=np.ones((2, 3), bool))
-    kind, payload = to_frame(told)[5], to_frame(told)[HEAD_SIZE:]
+    kind = to_frame(told)[5]
+    payload = to_frame(told)[HEAD_SIZE:]
     assert same(told, KINDS.read(kind, payload))
     fields = msgpack.decode(payload)
     assert KINDS.read(kind, msgpack.encode(fields | {"ancestry": mask})) is None

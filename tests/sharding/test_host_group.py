@@ -92,7 +92,8 @@ def test_native_ranks_give_the_logits_of_the_whole_model(
     else:
         spec = family_spec(rng, NEW_FAMILIES[seed - 4], **sizes)
     tensors = random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
-    plans, inputs = plan_shards(spec, rng.randint(2, 4), group_size=32), passes(spec, rng)
+    plans = plan_shards(spec, rng.randint(2, 4), group_size=32)
+    inputs = passes(spec, rng)
 
     def weights() -> WeightSource:
         return LoadedWeights(dict(tensors), weight_format)

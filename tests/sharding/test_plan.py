@@ -15,7 +15,9 @@ from tests.tiny import plain_spec, tiny_spec
 def check(spec: ModelSpec, plans: tuple[ShardPlan, ...]) -> None:
     """Every real element is on one rank, in order; a query head is served by its own key and value head."""
     group = spec.num_heads // spec.num_kv_heads
-    seen_heads, seen_features, seen_tokens = [], [], []
+    seen_heads = []
+    seen_features = []
+    seen_tokens = []
     for plan in plans:
         local = plan.local(spec)
         served = local.num_heads // local.num_kv_heads

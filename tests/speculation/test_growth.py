@@ -73,10 +73,13 @@ def test_the_cut_is_the_likeliest_nodes_of_the_full_tree(verify_width: int) -> N
 @pytest.mark.parametrize("seed", range(NUM_CASES))
 def test_growth_keeps_its_books(seed: int) -> None:
     rng = random.Random(seed)
-    verify_width, draft_width, depth = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 6)
+    verify_width = rng.randint(1, 12)
+    draft_width = rng.randint(1, 6)
+    depth = rng.randint(1, 6)
     law = random_law(seed, rng.randint(2, 7))
     growth, batches = grow(law, verify_width=verify_width, draft_width=draft_width, depth=depth)
-    tree, cut = growth.tree, growth.tree.best(verify_width)
+    tree = growth.tree
+    cut = growth.tree.best(verify_width)
     expanded = [node for batch in batches for node in batch]
     assert len(batches) <= depth
     assert all(1 <= len(batch) <= draft_width for batch in batches)
@@ -107,7 +110,8 @@ def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
                 assert node not in expanded, "a node was expanded twice"
                 expanded.add(node)
                 growth.add_children(node, *ranked(law, (*prefix, *growth.tree.path_tokens(node))))
-        before, node = growth.tree, rng.randrange(len(growth.tree))
+        before = growth.tree
+        node = rng.randrange(len(growth.tree))
         places = growth.reroot(node)
         after = growth.tree
         base = before.path_tokens(node)
@@ -125,10 +129,12 @@ def test_a_tree_that_outlives_its_cuts_keeps_its_books(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(15))
 def test_behind_a_guess_below_the_confidence_nothing_grows_and_the_guess_itself_is_kept(seed: int) -> None:
     rng = random.Random(seed)
-    law, min_confidence = random_law(seed, rng.randint(2, 5)), rng.choice([0.2, 0.4, 0.6])
+    law = random_law(seed, rng.randint(2, 5))
+    min_confidence = rng.choice([0.2, 0.4, 0.6])
     shape = {"verify_width": rng.randint(2, 12), "draft_width": rng.randint(1, 4), "depth": rng.randint(1, 6)}
     growth, batches = grow(law, **shape, min_confidence=min_confidence)
-    tree, expanded = growth.tree, {node for batch in batches for node in batch}
+    tree = growth.tree
+    expanded = {node for batch in batches for node in batch}
     doubted = []
     for node in range(1, len(tree)):
         *before, token = tree.path_tokens(node)

@@ -39,7 +39,8 @@ def test_nodes_of_an_earlier_tree_teach_nothing() -> None:
 
 
 def test_nodes_are_followed_to_their_new_numbers() -> None:
-    guesses, old = CalibratedGuesses(), growth()
+    guesses = CalibratedGuesses()
+    old = growth()
     guesses.add(old, 0, [1], [math.log(0.9)])
     guesses.add(old, 1, [5], [math.log(0.9)])
     for _ in range(200):

@@ -14,7 +14,8 @@ def random_tree(rng: random.Random, max_nodes: int = 32, vocab_size: int = 6) ->
     """Random parents, distinct tokens among siblings, children never likelier than their parents."""
     tree = TokenTree(rng.randrange(vocab_size))
     for _ in range(rng.randrange(max_nodes)):
-        parent, token_id = rng.randrange(len(tree)), rng.randrange(vocab_size)
+        parent = rng.randrange(len(tree))
+        token_id = rng.randrange(vocab_size)
         if token_id not in tree.children(parent):
             tree.add(parent, token_id, tree.log_probs[parent] - rng.choice([0.0, 0.5, 1.0, rng.random()]))
     return tree
@@ -56,7 +57,8 @@ def test_a_node_sees_itself_and_its_ancestors_alone(rng: random.Random) -> None:
 def test_rows_added_later_see_all_rows_before_them_that_their_parents_see(rng: random.Random) -> None:
     for _ in range(NUM_CASES // 8):
         parents = random_tree(rng).parents
-        rows, first = AncestryRows(), rng.randrange(len(parents))
+        rows = AncestryRows()
+        first = rng.randrange(len(parents))
         assert [rows.add(parent) for parent in parents] == list(range(len(parents)))
         assert (rows.matrix(first) == ancestry_matrix(parents)[first:]).all()
         assert rows.matrix(first).flags.writeable, "torch takes no other array without a warning"
@@ -67,7 +69,8 @@ def naive_walk(tree: TokenTree, choices: list[int]) -> tuple[list[int], list[int
     children: dict[tuple[int, int], int] = {}
     for node in range(1, len(tree)):
         children[tree.parents[node], tree.token_ids[node]] = node
-    here, path = 0, []
+    here = 0
+    path = []
     while (here, choices[here]) in children:
         here = children[here, choices[here]]
         path.append(here)
@@ -95,7 +98,8 @@ def test_a_lone_root_gives_the_targets_choice() -> None:
 
 def test_a_token_drafted_below_another_node_is_not_accepted() -> None:
     tree = TokenTree(0)
-    left, right = tree.add(0, 1, -1.0), tree.add(0, 2, -1.0)
+    left = tree.add(0, 1, -1.0)
+    right = tree.add(0, 2, -1.0)
     tree.add(left, 7, -2.0)
     assert right == 2
     acceptance = walk(tree, [2, 9, 7, 9])

@@ -57,7 +57,8 @@ def test_no_space_is_put_into_a_message_that_looks_like_a_control_token(tmp_path
     backend = tokenizers.Tokenizer.from_file(str(write_llama(tmp_path) / "tokenizer.json"))
     if scheme == "prepend":
         both = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        backend.normalizer, backend.pre_tokenizer = normalizers.Sequence(both), None  # type: ignore[assignment]
+        backend.normalizer = normalizers.Sequence(both)  # type: ignore[assignment]
+        backend.pre_tokenizer = None
     else:
         backend.normalizer = None  # type: ignore[assignment]
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)  # type: ignore[arg-type]

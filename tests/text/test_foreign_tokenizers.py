@@ -82,7 +82,8 @@ def test_what_is_foreign(parts: Mapping[str, Any], is_foreign: bool) -> None:
 )
 def test_a_foreign_tokenizer_gives_the_ids_of_its_file(tmp_path: Path, parts: Mapping[str, Any]) -> None:
     text = write(tmp_path, parts)
-    tokenizer, plain = read_tokenizer(tmp_path), tokenizers.Tokenizer.from_str(text)
+    tokenizer = read_tokenizer(tmp_path)
+    plain = tokenizers.Tokenizer.from_str(text)
     for said in ("", TEXT, "bear xyz" * 5_000):
         assert tokenizer.encode(said) == plain.encode(said).ids
         assert tokenizer.decode(plain.encode(said).ids) == plain.decode(plain.encode(said).ids)

@@ -65,7 +65,8 @@ def test_any_character_comes_back_as_it_was() -> None:
 
 
 def test_threads_get_their_own_answers() -> None:
-    template, found = template_of(GOOD), dict[int, str]()
+    template = template_of(GOOD)
+    found = dict[int, str]()
 
     def ask(number: int) -> None:
         for _ in range(20):
@@ -81,7 +82,8 @@ def test_threads_get_their_own_answers() -> None:
 
 
 def test_closing_ends_a_question_of_another_thread() -> None:
-    template, errors = template_of(ENDLESS), list[ConfigError]()
+    template = template_of(ENDLESS)
+    errors = list[ConfigError]()
 
     def ask() -> None:
         try:
@@ -125,7 +127,8 @@ def test_a_process_that_was_killed_leaves_none() -> None:
 
 def test_the_child_gets_nothing_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "sesame")
-    template, before = template_of(GOOD), set(processes_of(os.getpid()))
+    template = template_of(GOOD)
+    before = set(processes_of(os.getpid()))
     template.render(MESSAGES)
     (child,) = set(processes_of(os.getpid())) - before
     assert "sesame" not in str(psutil.Process(int(child)).environ())

@@ -43,7 +43,8 @@ def test_a_piece_does_not_depend_on_how_many_ids_arrive_at_once(tokenizer: Token
 
 @pytest.mark.parametrize("character", ["🦊", "é", "你"])
 def test_a_character_of_which_only_a_part_was_written_is_left_out(tokenizer: Tokenizer, character: str) -> None:
-    vocabulary, letters = tokenizer.vocabulary(), sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = tokenizer.vocabulary()
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     letter_of = {byte: letter for letter in letters for byte in [_byte_of(letter, letters)]}
     parts = [vocabulary.get(f"<0x{byte:02X}>", vocabulary.get(letter_of[byte], -1)) for byte in character.encode()]
     begin = tokenizer.encode("the fox", add_special_tokens=False)
@@ -136,7 +137,8 @@ def _is_character(text: bytes) -> bool:
 def _stream(tokenizer: Tokenizer, ids: list[int], rng: random.Random) -> str:
     """The text of ids fed in random pieces."""
     decoder = IncrementalDecoder(tokenizer)
-    text, start = "", 0
+    text = ""
+    start = 0
     while start < len(ids):
         size = rng.randint(1, 6)
         text += decoder.feed(ids[start : start + size])

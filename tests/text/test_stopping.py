@@ -21,7 +21,9 @@ def expected_text(text: str, stops: list[str]) -> str:
 @given(text=texts, stops=stop_lists, data=st.data())
 def test_any_splitting_gives_the_text_before_the_first_stop(text: str, stops: list[str], data: st.DataObject) -> None:
     matcher = StopStrings(stops)
-    shown, start, is_stopped = "", 0, False
+    shown = ""
+    start = 0
+    is_stopped = False
     while start < len(text) and not is_stopped:
         size = data.draw(st.integers(1, 7))
         piece, is_stopped = matcher.feed(text[start : start + size])
@@ -45,7 +47,8 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
 
 THINKS = TemplateTraits(thought=("<think>", "</think>"))
 HARMONY = TemplateTraits(calls=CallFormat(kind="harmony"))
-ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>"
+ANALYSIS = "<|channel|>analysis<|message|>"
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ def test_ids_and_text_equal_those_of_transformers(pair: tuple[Tokenizer, Any], t
 
 def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
     """A server's engine is one of them."""
-    tokenizer, num_turns = open_source(BUILTIN_TARGET).tokenizer(), 0
+    tokenizer = open_source(BUILTIN_TARGET).tokenizer()
+    num_turns = 0
     thread = Thread(target=lambda: tokenizer.encode("hello world " * 80_000))
     thread.start()
     while thread.is_alive():

@@ -51,7 +51,8 @@ def make(tmp_path: Path) -> Callable[..., Tokenizer]:
 
 def compare(target: Tokenizer, draft: Tokenizer) -> VocabularyMatch:
     """What both sides find when they meet in one process; and it is what they find across a wire."""
-    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    ours = Vocabulary.of(target)
+    theirs = Vocabulary.of(draft)
     match = compare_vocabularies(ours, theirs)
     told = compare_vocabularies(ours, Vocabulary.from_bytes(theirs.to_bytes()))
     assert told.fit is match.fit
@@ -62,7 +63,8 @@ def compare(target: Tokenizer, draft: Tokenizer) -> VocabularyMatch:
 
 def swap(vocab: dict[str, int]) -> None:
     for id_ in range(1000, 1010, 2):
-        left, right = f"word{id_}", f"word{id_ + 1}"
+        left = f"word{id_}"
+        right = f"word{id_ + 1}"
         vocab[left], vocab[right] = vocab[right], vocab[left]
 
 
@@ -82,7 +84,8 @@ def lengthen(num: int) -> Change:
 
 
 def test_equal_vocabularies_fit_in_silence(make: Callable[..., Tokenizer], caplog: pytest.LogCaptureFixture) -> None:
-    target, draft = make(LLAMA_3), make(LLAMA_3)
+    target = make(LLAMA_3)
+    draft = make(LLAMA_3)
     match = compare(target, draft)
     assert (match.fit, match.num_shared, match.unequal) == (Fit.WHOLE, len(target.vocabulary()), ())
     with caplog.at_level(logging.WARNING):
@@ -130,12 +133,14 @@ def test_added_tokens_may_differ_and_that_is_said(
 def test_trained_tokens_may_differ_in_one_of_a_thousand(
     make: Callable[..., Tokenizer], change: Change, fit: Fit, is_target_changed: bool
 ) -> None:
-    changed, other = make(change=change), make()
+    changed = make(change=change)
+    other = make()
     assert compare(*((changed, other) if is_target_changed else (other, changed))).fit is fit
 
 
 def test_the_error_names_the_first_differing_ids_and_both_tokens(make: Callable[..., Tokenizer]) -> None:
-    target, draft = make(), make(change=swap)
+    target = make()
+    draft = make(change=swap)
     match = compare(target, draft)
     assert match.differences[0] == TokenDifference(token_id=1000, target_token="word1000", draft_token="word1001")
     with pytest.raises(VocabularyError) as caught:

@@ -77,7 +77,8 @@ def drain(channel: Channel) -> None:
 
 def clog(channel: Channel) -> bytes:
     """Send until a rest is pending; return all that was taken."""
-    taken, chunk = b"", bytes(range(256)) * 4096
+    taken = b""
+    chunk = bytes(range(256)) * 4096
     while channel.send(chunk):
         taken += chunk
     assert channel.is_open
@@ -118,7 +119,8 @@ def test_messages_arrive_whole_and_in_order_at_a_slow_reader(pair: Pair) -> None
 def test_a_refused_message_leaves_no_trace(pair: Pair) -> None:
     channel, other = pair
     messages = random_messages(random.Random(2), 300)
-    taken, arrived = [], []
+    taken = []
+    arrived = []
     data = b""
     other.setblocking(False)
     for number, message in enumerate(messages):

@@ -36,7 +36,8 @@ class Door(threading.Thread):
         self.listener = listen(ANY_PORT, key)
         self.address = address_of(self.listener)
         self.answers: list[socket.socket | None] = []
-        self._num_peers, self._admission = num_peers, Admission(self.listener, key, handshake_s=timeout_s)
+        self._num_peers = num_peers
+        self._admission = Admission(self.listener, key, handshake_s=timeout_s)
         self.start()
 
     def run(self) -> None:

@@ -27,7 +27,9 @@ def test_retries_come_later_each_time_up_to_a_bound_however_many_there_were() ->
 
 @pytest.mark.parametrize("is_useful", [False, True], ids=["of no use", "healthy"])
 def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_useful: bool) -> None:
-    listener, num_accepted, is_over = listen(Address(server="127.0.0.1", port=0), None), 0, threading.Event()
+    listener = listen(Address(server="127.0.0.1", port=0), None)
+    num_accepted = 0
+    is_over = threading.Event()
 
     def answer() -> None:
         nonlocal num_accepted
@@ -41,7 +43,8 @@ def test_a_worker_that_answers_and_is_of_no_use_is_not_asked_without_end(is_usef
     thread = threading.Thread(target=answer)
     thread.start()
     supply = RemoteSupply(Address(server="127.0.0.1", port=listener.getsockname()[1]), None)
-    end, num_taken = time.monotonic() + 1.0, 0
+    end = time.monotonic() + 1.0
+    num_taken = 0
     while time.monotonic() < end or (is_useful and num_taken < 5 and time.monotonic() < end + HANG_S):
         channel = supply.take()
         if channel is not None:

@@ -65,11 +65,13 @@ def stored_tensors(
     """
     tensors = dict[str, Tensor]()
     for name, place in tensor_plan(spec).items():
-        rows, weight = slice(place.row_start, place.row_start + place.shape[0]), place.name.removesuffix(".weight")
+        rows = slice(place.row_start, place.row_start + place.shape[0])
+        weight = place.name.removesuffix(".weight")
         if weight not in packed or place.name.endswith(".bias"):
             tensors[name] = plain[place.name][rows].to("cpu", dtype).contiguous()
             continue
-        module, whole = name.removesuffix(".weight"), packed[weight]
+        module = name.removesuffix(".weight")
+        whole = packed[weight]
         tensors[f"{module}.qweight"] = words_of(whole.values_OI[rows])
         tensors[f"{module}.qzeros"] = words_of(whole.zeros_OG[rows])
         tensors[f"{module}.scales"] = whole.scales_OG[rows].t().half().contiguous()

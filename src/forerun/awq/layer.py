@@ -71,13 +71,15 @@ LEAST: Final = 1e-4  # smallest scale before centring, for inputs that are alway
 
 def best_scales(weight_OI: Tensor, x_NI: Tensor, means_I: Tensor, group_size: int) -> Tensor:
     """The scales [I], centred on 1, that give the smallest squared error of the products with these rows."""
-    best_I, least = torch.ones_like(means_I), torch.inf
+    best_I = torch.ones_like(means_I)
+    least = torch.inf
     for step in range(NUM_POWERS):
         scales_I = centred(means_I.pow(step / NUM_POWERS).clamp(min=LEAST))
         rounded_OI = dequantise(to_groups(weight_OI * scales_I, group_size)) / scales_I
         error = float((x_NI @ (rounded_OI - weight_OI).T).square_().sum())
         if error < least:
-            best_I, least = scales_I, error
+            best_I = scales_I
+            least = error
     return best_I
 
 
@@ -116,7 +118,8 @@ class LayerPacker:
     def scale(self, layer: int) -> dict[str, Tensor]:
         """Scale the layer's weights and inputs; products change only by float32 rounding. Returns the scaled sample
         rows of each linear layer, by name."""
-        prefix, spec = f"layers.{layer}.", self.spec
+        prefix = f"layers.{layer}."
+        spec = self.spec
         qkv, out, gate_up, down = (f"{prefix}{part}" for part in ("qkv", "attention_out", "gate_up", "mlp_out"))
         feeds: dict[str, Feed] = {
             qkv: lambda scales_I: self._divide_norm(f"{prefix}attention_norm", scales_I),
@@ -130,7 +133,8 @@ class LayerPacker:
 
     def _scale(self, name: str, means_I: Tensor, feed: Feed) -> Tensor:
         """Multiply a layer's weights by their best scales; returns its input rows [N, I] divided by them."""
-        weight_OI, x_NI = self.weights[f"{name}.weight"].float(), self.inputs.rows(name)
+        weight_OI = self.weights[f"{name}.weight"].float()
+        x_NI = self.inputs.rows(name)
         scales_I = feed(best_scales(weight_OI, x_NI, means_I, self.group_size))
         self.weights[f"{name}.weight"] = weight_OI * scales_I
         return x_NI / scales_I

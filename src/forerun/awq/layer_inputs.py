@@ -81,7 +81,8 @@ def perplexity(runner: Runner, windows: Sequence[Sequence[int]], step: Callable[
     Args:
         step: called after each window.
     """
-    loss, num_tokens = 0.0, 0
+    loss = 0.0
+    num_tokens = 0
     for token_ids in windows:
         scores_TV = read_window(runner, token_ids)[:-1].float().log_softmax(-1)
         next_T = torch.tensor(token_ids[1:], device=scores_TV.device)

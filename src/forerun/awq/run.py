@@ -63,13 +63,16 @@ def pack_model(source: CheckpointSource, out: Path, text: str, on_step: OnStep) 
     """
     spec = source.spec()
     require_plain(spec, source.name)
-    folder, group_size = plain_folder(source), find_group_size(spec)
+    folder = plain_folder(source)
+    group_size = find_group_size(spec)
     if out.exists():
         raise ConfigError(f"{out} exists already: name a folder that does not exist")
     calibrated, measured = windows_of(source, text, spec)
     weights = load_weights(folder, spec, dtype=torch.float32)
-    runner, inputs = open_runner(spec, LoadedWeights(weights)), LayerInputs(sum(map(len, calibrated)))
-    num_done, num_steps = 0, len(calibrated) + 2 * len(measured) + spec.num_layers
+    runner = open_runner(spec, LoadedWeights(weights))
+    inputs = LayerInputs(sum(map(len, calibrated)))
+    num_done = 0
+    num_steps = len(calibrated) + 2 * len(measured) + spec.num_layers
 
     def step() -> None:
         nonlocal num_done
@@ -79,7 +82,8 @@ def pack_model(source: CheckpointSource, out: Path, text: str, on_step: OnStep) 
     for window in calibrated:
         read_window(runner, window, inputs.observe)
         step()
-    before, dtype = perplexity(runner, measured, step), getattr(torch, source.stored_dtype())
+    before = perplexity(runner, measured, step)
+    dtype = getattr(torch, source.stored_dtype())
     del runner
     packer = LayerPacker(spec=spec, weights=weights, inputs=inputs, group_size=group_size, dtype=dtype)
     packed: dict[str, Int4Weight] = {}
@@ -148,7 +152,8 @@ def windows_of(source: CheckpointSource, text: str, spec: ModelSpec) -> tuple[li
     Raises:
         ConfigError: the text is too short for both.
     """
-    token_ids, size = source.tokenizer().encode(text), min(WINDOW, spec.max_positions)
+    token_ids = source.tokenizer().encode(text)
+    size = min(WINDOW, spec.max_positions)
     windows = [token_ids[start : start + size] for start in range(0, len(token_ids) - size + 1, size)]
     if len(windows) < HELD_OUT:
         raise ConfigError(

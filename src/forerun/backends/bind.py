@@ -68,7 +68,8 @@ def bind_weights(
     join_experts: Callable[[Experts[LinearT]], Experts[LinearT]] = lambda experts: experts,
 ) -> BoundWeights[LinearT, NormT]:
     """Pack the weights that the ops of `program` need; other weights are not read."""
-    device, num_positions = str(cache.keys_LSKD.device), cache.capacity
+    device = str(cache.keys_LSKD.device)
+    num_positions = cache.capacity
 
     def norm_of(name: str) -> NormT:
         return pack_norm(scaled_norm(spec, name, weights.vector(name)))
@@ -117,7 +118,8 @@ def head_sizes(spec: ModelSpec) -> dict[RopeSpec | None, int]:
     """The head size of each rotation."""
     found: dict[RopeSpec | None, int] = {}
     for layer in range(spec.num_layers):
-        rope, head_dim = spec.rope_of(layer), spec.of_layer(layer).head_dim
+        rope = spec.rope_of(layer)
+        head_dim = spec.of_layer(layer).head_dim
         assert found.setdefault(rope, head_dim) == head_dim, f"one rotation of heads of {found[rope]} and {head_dim}"
     return found
 

@@ -53,7 +53,8 @@ def choose_backend(
         ConfigError: the Triton kernels were requested and cannot run.
     """
     torchs = REFERENCE if exactness == "exact" else FUSED
-    is_shared, is_apart = conditions.is_shared, conditions.is_apart
+    is_shared = conditions.is_shared
+    is_apart = conditions.is_apart
     kind = torch.device(device).type
     if conditions.kernels == "triton" or (conditions.kernels == "auto" and kind == "cuda"):
         known = TRITON_MECHANISMS - (UNSHARED if is_shared else frozenset())
@@ -62,7 +63,7 @@ def choose_backend(
         for size, num_queries in ((head_dim, group), *other_heads):
             missing = missing or triton_fault(
                 device, dtype=dtype, head_dim=size, group=num_queries, is_shared=is_shared
-            )  # fmt: skip
+            )
         if conditions.kernels == "triton" and missing is not None:
             raise ConfigError(f'kernels "triton" cannot run: {missing}. Choose "auto", or change what is missing')
         return BackendChoice(backend=torchs if missing else triton_backend(), missing=missing)

@@ -42,7 +42,8 @@ def fetch_snapshot(name: str, files: Sequence[str] = HUB_FILES, *, tqdm_class: A
     # Imported here since it takes a quarter of a second and only hub names need it.
     from huggingface_hub import constants, snapshot_download
 
-    info, place = None, Path(constants.HF_HUB_CACHE)
+    info = None
+    place = Path(constants.HF_HUB_CACHE)
     with suppress(CheckpointError):  # `snapshot_download` then reports the error or uses the cache
         info = describe(name)
     missing = [] if info is None else _missing(info, files)

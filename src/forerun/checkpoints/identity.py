@@ -24,9 +24,17 @@ OLD_ROPE: Final = frozenset({
     "beta_slow", "truncate", "attention_factor",
 })  # fmt: skip
 PLAIN: Final = ModelSpec(
-    family="", num_layers=1, hidden_size=1, num_heads=1, num_kv_heads=1, head_dim=1, intermediate_size=1, vocab_size=1,
-    max_positions=1, norm_eps=1.0,
-)  # fmt: skip
+    family="",
+    num_layers=1,
+    hidden_size=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=1,
+    intermediate_size=1,
+    vocab_size=1,
+    max_positions=1,
+    norm_eps=1.0,
+)
 
 
 def identity_of(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> str:

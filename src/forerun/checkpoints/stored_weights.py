@@ -75,7 +75,8 @@ class BytesCounter:
     """
 
     def __init__(self, tensors: Iterable[StoredTensor], on_progress: BytesRead | None) -> None:
-        self._num_total, self._num_done = sum(tensor.num_bytes for tensor in tensors), 0
+        self._num_total = sum(tensor.num_bytes for tensor in tensors)
+        self._num_done = 0
         self._on_progress = on_progress
 
     def read(
@@ -116,9 +117,13 @@ class StoredWeights:
         traits: Traits = AS_STORED,
         scales: Mapping[str, BlockScales] | None = None,
     ) -> None:
-        self._parts, self._traits, self._scales = parts, traits, scales or {}
+        self._parts = parts
+        self._traits = traits
+        self._scales = scales or {}
         self._counter = counter or BytesCounter(chain.from_iterable(parts.values()), on_progress)
-        self._dtype, self._format, self._device = dtype, weight_format, device
+        self._dtype = dtype
+        self._format = weight_format
+        self._device = device
         self._table: Table | None = None
 
     @property
@@ -178,7 +183,8 @@ class StoredWeights:
 
     def _rows_in_file(self, sections: Sequence[Section]) -> RowsInFile | None:
         """The places of stacked rows of codes in their file; None if they are in several files."""
-        path, row_bytes = sections[0][0].path, columns_of(sections[0][0])
+        path = sections[0][0].path
+        row_bytes = columns_of(sections[0][0])
         if any(tensor.path != path for tensor, _ in sections):
             return None
         places = list[Tensor]()
@@ -190,14 +196,17 @@ class StoredWeights:
             own_O = torch.cat([part for pair in zip(first, padding, strict=True) for part in pair])
             places.append(self._in_order(own_O[:, None]).flatten() if self._is_turned(tensor) else own_O)
         return RowsInFile(
-            path=path, places_O=torch.cat(places), row_bytes=row_bytes,
+            path=path,
+            places_O=torch.cat(places),
+            row_bytes=row_bytes,
             read=partial(self._read_rows, sections, None, torch.uint8),
             tell=partial(self._counter.skip, sum(tensor.num_bytes for tensor, _ in sections)),
-        )  # fmt: skip
+        )
 
     def _read_columns(self, tensor: StoredTensor, columns: Piece) -> Weight:
         """Read some inputs of a weight that is one tensor; for codes, whole blocks are read."""
-        kind, section = kind_of(tensor), (tensor, all_rows(tensor))
+        kind = kind_of(tensor)
+        section = (tensor, all_rows(tensor))
         if kind == DENSE:
             return DenseWeight(values_OI=self._read_rows([section], columns, self._dtype))
         block_type = cast(BlockType, kind)
@@ -212,11 +221,13 @@ class StoredWeights:
         """Read and stack rows of tensors in a dtype: [R, C]; for vectors [R, 1]."""
         if columns is None:
             columns = Piece(start=0, stop=columns_of(sections[0][0]))
-        num_rows, num_columns = sum(piece.size for _, rows in sections for piece in rows), columns.num_real
+        num_rows = sum(piece.size for _, rows in sections for piece in rows)
+        num_columns = columns.num_real
         joined_RC = torch.zeros(num_rows, columns.size, dtype=dtype, device=self._device)
         end = 0
         for tensor, rows in sections:
-            first, stored_dtype = end, TORCH_DTYPES.get(tensor.dtype, torch.uint8)
+            first = end
+            stored_dtype = TORCH_DTYPES.get(tensor.dtype, torch.uint8)
             for piece in rows:
                 target_RC = joined_RC[end : end + piece.num_real, :num_columns]
                 self._fill(tensor, target_RC, row=piece.start, column=columns.start)
@@ -229,7 +240,8 @@ class StoredWeights:
 
     def _fill(self, tensor: StoredTensor, target_RC: Tensor, *, row: int, column: int) -> None:
         """Read a window of a tensor. Scaled values are rounded once, from float32, some rows at a time."""
-        stored_dtype, scales = TORCH_DTYPES.get(tensor.dtype, torch.uint8), self._scales.get(tensor.name)
+        stored_dtype = TORCH_DTYPES.get(tensor.dtype, torch.uint8)
+        scales = self._scales.get(tensor.name)
         if scales is None:
             self._counter.read(tensor, target_RC, stored_dtype, row=row, column=column)
         elif target_RC.numel():
@@ -266,7 +278,8 @@ def sections_of(tensors: Sequence[StoredTensor], part: Part) -> list[Section]:
     """Every tensor of a weight with the wanted rows, relative to the tensor's first row."""
     if part.rows is None:
         return [(tensor, all_rows(tensor)) for tensor in tensors]
-    sections, first = list[Section](), 0
+    sections = list[Section]()
+    first = 0
     for tensor, rows in zip(tensors, part.rows, strict=True):
         sections.append((tensor, [piece.scaled(1, -first) for piece in rows]))
         first += tensor.shape[0]

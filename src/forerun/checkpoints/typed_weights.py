@@ -25,7 +25,8 @@ class LoadedWeights:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], weight_format: WeightFormat = "plain") -> None:
-        self._tensors, self._format = dict(tensors), weight_format
+        self._tensors = dict(tensors)
+        self._format = weight_format
         self._table = DenseWeight(values_OI=self._tensors.pop(TABLE))
 
     def table(self) -> DenseWeight:

@@ -37,7 +37,8 @@ def write_answer(
         The answer, complete or up to the interruption, and whether it was interrupted.
     """
     with unechoed(), StopOnInterrupt() as interrupt:
-        shown, stream = "", start()
+        shown = ""
+        stream = start()
         with suppress(KeyboardInterrupt):
             interrupt.lose_patience()  # until the prompt is read: a pass can take long, and no text is lost
             read_prompt(stream)
@@ -59,7 +60,8 @@ def write_answer(
 
 def read_prompt(stream: "GenerationStream") -> None:
     """Read the prompt. On a terminal, a temporary line shows the progress if it takes long."""
-    began, is_shown = perf_counter(), False
+    began = perf_counter()
+    is_shown = False
     try:
         for part in stream.prefill():
             if perf_counter() - began > SOON_S and takes_colours("stderr"):

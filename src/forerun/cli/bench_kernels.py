@@ -40,7 +40,8 @@ def kernels(
 ) -> None:
     """Measure each op of a model's passes on the CPU: time, bytes read, and distance to memory and compute limits."""
     require(not (as_json and as_markdown), "--json and --markdown cannot be used together: leave out one")
-    row_counts, prompts = read_numbers(rows, "--rows"), read_numbers(prompt, "--prompt")
+    row_counts = read_numbers(rows, "--rows")
+    prompts = read_numbers(prompt, "--prompt")
     config = EngineConfig(target=model, **engine_settings(options))
     find_model(model)
     from forerun.bench.run.kernels import KernelRequest, measure_kernels  # imports torch

@@ -43,7 +43,8 @@ def report(
         require(path.exists(), f"there is no {path}: name a folder that forerun bench run wrote to, or a record file")
     folder = out[0] if len(out) == 1 and out[0].is_dir() else None
     if folder is not None and json_file is None and markdown is None and html is None:
-        json_file, markdown = folder / "report.json", folder / "report.md"
+        json_file = folder / "report.json"
+        markdown = folder / "report.md"
         html = folder / "report.html" if has_matplotlib() else None
         if html is None:
             say(f"forerun: report.html is left out: {no_page}")

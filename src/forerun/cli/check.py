@@ -124,7 +124,8 @@ def _rows(sheets: list[ModelSheet], match: "VocabularyMatch") -> list[tuple[str,
             else " (8 to 50 times smaller is usual; whether this pair gains, `forerun bench run` measures)"
         )
         rows.append(("size ratio", f"{ratio:.1f}{advice}"))
-    num_proposed, num_all = _num_proposed(sheets[1]), sheets[1].num_target_ids
+    num_proposed = _num_proposed(sheets[1])
+    num_all = sheets[1].num_target_ids
     if num_all is not None:
         rows.append(("tokens drafted", f"{num_proposed} of {num_all}: the draft can propose no others"))
     rows.append(("tokens shared", str(match.num_shared)))

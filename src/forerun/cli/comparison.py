@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from forerun.text.prompt import Prompt
 
 SLICE: Final = 16  # tokens: they take 0.1 to 0.2 s, less than most bursts of other load
-FEWEST, MOST = 3, 9  # counted comparisons; the first one is discarded
+FEWEST = 3  # least counted comparisons; the first one is discarded
+MOST = 9  # most of them
 ENOUGH_S: Final = 6.0  # no comparison starts after this time
 SHOWN_ROWS: Final = 4  # rows of a small tree, whose cost `reason` names
 COSTLY: Final = 2.5  # a pass of SHOWN_ROWS that costs this many plain passes explains why there is no gain
@@ -86,7 +87,8 @@ def compare(
     between answers, so that no answer is drafted from an earlier one.
     """
     sides = Written(plain), Written(drafting)
-    began, number = perf_counter(), 0
+    began = perf_counter()
+    number = 0
     while number <= MOST and (number <= FEWEST or perf_counter() - began < ENOUGH_S):
         report(min(number, FEWEST), 1 + FEWEST)
         both = [_begun(side.engine, asked, params) for side in sides]
@@ -148,7 +150,8 @@ def _begun(engine: "Engine", asked: "Prompt", params: SamplingParams) -> "Genera
 
 def _ends(stream: "GenerationStream", params: SamplingParams) -> Iterator[int]:
     """Numbers of tokens, of prompt and answer together, at which slices end."""
-    first, most = stream.num_tokens, params.max_new_tokens
+    first = stream.num_tokens
+    most = params.max_new_tokens
     assert most is not None, "a length is set"
     yield from range(first + SLICE, first + most + SLICE, SLICE)
 

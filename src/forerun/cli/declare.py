@@ -61,7 +61,8 @@ def with_flags_of(
                     continue
                 info = option(*field.metadata["flags"], help=field.metadata["help"])
                 if field.name.endswith("_bytes"):
-                    info.parser, info.metavar = read_size, "SIZE"
+                    info.parser = read_size
+                    info.metavar = "SIZE"
                 if field.name in shown:
                     info.show_default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
                 if option_name(field) not in group.__annotations__:
@@ -121,7 +122,8 @@ def _set_parameters(call: Any, parameters: list[inspect.Parameter]) -> None:
 
 
 def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints, parameters = get_type_hints(group, include_extras=True), []
+    hints = get_type_hints(group, include_extras=True)
+    parameters = []
     for field in fields(group):
         _, info = get_args(hints[field.name])
         info.rich_help_panel = info.rich_help_panel or group.PANEL

@@ -75,9 +75,16 @@ def distill(
 
     config = DistillConfig(
         engine=settle_device(EngineConfig(target=target, **engine_settings(machine))),
-        out=out, time=seconds, text=tuple(text or ()), questions=asked, layers=layers, hidden_size=hidden_size,
-        vocab_size=vocab_size, seed=seed, kind=kind,
-    )  # fmt: skip
+        out=out,
+        time=seconds,
+        text=tuple(text or ()),
+        questions=asked,
+        layers=layers,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size,
+        seed=seed,
+        kind=kind,
+    )
     distillation = Distillation(config)
     with StopOnInterrupt() as stop, drawing() as draw:
         stop.patience = 1

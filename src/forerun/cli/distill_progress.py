@@ -45,12 +45,14 @@ def drawing() -> Iterator[Draw]:
 
 
 def _lines() -> Draw:
-    last_s, doing = -inf, ""
+    last_s = -inf
+    doing = ""
 
     def draw(progress: "DistillProgress") -> None:
         nonlocal last_s, doing
         if progress.doing != doing or monotonic() - last_s >= LINE_EVERY_S:
-            last_s, doing = monotonic(), progress.doing
+            last_s = monotonic()
+            doing = progress.doing
             say(line_of(progress))
 
     return draw

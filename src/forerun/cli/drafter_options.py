@@ -146,7 +146,8 @@ class DrafterOptions:
 
     def _refuse_foreign(self, config: DrafterConfig) -> None:
         """Raise ConfigError for a given flag that this drafter does not use."""
-        chosen, draft = NAMES[type(config)], draft_name(config)
+        chosen = NAMES[type(config)]
+        draft = draft_name(config)
         used = USED_FLAGS[chosen if draft is None or chosen != "auto" else "draft_model"]
         foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in used]
         if chosen == "layer_skip" and self.draft == ITSELF:

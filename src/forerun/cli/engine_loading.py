@@ -72,7 +72,8 @@ def loading_lines(model: str, *, is_long: bool) -> Iterator[OnProgress]:
     Args:
         is_long: whether the model is large; for a small one, the lines at the start and the end are left out.
     """
-    name, began = Path(model).name, monotonic()
+    name = Path(model).name
+    began = monotonic()
     if is_long:
         note(f"loading {name}")
     with lines_of(f"loading {name}", note) as say_more:

@@ -80,7 +80,8 @@ def generate(
 
 
 def _title(config: EngineConfig, result: Generation) -> str:
-    stats, name = result.stats, Path(config.target).name or config.target
+    stats = result.stats
+    name = Path(config.target).name or config.target
     paced = " · paced" if read_device(config.device).is_paced else ""
     return f"{name} · {stats.tokens_per_s:.1f} tokens/s · {stats.tokens_per_round:.2f} tokens per round{paced}"
 

@@ -27,7 +27,8 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
     reads = f"{spec.num_taps} features a token, after the target's layers {ids}, counted from 0"
     if isinstance(spec, AssistantSpec):
         reads = "the target's keys and values, and its last hidden state"
-    body, has_own = spec.body, {"embed_tokens.weight": "embedding", "lm_head.weight": "output"}
+    body = spec.body
+    has_own = {"embed_tokens.weight": "embedding", "lm_head.weight": "output"}
     own = [word for name, word in has_own.items() if name in head.tensors]
     rows = [
         ("draft head", f"{kind_of(spec)}, {head.name}"),

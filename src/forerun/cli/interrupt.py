@@ -38,7 +38,8 @@ class StopOnInterrupt:
 
     def read_line(self, prompt: str) -> str:
         """A line of input. While it is read, Ctrl-C interrupts; earlier ones are forgotten."""
-        self._num_asked, self.patience = 0, 0
+        self._num_asked = 0
+        self.patience = 0
         try:
             return input(prompt)
         finally:

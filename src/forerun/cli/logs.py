@@ -28,7 +28,8 @@ class LogOptions:
     def speaking(self) -> Iterator[None]:
         """Print log lines of this level and above on stderr, including the engine's."""
         level = "debug" if self.verbose else "warning" if self.quiet else self.log_level
-        ours, handler = logging.getLogger("forerun"), ToStderr()
+        ours = logging.getLogger("forerun")
+        handler = ToStderr()
         before = ours.level
         ours.addHandler(handler)
         ours.setLevel(level.upper())

@@ -56,7 +56,8 @@ def _chosen(model: str | None) -> Sequence[NamedModel]:
 
 def _sheet(model: NamedModel) -> dict[str, Any]:
     found = find_local(model)
-    num_bytes, free = model.num_bytes if found is None else found.num_bytes, free_memory_bytes()
+    num_bytes = model.num_bytes if found is None else found.num_bytes
+    free = free_memory_bytes()
     return {
         "name": model.name,
         "full_name": model.full_name,

@@ -61,7 +61,8 @@ def add_command(app: typer.Typer, command: Callable[..., None]) -> None:
 
 def usage_error(error: typer.TyperException) -> str:
     """The message with the wrong input, the valid input, and the help command."""
-    ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    ctx = getattr(error, "ctx", None)
+    param = getattr(error, "param", None)
     flag = str(getattr(error, "option_name", ""))
     if isinstance(error, typer.BadParameter) and error.message and param is not None:
         text = f"{_where(ctx, param)} {error.message}"

@@ -217,7 +217,8 @@ def _show(plans: "list[Plan]", profile: Profile, source: str, acceptance: str, p
 
 
 def _cells(entry: "Plan", pair: Pair | None) -> tuple[str, ...]:
-    outcome, tree = entry.outcome, entry.tree
+    outcome = entry.outcome
+    tree = entry.tree
     low, high = outcome.interval()
     limit = "<=" if tree is not None and tree.adaptive else ""
     return (
@@ -271,7 +272,8 @@ def _to_dict(
 
 
 def _entry(entry: "Plan") -> dict[str, Any]:
-    outcome, tree = entry.outcome, entry.tree
+    outcome = entry.outcome
+    tree = entry.tree
     return {
         "kind": entry.kind,
         "target_units": entry.split.target_units,

@@ -18,7 +18,8 @@ WIDTH: Final = 100  # columns; the table is narrower
 def show_bound(plans: "Sequence[Plan]") -> None:
     """Print the bound of each plan that has one."""
     for plan, bound in ((plan, plan.bound) for plan in plans if plan.bound is not None):
-        most, rows = bound.outcome, []
+        most = bound.outcome
+        rows = []
         for name, outcome in ((f"{plan.kind} {plan.split.name}", plan.outcome), ("its bound", most)):
             *times_s, late, rows_lost, passes_lost = parts(outcome).values()
             milliseconds = [f"{1e3 * time_s:.2f}" for time_s in times_s]
@@ -67,7 +68,8 @@ def show_reached(path: Path, speeds: Mapping[float, float]) -> None:
         written = json.loads(path.read_text(encoding="utf-8"))
         temperatures = [float(value) for value in written["temperatures"]]
         plan = next(plan for plan in written["plans"] if plan["bound"] is not None)
-        most, lost_to = float(plan["bound"]["tokens_per_s"]), plan["bound"]["lost_to"]
+        most = float(plan["bound"]["tokens_per_s"])
+        lost_to = plan["bound"]["lost_to"]
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise ConfigError(
             f"{path} holds no plan with a bound ({type(error).__name__}: {error}): make one with forerun plan --json "

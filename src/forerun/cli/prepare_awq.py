@@ -26,7 +26,8 @@ def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> N
     is_default = (config.device, config.dtype, config.weights) == ("cpu", "auto", "stored")
     require(is_default, "a model is packed in float32 on the CPU: leave --device, --dtype and --weights out")
     require_writable(out)
-    source, text = find_model(config.target), calibration_text(calib)
+    source = find_model(config.target)
+    text = calibration_text(calib)
     report = pack(source, out, text, config.num_threads)
     say(f"written to {report.folder}, {size(report.num_bytes)}")
 
@@ -41,7 +42,8 @@ def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None
     with progress("packing") as show:
         threads = allowed_threads(num_threads, usable_cores())
         report = on_threads(threads, lambda: pack_model(source, out, text, show))
-    before, after = report.perplexity_before, report.perplexity_after
+    before = report.perplexity_before
+    after = report.perplexity_after
     print(
         f"groups of {report.group_size} inputs, calibrated with {report.num_calibrated} tokens; on "
         f"{report.num_measured} others the perplexity is {after:.3f}, before {before:.3f} ({after / before - 1:+.2%})"

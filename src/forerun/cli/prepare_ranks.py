@@ -32,8 +32,10 @@ def prepare_ranks(config: EngineConfig, out: Path | None, *, is_packed: bool, ca
     """
     if out is None:
         raise ConfigError("no folder is named for the prepared model: add --out FOLDER")
-    require((config.device, config.dtype) == ("cpu", "auto"), "a model is prepared on the CPU, in its own dtype: leave "
-            "--device and --dtype out")  # fmt: skip
+    require(
+        (config.device, config.dtype) == ("cpu", "auto"),
+        "a model is prepared on the CPU, in its own dtype: leave --device and --dtype out",
+    )
     require(not is_packed or config.weights == "stored", "AWQ packs weights in 4 bits: leave --weights out")
     source = plain_source(config.target)
     require_divisible(source.spec())
@@ -82,7 +84,12 @@ def write_parts(source: HuggingFaceFolder, config: EngineConfig, folder: Path) -
         write_ranks(folder, checkpoint.spec, plans, lambda plan: rank_weights(checkpoint, config, plan), show)
     copy_texts(source.folder, folder)
     manifest = write_manifest(
-        folder, checkpoint.spec, len(plans), identity=source.identity(), weights=config.weights,
-        dtype=cast(StoredDType, source.stored_dtype()), group_size=shared_group_size(checkpoint),
-    )  # fmt: skip
+        folder,
+        checkpoint.spec,
+        len(plans),
+        identity=source.identity(),
+        weights=config.weights,
+        dtype=cast(StoredDType, source.stored_dtype()),
+        group_size=shared_group_size(checkpoint),
+    )
     return sum(manifest.formats.values())

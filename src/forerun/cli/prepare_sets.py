@@ -37,7 +37,8 @@ def prepare_sets(
     sets = prepared_sets(find_model(config.target))
     from forerun.engine.skip_finder import find_skip_sets, keep_sets, place_for_sets  # imports torch
 
-    place, drafter = place_for_sets(config.target, out, cache_folder()), LayerSkip(weights=weights, sets=sets)
+    place = place_for_sets(config.target, out, cache_folder())
+    drafter = LayerSkip(weights=weights, sets=sets)
     with progress("searching") as show:
         prompts = _prompts(data, num_prompts, params)
         found = find_skip_sets(config, drafter, prompts, params, lambda number: show(number, num_prompts))

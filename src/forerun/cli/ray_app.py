@@ -25,7 +25,8 @@ def replica(args: Mapping[str, str]) -> Any:
     engine_config = EngineConfig(
         target=args["model"], drafter=automatic_drafter(args.get("draft")), measures_speedup=True, **settings
     )
-    config, name = ServerConfig(), NAMES[type(engine_config.drafter)]
+    config = ServerConfig()
+    name = NAMES[type(engine_config.drafter)]
     about = about_replicas(config, partial(open_engine, engine_config), engine_config, drafter_name=name)
     needs = {"num_cpus": int(args.get("cores", "0"))}
     return replica_deployment(int(args["index"]), about, needs=needs, drain_s=config.drain_s)

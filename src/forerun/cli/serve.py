@@ -31,9 +31,15 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 SHOWN: Final = (
-    "host", "port", "max_connections", "max_queued", "max_queued_per_key", "max_queued_tokens",
-    "max_request_s", "drain_s",
-)  # fmt: skip
+    "host",
+    "port",
+    "max_connections",
+    "max_queued",
+    "max_queued_per_key",
+    "max_queued_tokens",
+    "max_request_s",
+    "drain_s",
+)
 MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when a request asks for it."
 SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all weights; caches take the rest
 
@@ -127,7 +133,8 @@ def serve(
             from forerun.server.replicas.front import serve_replicas
             from forerun.server.replicas.head import RayGoneError
 
-            open_first, drafter_name = partial(open_engine, configs[0]), NAMES[type(configs[0].drafter)]
+            open_first = partial(open_engine, configs[0])
+            drafter_name = NAMES[type(configs[0].drafter)]
             try:
                 serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
             except RayGoneError as error:

@@ -20,8 +20,11 @@ MAX_TICKS: Final = 14
 MAX_TITLE: Final = 68  # characters that fit next to the note on the right
 
 # Pixels. The picture is as wide as a README shows it.
-WIDTH, HEIGHT, MARGIN = 1000, 296, 24
-LEFT, RIGHT = 84, WIDTH - MARGIN
+WIDTH = 1000
+HEIGHT = 296
+MARGIN = 24
+LEFT = 84
+RIGHT = WIDTH - MARGIN
 LANES: Final = {"target": (88, 64), "wait": (88, 64), "draft": (162, 40)}  # top, height
 AXIS_Y: Final = 212
 CHARACTER: Final = 6.2  # of a label, on average
@@ -117,7 +120,8 @@ def trace_json(spans: Sequence[Span]) -> str:
 
 def draw_svg(spans: Sequence[Span], *, title: str) -> str:
     """A picture in one file. The shares below it are those of the whole run, not of the part shown."""
-    run, window = _extent(spans), _middle(spans)
+    run = _extent(spans)
+    window = _middle(spans)
     length_ms, begin_ms, end_ms = (
         1e3 * time_s for time_s in (run.end_s - run.start_s, window.start_s - run.start_s, window.end_s - run.start_s)
     )
@@ -156,7 +160,8 @@ def shares(spans: Sequence[Span]) -> Shares:
 
 def _busy_s(spans: Sequence[Span], *lanes: str) -> float:
     """Seconds in which at least one span of these lanes ran."""
-    busy_s, until_s = 0.0, -inf
+    busy_s = 0.0
+    until_s = -inf
     for start_s, end_s in sorted((span.start_s, span.end_s) for span in spans if span.lane in lanes):
         busy_s += max(0.0, end_s - max(start_s, until_s))
         until_s = max(until_s, end_s)
@@ -166,7 +171,8 @@ def _busy_s(spans: Sequence[Span], *lanes: str) -> float:
 def _extent(spans: Sequence[Span]) -> Window:
     """The whole run."""
     assert spans, "a run without spans has no picture"
-    start_s, end_s = min(span.start_s for span in spans), max(span.end_s for span in spans)
+    start_s = min(span.start_s for span in spans)
+    end_s = max(span.end_s for span in spans)
     return Window(start_s=start_s, end_s=max(end_s, start_s + 1e-6))  # a microsecond at least, to divide by
 
 
@@ -193,7 +199,8 @@ def _rect(kind: str, x: float, y: float, *, width: float, height: float, hint: s
 
 def _legend(spans: Sequence[Span]) -> list[str]:
     """The meanings of the colours, with the typical length of each kind of work."""
-    parts, x = [], float(LEFT)
+    parts = []
+    x = float(LEFT)
     for lane, words in (("target", "target verifies"), ("draft", "draft grows the tree"), ("wait", "target waits")):
         lengths_ms = [1e3 * (span.end_s - span.start_s) for span in spans if span.lane == lane]
         text = f"{words}, median {median_high(lengths_ms):.2f} ms" if lengths_ms else f"{words}: never"
@@ -229,13 +236,15 @@ def _axis(window: Window) -> list[str]:
 
 def _boxes(spans: Sequence[Span], window: Window) -> list[str]:
     """One rectangle per span within the window, and its label where it fits. Every other target pass is lighter."""
-    parts, num_passes = [], 0
+    parts = []
+    num_passes = 0
     for span in sorted(spans, key=lambda span: span.start_s):
         num_passes += span.lane == "target"
         if span.end_s <= window.start_s or span.start_s >= window.end_s:
             continue
         top, height = LANES[span.lane]
-        x, end_x = window.x(span.start_s), window.x(span.end_s)
+        x = window.x(span.start_s)
+        end_x = window.x(span.end_s)
         kind = f"{span.lane} odd" if span.lane == "target" and num_passes % 2 else span.lane
         hint = f"{span.lane}, {1e3 * (span.end_s - span.start_s):.2f} ms{': ' * bool(span.label)}{span.label}"
         parts.append(_rect(f"span {kind}", x, top, width=max(end_x - x - 0.8, 0.8), height=height, hint=hint))

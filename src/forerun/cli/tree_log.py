@@ -32,8 +32,10 @@ class TreeLog:
         say(self._encoded(LEGEND, "stderr"))
 
     def begin(self) -> Show:
-        self._origins, self._pieces = TokenOrigins(self._tokenizer), list[tuple[str, bool]]()
-        self._num_rounds, self._column = 0, 0
+        self._origins = TokenOrigins(self._tokenizer)
+        self._pieces = list[tuple[str, bool]]()
+        self._num_rounds = 0
+        self._column = 0
         return self.show
 
     def show(self, step: DecodeStep) -> None:

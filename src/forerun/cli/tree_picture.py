@@ -90,7 +90,8 @@ def _with_label(label: Piece, lines: list[Line]) -> list[Line]:
 
 
 def _cut(line: Line, num_columns: int) -> Line:
-    kept, room = list[Piece](), num_columns
+    kept = list[Piece]()
+    room = num_columns
     for text, fate in line:
         if width(text) > room:
             return (*kept, (_within(text, room), fate)) if room else _cut(tuple(kept), num_columns - 1)

@@ -20,11 +20,21 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
 
 
 @with_flags_of(
-    EngineConfig, panel=None, shown=SHOWN,
+    EngineConfig,
+    panel=None,
+    shown=SHOWN,
     only=(
-        "dtype", "weights", "inputs", "device", "max_length", "kernels", "num_threads", "cache_bytes", "pack_in_memory",
+        "dtype",
+        "weights",
+        "inputs",
+        "device",
+        "max_length",
+        "kernels",
+        "num_threads",
+        "cache_bytes",
+        "pack_in_memory",
     ),
-)  # fmt: skip
+)
 class WorkerOptions:
     """Number formats, device and memory of a worker."""
 

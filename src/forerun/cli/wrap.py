@@ -41,9 +41,11 @@ class WrappedTerminal:
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
-        self._line, self._is_code = "", False
+        self._line = ""
+        self._is_code = False
         self._column = 0
-        self._style, self._is_wide = "", False  # the escape codes in effect; the last character takes two columns
+        self._style = ""  # the escape codes in effect
+        self._is_wide = False  # the last character takes two columns
         self._begin_word()
 
     def __getattr__(self, name: str) -> Any:
@@ -81,7 +83,8 @@ class WrappedTerminal:
         line = self._line.strip()
         if line.startswith(FENCE) and "`" not in line.lstrip("`"):
             self._is_code = not self._is_code
-        self._line, self._column = "", 0
+        self._line = ""
+        self._column = 0
         self._begin_word()
 
     def _space(self, piece: str, width: int, num_columns: int) -> str:
@@ -113,8 +116,10 @@ class WrappedTerminal:
         return f"{erased}\n{style}{self._word}"
 
     def _begin_word(self) -> None:
-        self._word, self._word_style = "", self._style
-        self._word_width, self._is_wide = 0, False
+        self._word = ""
+        self._word_style = self._style
+        self._word_width = 0
+        self._is_wide = False
 
 
 def width_of(character: str) -> int:

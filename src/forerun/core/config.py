@@ -53,15 +53,16 @@ class SamplingParams:
     """
 
     max_new_tokens: int | None = setting(
-        None, "--max-new-tokens", "--max-tokens", "-n",
+        None,
+        "--max-new-tokens",
+        "--max-tokens",
+        "-n",
         help="Tokens to write at most; -1: until the context is full [256, or as many as fit].",
-    )  # fmt: skip
+    )
     temperature: float = setting(0.0, "--temperature", "--temp", help=f"0 is greedy. {OF_THE_MODEL}")
     top_k: int = setting(0, "--top-k", help=f"Keep the k likeliest; 0 keeps all. {OF_THE_MODEL}")
     top_p: float = setting(1.0, "--top-p", help=f"Keep the likeliest up to this probability. {OF_THE_MODEL}")
-    min_p: float = setting(
-        0.0, "--min-p", help=f"Drop tokens below this share of the best probability. {OF_THE_MODEL}"
-    )  # fmt: skip
+    min_p: float = setting(0.0, "--min-p", help=f"Drop tokens below this share of the best probability. {OF_THE_MODEL}")
     repetition_penalty: float = setting(
         1.0, "--repetition-penalty", "--repeat-penalty", help=f"Above 1: fewer repeats; 1: off. {OF_THE_MODEL}"
     )
@@ -69,7 +70,7 @@ class SamplingParams:
     frequency_penalty: float = setting(0.0, "--frequency-penalty", help="Subtracted each time a token was written.")
     logit_bias: Mapping[int, float] = setting(
         dict, "--logit-bias", help="ID=VALUE, added to a token's score; repeatable."
-    )  # fmt: skip
+    )
     stop: tuple[str, ...] = setting((), "--stop", help="End before this text; repeatable.")
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
@@ -205,22 +206,28 @@ class EngineConfig:
     )
     exactness: Exactness = setting("fast", "--exactness", help="exact computes each row separately.")
     kernels: KernelsName = setting(
-        "auto", "--kernels",
+        "auto",
+        "--kernels",
         help="torch: neither the native CPU kernels nor Triton's GPU kernels; triton: an error if they cannot run.",
-    )  # fmt: skip
+    )
     num_threads: int | None = setting(None, "--threads", "-t", help="CPU threads.")
     chat_template: str | None = setting(
-        None, "--chat-template", "--chat-template-file",
+        None,
+        "--chat-template",
+        "--chat-template-file",
         help="A Jinja file, the template itself, or chatml, llama3 or zephyr, in place of the model's own.",
-    )  # fmt: skip
+    )
     chat_template_kwargs: Mapping[str, object] = setting(
-        dict, "--chat-template-kwargs", "--default-chat-template-kwargs",
-        help='The template\'s variables as a JSON object, such as \'{"enable_thinking": false}\'.',
-    )  # fmt: skip
+        dict,
+        "--chat-template-kwargs",
+        "--default-chat-template-kwargs",
+        help="The template's variables as a JSON object, such as '{\"enable_thinking\": false}'.",
+    )
     cache_bytes: int = setting(
-        SAVED_BYTES, "--cache-bytes",
+        SAVED_BYTES,
+        "--cache-bytes",
         help="Memory for earlier conversations, such as 512MB or 2GiB; 0: keep only the last one.",
-    )  # fmt: skip
+    )
     pack_in_memory: bool = setting(
         False, "--pack-in-memory", help="Pack a GGUF file's weights at every start, and do not save them."
     )
@@ -246,7 +253,8 @@ class EngineConfig:
 
 def require_remote_ranks(config: EngineConfig) -> None:
     """Raise ConfigError for invalid settings of ranks on other hosts."""
-    remote, most = config.remote_ranks, config.target_ranks - 1
+    remote = config.remote_ranks
+    most = config.target_ranks - 1
     require(
         0 <= remote <= most,
         f"remote_ranks {remote} must lie in [0, {most}]: this process is one of target_ranks {config.target_ranks}",

@@ -58,9 +58,14 @@ class DraftModel:
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
     draft_width: int = setting(8, "--draft-width", help="Nodes one draft step expands.")
     depth: int = setting(
-        8, "--depth", "--spec-tokens", "--num-draft-tokens", "--num-speculative-tokens", "--draft-max",
+        8,
+        "--depth",
+        "--spec-tokens",
+        "--num-draft-tokens",
+        "--num-speculative-tokens",
+        "--draft-max",
         help="Draft steps per round; with prompt_lookup, tokens it proposes.",
-    )  # fmt: skip
+    )
     adaptive: bool = setting(True, "--adaptive/--fixed-widths", help=WIDTHS_HELP)
 
     def __post_init__(self) -> None:
@@ -171,10 +176,10 @@ class LayerSkip:
     )
     sets: str | None = setting(
         None, "--skip-sets", help="File with sets that layer_skip may skip [the file of prepare]."
-    )  # fmt: skip
+    )
     weights: WeightFormat = setting(
         "plain", "--draft-weights", help="Copy of the weights that layer_skip drafts with [none]."
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -220,7 +225,7 @@ class Parallel:
     num_threads: int | None = None
     address: str | None = setting(
         None, "--drafter-address", help="HOST:PORT of a forerun worker that drafts in parallel."
-    )  # fmt: skip
+    )
     key_file: str | None = setting(None, "--key-file", help="File with the key shared with that worker.")
 
     def __post_init__(self) -> None:

@@ -56,7 +56,8 @@ def settings(config_class: type[T]) -> type[T]:
     Raises:
         ConfigError: from the class, for a name that it lacks, or a value without a name.
     """
-    plain, all_fields = config_class.__init__, fields(cast(Any, config_class))
+    plain = config_class.__init__
+    all_fields = fields(cast(Any, config_class))
     known = [one.name for one in all_fields]
     needed = [one.name for one in all_fields if one.default is one.default_factory is MISSING]
 
@@ -121,7 +122,8 @@ def _read_any(kinds: tuple[Any, ...], value: object) -> object:
 
 
 def _described(kind: Any) -> str:
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin in (Union, UnionType):
         return " or ".join([", ".join(map(_described, parts[:-1])), _described(parts[-1])])
     if origin is Literal:

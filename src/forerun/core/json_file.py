@@ -18,7 +18,8 @@ MAX_SIZE: Final = 2**24  # of any one dimension; the longest context published s
 POINTER_MARK: Final = b"version https://git-lfs"
 MAX_SHOWN: Final = 80  # characters of a value in a message
 MAX_NAME: Final = 500  # characters of a name that the user gave, such as a path
-MIN_NUMBER, MAX_NUMBER = 1e-12, 1e12  # float32 computes with these and their squares
+MIN_NUMBER = 1e-12  # float32 computes with these and their squares
+MAX_NUMBER = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ def install_command(package: str) -> str:
     A shell's own `pip` may belong to another Python. In a virtual environment below the working folder the command is
     short, as in `.venv/bin/pip install 'ray[serve]>=2.59'`; else it names the interpreter.
     """
-    python, here = Path(sys.executable), Path.cwd()
+    python = Path(sys.executable)
+    here = Path.cwd()
     if sys.prefix != sys.base_prefix and python.is_relative_to(here):
         pip = [str(python.relative_to(here).with_name("pip"))]
     else:

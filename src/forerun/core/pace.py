@@ -26,7 +26,8 @@ class Pace:
     def __post_init__(self) -> None:
         if not self.steps:
             raise refusal("a pace without any time")
-        last_rows, last_s = 0, 0.0
+        last_rows = 0
+        last_s = 0.0
         for rows, seconds in self.steps:
             if rows <= last_rows:
                 raise refusal(f"{rows} rows after {last_rows} in a pace, where rows must rise from at least 1")
@@ -34,7 +35,8 @@ class Pace:
                 raise refusal(f"{seconds} s for a pass of {rows} rows, which must be finite and more than 0")
             if seconds < last_s:
                 raise refusal(f"{seconds} s for {rows} rows, less than the {last_s} s for {last_rows} rows")
-            last_rows, last_s = rows, seconds
+            last_rows = rows
+            last_s = seconds
 
     def step_s(self, num_rows: int) -> float:
         """Seconds of one pass, by the smallest size with enough rows, or by several passes of the largest size."""

@@ -62,7 +62,8 @@ def refuse_existing(out: Path) -> None:
 
 def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
     """Remove everything from the folder except finished files of this job."""
-    text, is_same = json.dumps(job, sort_keys=True), False
+    text = json.dumps(job, sort_keys=True)
+    is_same = False
     with suppress(OSError, UnicodeDecodeError):
         is_same = job is not None and (unfinished / JOB_NAME).read_text(encoding="utf-8") == text
     for path in unfinished.iterdir():
@@ -82,7 +83,8 @@ def require_room(folder: Path, num_bytes: int) -> None:
     Raises:
         ConfigError: the folder's disk has less than `num_bytes` free.
     """
-    free, needed = free_bytes(folder), num_bytes + SPARE_BYTES
+    free = free_bytes(folder)
+    needed = num_bytes + SPARE_BYTES
     if free < needed:
         raise ConfigError(
             f"{folder} has {gigabytes(free)} free, but {gigabytes(needed)} are needed: free some space, or name "

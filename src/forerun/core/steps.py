@@ -82,11 +82,14 @@ class DraftedTree:
         process looks up the same text, so its looked-up tokens are known here too.
         """
         found = ["", *[self.guessers.grown] * (len(self.token_ids) - 1)]
-        here, wanted = 0, iter(self.chain)
+        here = 0
+        wanted = iter(self.chain)
         token_id = next(wanted, None)
         for node in range(1, len(self.token_ids)):
             if self.parents[node] == here and self.token_ids[node] == token_id:
-                found[node], here, token_id = self.guessers.chain, node, next(wanted, None)
+                found[node] = self.guessers.chain
+                here = node
+                token_id = next(wanted, None)
         return tuple(found)
 
 

@@ -105,7 +105,8 @@ class Decoder(Protocol):
 
 def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:
     """The rounds of a request, by the first decoder that can play it; if that one fails, the next continues."""
-    num_prompt, is_read = len(request.prompt_ids), False
+    num_prompt = len(request.prompt_ids)
+    is_read = False
     for decoder in decoders:
         if not decoder.can_play(request):
             continue
@@ -140,7 +141,8 @@ class FeatureReader(Protocol):
 
 def prefill(target: Runner, request: Request, drafter: FeatureReader | None) -> Generator[PrefillStep, None, None]:
     """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
-    prompt_ids, num_tokens = request.prompt_ids[:-1], len(request.prompt_ids) - 1
+    prompt_ids = request.prompt_ids[:-1]
+    num_tokens = len(request.prompt_ids) - 1
     target.recall(prompt_ids, request.owner)
     passes = target.read(prompt_ids, () if drafter is None else drafter.taps)
     num_reused, _ = next(passes)

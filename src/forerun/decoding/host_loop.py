@@ -34,9 +34,12 @@ class PlainStretches:
     """
 
     def __init__(
-        self, times: PlainTimes, everywhere: Callable[[Callable[[], TimedRound]], TimedRound], drafter: Drafter,
+        self,
+        times: PlainTimes,
+        everywhere: Callable[[Callable[[], TimedRound]], TimedRound],
+        drafter: Drafter,
         request: Request,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.times = times
         self._everywhere = everywhere
         self._drafter = drafter
@@ -47,7 +50,8 @@ class PlainStretches:
         began = perf_counter()
         stretch = Stretch(self.times)
         plain = NoneDrafter()
-        params, noise = self._request.params, self._request.noise
+        params = self._request.params
+        noise = self._request.noise
         self._drafter.end()
         plain.begin((target.root,), params, noise)
         while stretch.num_counted < COUNTED:
@@ -81,7 +85,8 @@ class HostDecoder(Decoder):
     def __init__(
         self, target: Runner, drafter: Drafter, make_stretches: MakeStretches | None = None, pace: Pace | None = None
     ) -> None:
-        self._target, self._make_stretches = target, make_stretches
+        self._target = target
+        self._make_stretches = make_stretches
         self._drafter = GuardedDrafter(drafter, target.drop_rows)
         self._predicted = PredictedDrafter(self._drafter, pace)
         self._playing: Drafter = self._drafter

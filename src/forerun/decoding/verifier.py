@@ -38,13 +38,17 @@ class Verifier:
         written_ids: Sequence[int] = (),
         constraint: Constraint | None = None,
     ) -> None:
-        self._runner, self._noise, self._constraint = runner, noise, constraint
+        self._runner = runner
+        self._noise = noise
+        self._constraint = constraint
         self._shaper = LogitShaper(
             params, runner.spec.vocab_size, prompt_ids, device=runner.device, truncate=runner.backend.truncate
         )
         self._shaper.commit(written_ids)
-        self.vocab_size, self.root = runner.spec.vocab_size, (written_ids or prompt_ids)[-1]
-        self._num_top, self._choice = params.logprobs, None
+        self.vocab_size = runner.spec.vocab_size
+        self.root = (written_ids or prompt_ids)[-1]
+        self._num_top = params.logprobs
+        self._choice = None
         if self._shaper.is_plain and self._num_top is None and constraint is None:
             seed = None if noise is None else noise.seed & MASK_64
             self._choice = TokenChoice(seed=seed, temperature=self._shaper.temperature_left)
@@ -107,7 +111,8 @@ class Verifier:
     def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
         """The output of these rows; the logits of rows that the drafter added go only to the drafter."""
         extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
-        output, num_rows = self._runner.forward(extended), len(inputs.token_ids)
+        output = self._runner.forward(extended)
+        num_rows = len(inputs.token_ids)
         if drafter is None or extended is inputs:
             return output
         drafter.observe(output.logits[num_rows:])

@@ -16,7 +16,8 @@ from forerun.engine.engine import Engine
 
 TEMPERATURES: Final = (0.0, 1.0)
 NEW_TOKENS: Final = 96  # generated per answer
-MAX_PROMPTS, MIN_PROMPTS = 12, 4
+MAX_PROMPTS = 12
+MIN_PROMPTS = 4
 BASE_PROMPT: Final = 16  # prompt tokens taken from a text that does not begin with a question
 TREE: Final = 16  # rows of the tree with which tokens per round are counted
 COUNTED: Final = Policies(tree=TreePolicy(looks_up=False, min_mass=0.0))  # only the draft, whatever a pass costs
@@ -74,7 +75,8 @@ def prompts_of(texts: Sequence[WrittenText], openings: Openings) -> list[list[in
 
 
 def _prompt_of(text: WrittenText, openings: Openings) -> list[int]:
-    ids, frame = text.token_ids.tolist(), openings.frame
+    ids = text.token_ids.tolist()
+    frame = openings.frame
     if frame is not None and text.num_given == len(frame.before):
         ends = (
             end for end in range(text.num_given, len(ids)) if tuple(ids[end - len(frame.after) : end]) == frame.after
@@ -84,12 +86,17 @@ def _prompt_of(text: WrittenText, openings: Openings) -> list[int]:
 
 
 def _answer(
-    config: EngineConfig, drafter: DrafterConfig, prompts: Prompts, on_text: Callable[[], None],
-    max_s: float | None = None, policies: Policies | None = None,
-) -> list[list[Generation]]:  # fmt: skip
+    config: EngineConfig,
+    drafter: DrafterConfig,
+    prompts: Prompts,
+    on_text: Callable[[], None],
+    max_s: float | None = None,
+    policies: Policies | None = None,
+) -> list[list[Generation]]:
     """The answers at every temperature to as many prompts as fit into `max_s`."""
     with Engine(replace(config, drafter=drafter), policies=policies) as engine:
-        rows, began = [], perf_counter()
+        rows = []
+        began = perf_counter()
         for number, prompt in enumerate(prompts):
             rows.append(list(_texts_of(engine, prompt, number, on_text)))
             if max_s is not None and number + 1 >= MIN_PROMPTS and perf_counter() - began > max_s:
@@ -106,9 +113,12 @@ def _texts_of(engine: Engine, prompt: Sequence[int], number: int, on_text: Calla
 
 
 def _worth(
-    temperature: float, plain: Sequence[Generation], tree: Sequence[Generation], drafted: Sequence[Generation],
+    temperature: float,
+    plain: Sequence[Generation],
+    tree: Sequence[Generation],
+    drafted: Sequence[Generation],
     lookup: Sequence[Generation],
-) -> DraftWorth:  # fmt: skip
+) -> DraftWorth:
     alike = [
         text.token_ids == other.token_ids
         for texts in (tree, drafted, lookup)
@@ -131,5 +141,6 @@ def _tokens_per_round(texts: Sequence[Generation]) -> float:
 def _speedup(texts: Sequence[Generation]) -> float | None:
     """Over all texts: the seconds that plain decoding would have taken, divided by the seconds taken."""
     measured = [(text.stats.speedup.value, text.stats.decode_s) for text in texts if text.stats.speedup is not None]
-    plain_s, drafted_s = sum(value * seconds for value, seconds in measured), sum(seconds for _, seconds in measured)
+    plain_s = sum(value * seconds for value, seconds in measured)
+    drafted_s = sum(seconds for _, seconds in measured)
     return plain_s / drafted_s if drafted_s else None

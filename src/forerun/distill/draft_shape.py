@@ -36,7 +36,8 @@ def count_tokens(texts: Iterable[WrittenText], vocab_size: int) -> Tensor:
     """float64 [V]: the expected count of each token, summed from the target's probabilities over all rows."""
     counts_V = torch.zeros(vocab_size, dtype=torch.float64)
     for text in texts:
-        ids, chances = text.top_ids[text.first_row :], text.top_log_probs[text.first_row :].double().exp()
+        ids = text.top_ids[text.first_row :]
+        chances = text.top_log_probs[text.first_row :].double().exp()
         counts_V.index_add_(0, ids.flatten().long(), chances.flatten())
     return counts_V
 
@@ -67,7 +68,8 @@ def choose_vocabulary(counts_V: Tensor, num_tokens: int, always: Sequence[int], 
 
 
 COST_SHARE: Final = 0.1  # of the target's pass of one row
-MAX_LAYERS, MIN_LAYERS = 4, 2
+MAX_LAYERS = 4
+MIN_LAYERS = 2
 WIDTH_SHARES: Final = (0.75, 0.5, 0.375, 0.25)  # of the target's hidden size
 MLP_RATIO: Final = 8 / 3  # MLP size over hidden size, as in Llamas
 MIN_WIDTH: Final = 64
@@ -148,7 +150,8 @@ def require_sizes(target: ModelSpec, hidden_size: int | None) -> None:
     """
     if hidden_size is None or hidden_size == target.hidden_size:
         return
-    step, least = head_size(target), min(MIN_WIDTH, target.hidden_size)
+    step = head_size(target)
+    least = min(MIN_WIDTH, target.hidden_size)
     require(
         least <= hidden_size < target.hidden_size and hidden_size % step == 0,
         f"hidden_size {hidden_size} must be a multiple of {step}, the size of a head, from {least} to below "
@@ -171,7 +174,8 @@ def initial_weights(
     directions_Hh = main_directions(weights["embedding.weight"].float()[ids_W], draft.hidden_size)
     is_plain = not target.qk_norm and not mechanisms_of(target, target.max_positions) and not target.unrotated_layers
     is_alike = is_plain and shape_of_layer(draft) == shape_of_layer(target)
-    shapes, random = fused_shapes(tensor_plan(draft)), torch.Generator().manual_seed(seed)
+    shapes = fused_shapes(tensor_plan(draft))
+    random = torch.Generator().manual_seed(seed)
     given = {name: weights[name].float()[ids_W] @ directions_Hh for name in VOCABULARY if name in weights}
     if is_alike:
         given |= {name: weights[name].float() for name in shapes if name in weights and name not in VOCABULARY}
@@ -210,7 +214,8 @@ class PassTimes:
     """Measures forward passes of one row, with the kernels used for decoding."""
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig) -> None:
-        self._checkpoint, self._config = checkpoint, config
+        self._checkpoint = checkpoint
+        self._config = config
 
     def of_target(self) -> float:
         """Seconds of a pass."""
@@ -220,8 +225,10 @@ class PassTimes:
 
     def of_draft(self, spec: ModelSpec) -> float:
         """Seconds of a pass, with random weights."""
-        device, dtype = self._config.device, self._checkpoint.dtype
-        shapes, random = fused_shapes(tensor_plan(spec)), torch.Generator().manual_seed(0)
+        device = self._config.device
+        dtype = self._checkpoint.dtype
+        shapes = fused_shapes(tensor_plan(spec))
+        random = torch.Generator().manual_seed(0)
         weights = {name: fresh_weight(name, shape, random).to(device, dtype) for name, shape in shapes.items()}
         backend = self._checkpoint.choose_backend(self._config, "fast").backend
         return self._time(

@@ -34,11 +34,23 @@ class Gathering:
     """
 
     def __init__(
-        self, target: Network, openings: Openings, given: Sequence[GivenText], store: TextStore, *,
-        stop_ids: Sequence[int], seed: str, save_every_s: float,
-    ) -> None:  # fmt: skip
-        self._target, self._openings, self._given, self._store = target, openings, given, store
-        self._stop_ids, self._seed, self._save_every_s = stop_ids, seed, save_every_s
+        self,
+        target: Network,
+        openings: Openings,
+        given: Sequence[GivenText],
+        store: TextStore,
+        *,
+        stop_ids: Sequence[int],
+        seed: str,
+        save_every_s: float,
+    ) -> None:
+        self._target = target
+        self._openings = openings
+        self._given = given
+        self._store = store
+        self._stop_ids = stop_ids
+        self._seed = seed
+        self._save_every_s = save_every_s
         self._fresh: list[WrittenText] = []
         self._writer: TextWriter | None = None
         self._left = store.unfinished()
@@ -68,7 +80,8 @@ class Gathering:
             self._keep()
             raise
         self._fresh += [left.read for left in self._unfinished()]
-        self._writer, self._left = None, []
+        self._writer = None
+        self._left = []
         self._keep()
 
     def _gathered(self, until_s: float) -> Iterator[list[WrittenText]]:
@@ -101,7 +114,8 @@ class Gathering:
 
     def _keep(self) -> None:
         self._store.add(self._fresh, perf_counter() - self._began, self._unfinished())
-        self._fresh, self._began = [], perf_counter()
+        self._fresh = []
+        self._began = perf_counter()
 
     def _unfinished(self) -> Sequence[UnfinishedText]:
         return self._left if self._writer is None else self._writer.unfinished()
@@ -109,7 +123,8 @@ class Gathering:
 
 def texts_at_once(target: Network, num_slots: int) -> int:
     """As many texts as a GPU has memory for, within a limit; on a CPU, as many as it computes efficiently."""
-    like, spec = target.output, target.spec
+    like = target.output
+    spec = target.spec
     if like.device.type != "cuda":
         return TEXTS_AT_ONCE
     bytes_per_text = 2 * spec.num_layers * spec.kv_size * like.element_size() * num_slots

@@ -43,10 +43,19 @@ def choose_head(
             "target, or --kind model"
         )
     body = replace(
-        target, family="llama", num_layers=1, vocab_size=len(vocabulary.target_ids), qkv_bias=False, out_bias=False,
-        mlp_bias=False, qk_norm=False, tied_embeddings=False, rope=RopeSpec(theta=target.rope.theta), window=None,
+        target,
+        family="llama",
+        num_layers=1,
+        vocab_size=len(vocabulary.target_ids),
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        tied_embeddings=False,
+        rope=RopeSpec(theta=target.rope.theta),
+        window=None,
         sliding_layers=(),
-    )  # fmt: skip
+    )
     entered = spread(target.num_layers)
     if kind == "eagle3":
         return EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=entered, num_taps=len(entered))
@@ -68,15 +77,18 @@ def spread(num_layers: int) -> tuple[int, ...]:
     return usual if usual == tuple(sorted(set(usual))) else tuple(range(num_layers - 3, num_layers))
 
 
-def initial_head(spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
-) -> dict[str, Tensor]:  # fmt: skip
+def initial_head(
+    spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
+) -> dict[str, Tensor]:
     """float32 weights: the target's last layers, applied to its last feature, so that the head first continues them.
 
     Args:
         target: the target's weights by our names, of `num_layers` layers.
     """
-    random, body = torch.Generator().manual_seed(seed), spec.body
-    hidden, weights = body.hidden_size, dict[str, Tensor]()
+    random = torch.Generator().manual_seed(seed)
+    body = spec.body
+    hidden = body.hidden_size
+    weights = dict[str, Tensor]()
     for name, shape in needed_shapes(spec):
         is_norm = len(shape) == 1
         weights[name] = torch.ones(shape) if is_norm else torch.randn(shape, generator=random) * 0.02

@@ -28,7 +28,8 @@ NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft fro
 STEP_SHARE: Final = 0.8  # of drafts that reach a next step, and of rows learnt from there
 KEPT_BYTES: Final = 2**33  # of features in memory, on a CPU, where computing them takes longer than learning from them
 KEPT_SHARE: Final = 2  # features fill at most half of the memory that is free at the start
-FEW_ROWS, ROW_SHARE = 1024, 3 / 8  # learnt from in a step, at least or of its tokens: logits take time and memory
+FEW_ROWS = 1024  # least rows learnt from in a step: logits take time and memory
+ROW_SHARE = 3 / 8  # of a step's tokens, if that is more
 HELD_BYTES: Final = 2**28  # of a step's attention scores; all steps together hold 7 times as much for the backward pass
 
 
@@ -41,7 +42,9 @@ class HeadTrainer(Trainer):
 
     def __init__(self, network: HeadNetwork, vocabulary: VocabularyMap, target: Network, *, device: str) -> None:
         super().__init__(network, vocabulary, device=device)
-        self._head, self._target, spec = network, target.to(device), network.spec
+        self._head = network
+        self._target = target.to(device)
+        spec = network.spec
         self._taps = spec.taps(target.spec.num_layers)
         body = spec.body
         self._cos_sin = rope_table(
@@ -54,7 +57,8 @@ class HeadTrainer(Trainer):
 
     def _recall(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Lesson]:
         """The head's log-probabilities [N, W] and the target's probabilities for the rows to learn from."""
-        dtype, kind = fastest_dtype(self._device), torch.device(self._device).type
+        dtype = fastest_dtype(self._device)
+        kind = torch.device(self._device).type
         ids_BT, is_learnt_BT = self._pad(texts)
         features = self._features(texts, ids_BT).float()
         with torch.autocast(kind, torch.bfloat16, enabled=dtype is torch.bfloat16):
@@ -95,7 +99,8 @@ class HeadTrainer(Trainer):
         head = TorchEagleHead(spec, *self._parts())
         states = head.states(features[:, :-1])
         known = [list[tuple[Tensor, Tensor]]() for _ in range(spec.body.num_layers)]  # of each layer, step by step
-        logits, places = [], []
+        logits = []
+        places = []
         num_steps = min(num_rows, self._draw_steps() if torch.is_grad_enabled() else NUM_STEPS)
         for step in range(num_steps):
             ids_BR = functional.pad(ids_BT[:, 1 + step :], (0, step))
@@ -122,8 +127,10 @@ class HeadTrainer(Trainer):
         """Logits [N, W] of blocks after some tokens, and the text and place of the token that each row follows."""
         spec = self._head.spec
         assert isinstance(spec, BlockSpec)
-        head, size = BlockHead(spec, *self._parts()), spec.block_size
-        num_rows, device = ids_BT.shape[1], ids_BT.device
+        head = BlockHead(spec, *self._parts())
+        size = spec.block_size
+        num_rows = ids_BT.shape[1]
+        device = ids_BT.device
         num_anchors = max(1, min(num_rows // size, self._most_rows // (size - 1) // len(ids_BT)))
         anchors_BA = torch.randint(1, max(2, num_rows - 1), (len(ids_BT), num_anchors), generator=self._random)
         anchors_BA = anchors_BA.clamp(max=num_rows - 1).to(device)

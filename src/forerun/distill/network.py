@@ -58,7 +58,8 @@ class TextCache:
         keys, values = self.values[layer]
         keys[self._texts_B1, :, self._slots_BT] = k_BKTD.transpose(1, 2)
         values[self._texts_B1, :, self._slots_BT] = v_BKTD.transpose(1, 2)
-        end, sees = self._usual_end, self._sees_B1TS
+        end = self._usual_end
+        sees = self._sees_B1TS
         mixed = attend_in_groups(q_BQTD, keys[:, :, :end], values[:, :, :end], sees[..., :end])
         for end, text in self._long:
             one = slice(text, text + 1)
@@ -127,13 +128,16 @@ class Network(nn.Module):
         return functional.linear(hidden, self.output)
 
     def _attention(self, layer: int, h_BTH: Tensor, rope: tuple[Tensor, Tensor], cache: TextCache | None) -> Tensor:
-        spec, part = self.spec, f"layers.{layer}."
+        spec = self.spec
+        part = f"layers.{layer}."
         num_texts, num_rows, _ = h_BTH.shape
         heads = self._linear(part + "qkv", h_BTH).view(num_texts, num_rows, -1, spec.head_dim).transpose(1, 2)
         q, k, v = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
         if spec.qk_norm:
-            q, k = self._norm(part + "q_norm", q), self._norm(part + "k_norm", k)
-        q, k = rotate(q, *rope), rotate(k, *rope)
+            q = self._norm(part + "q_norm", q)
+            k = self._norm(part + "k_norm", k)
+        q = rotate(q, *rope)
+        k = rotate(k, *rope)
         mixed = attend_to_own_text(q, k, v) if cache is None else cache.attend(layer, q, k, v)
         return self._linear(part + "attention_out", mixed.transpose(1, 2).reshape(num_texts, num_rows, -1))
 

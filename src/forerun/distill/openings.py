@@ -119,7 +119,8 @@ def turn_frame(tokenizer: Tokenizer) -> TurnFrame | None:
     if not mark or ids.count(mark[0]) != 1:
         return None
     place = ids.index(mark[0])
-    before, after = tuple(ids[:place]), tuple(ids[place + 1 :])
+    before = tuple(ids[:place])
+    after = tuple(ids[place + 1 :])
     return TurnFrame(before=before, after=after) if before and after else None
 
 

@@ -45,7 +45,8 @@ def read_given(path: Path, tokenizer: Tokenizer, stop_ids: Sequence[int], longes
             for found in _conversation(f"{path}, line {number}", line, tokenizer, stop_ids)
             if len(found[0]) <= longest
         ]
-    ids, size = tokenizer.encode(text), min(PIECE, longest)
+    ids = tokenizer.encode(text)
+    size = min(PIECE, longest)
     return [(ids[start : start + size], 0) for start in range(0, len(ids), size)]
 
 
@@ -53,7 +54,8 @@ def _conversation(place: str, line: str, tokenizer: Tokenizer, stop_ids: Sequenc
     try:
         messages = json.loads(line)["messages"]
         *before, last = messages
-        answer, role = plain_message(last)["content"], last["role"]
+        answer = plain_message(last)["content"]
+        role = last["role"]
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
         raise ConfigError(
             f'{place} is not a conversation ({error!r}); a line such as {{"messages": [{{"role": "user", '

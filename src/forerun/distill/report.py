@@ -53,7 +53,8 @@ class DistillReport:
 
     def card(self, *, has_picture: bool) -> str:
         """The model card."""
-        spec, score = self.spec, self.score
+        spec = self.spec
+        score = self.score
         picture = "\n![loss and acceptance](distill/curves.png)\n" if has_picture else ""
         return f"""# A draft for {self.target}
 
@@ -97,7 +98,10 @@ applies to it too.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOSS, OVERLAP, HITS, INK = "#1f5fa8", "#c4561d", "#3a7d44", "#333333"
+LOSS = "#1f5fa8"
+OVERLAP = "#c4561d"
+HITS = "#3a7d44"
+INK = "#333333"
 SMOOTHED: Final = 20  # steps whose losses are averaged
 
 

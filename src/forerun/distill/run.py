@@ -47,7 +47,8 @@ WRITING_SHARE: Final = 0.45  # of the time; the rest is training
 LEAST_TRAINING: Final = 0.25  # least share of the time that goes to training, even if the texts took too long
 LONGEST: Final = 1024  # tokens of a text
 ASSESSED_SHARE: Final = 0.01  # of the time, for plain decoding, which the draft is compared with
-MIN_ASSESSED_S, MAX_ASSESSED_S = 3.0, 60.0
+MIN_ASSESSED_S = 3.0
+MAX_ASSESSED_S = 60.0
 DEFAULT_LAYERS: Final = 2  # if only a width is given
 
 
@@ -64,7 +65,8 @@ class Distillation:
             CheckpointError, ConfigError: the target, a file or a setting cannot be used.
         """
         require_optimizer()
-        self._config, self._device = config, config.engine.device
+        self._config = config
+        self._device = config.engine.device
         self._source = open_source(config.engine.target)
         self._checkpoint = Checkpoint.open(self._source, config.engine)
         self._spec = spec = self._checkpoint.spec
@@ -79,11 +81,13 @@ class Distillation:
         self._given = [text for path in config.text for text in read_given(path, self._tokenizer, self._stops, longest)]
         require_known((*self.openings.given, *(ids for ids, _ in self._given)), spec.vocab_size)
         require_room(config, spec)
-        folder, self._name = config.run_folder, name
+        folder = config.run_folder
+        self._name = name
         self._store = partial(TextStore, folder / "texts", name)
         path = folder / "training.safetensors"
         self._saved = SavedDraft(path) if config.kind == "model" else SavedHead(path, self._read_target)
-        self._log, self._picture = RunLog(folder / "log.jsonl"), folder / "curves.png"
+        self._log = RunLog(folder / "log.jsonl")
+        self._picture = folder / "curves.png"
 
     def run(self, on_progress: OnProgress) -> DistillReport:
         """Write texts, choose a draft, train it, write it to its folder, and measure it.
@@ -110,7 +114,8 @@ class Distillation:
         self._gathering(self._store(), self._read_target()).run(inf, look)
 
     def _run(self, on_progress: OnProgress) -> tuple[Training, Texts]:
-        store, until_s = self._store(), WRITING_SHARE * self._config.time
+        store = self._store()
+        until_s = WRITING_SHARE * self._config.time
         if store.seconds < until_s or not self._saved.exists:
             is_chosen = self._saved.exists or self._is_sized or self._config.kind != "model"
             target_s = None if is_chosen else self._times.of_target()
@@ -176,7 +181,8 @@ class Distillation:
 
     def _train(self, store: TextStore, on_progress: OnProgress) -> tuple[Training, Texts]:
         """Train until the time is over, and write the draft to its folder."""
-        config, texts = self._config, Texts(store)
+        config = self._config
+        texts = Texts(store)
         training = Training(self._saved, self._log, texts, device=self._device, seed=config.seed)
 
         def tell(seconds: float, loss: float, score: Score) -> None:
@@ -186,7 +192,8 @@ class Distillation:
         total_s = max(config.time - texts.seconds, LEAST_TRAINING * config.time)
         training.run(total_s, config.save_every_s, tell)
         draw_curves(self._log.read(), self._picture)
-        network, vocabulary = training.trainer.network, training.trainer.vocabulary
+        network = training.trainer.network
+        vocabulary = training.trainer.vocabulary
         if isinstance(network, HeadNetwork):
             write_head(config.out, network.spec, network.weights, vocabulary)
         else:
@@ -199,7 +206,8 @@ class Distillation:
     def _report(self, training: Training, texts: Texts, on_progress: OnProgress) -> DistillReport:
         """Measure the draft, and write the report and the model card."""
         network = training.trainer.network
-        config, prompts = self._config, prompts_of(texts.held_out, self.openings)
+        config = self._config
+        prompts = prompts_of(texts.held_out, self.openings)
         doing = partial(self._tell, on_progress, "the draft is measured", config.time, "")
         max_s = min(max(ASSESSED_SHARE * config.time, MIN_ASSESSED_S), MAX_ASSESSED_S)
         worth = assess(config.engine, str(config.out), prompts, max_s=max_s, on_text=doing) if prompts else []

@@ -40,7 +40,8 @@ class RunPlace:
             ConfigError: the folder holds other files, a draft of another target or a run with other settings, or
                 another process writes there.
         """
-        self._out, self._file = config.out, config.run_folder / SETTINGS_NAME
+        self._out = config.out
+        self._file = config.run_folder / SETTINGS_NAME
         settings = settings_of(config, identity)
         self._require_own(settings)  # before a folder is made in a folder of another run
         self._lock = hold(config.run_folder)
@@ -192,7 +193,8 @@ class SavedDraft:
 
     def keep(self, trainer: Trainer, trained_s: float) -> None:
         """Write the state of a training after `trained_s` seconds."""
-        network, notes = trainer.network, {"trained_s": trained_s, "num_tokens": trainer.num_tokens}
+        network = trainer.network
+        notes = {"trained_s": trained_s, "num_tokens": trainer.num_tokens}
         self._write(network.spec, trainer.vocabulary, network.weights, trainer.state(), notes)
 
     def open(self, device: str) -> tuple[Trainer, float]:
@@ -224,9 +226,13 @@ class SavedDraft:
         return Trainer(Network(msgspec.convert(spec, ModelSpec), weights), vocabulary, device=device)
 
     def _write(
-        self, spec: ModelSpec | MadeSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor],
-        state: Mapping[str, Tensor], notes: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        spec: ModelSpec | MadeSpec,
+        vocabulary: VocabularyMap,
+        weights: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        notes: dict[str, Any],
+    ) -> None:
         """Replace the file as a whole."""
         ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
         tensors = {**ids, **{WEIGHT + name: value for name, value in weights.items()}, **state}

@@ -20,7 +20,8 @@ from forerun.core.errors import CheckpointError
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.writer import Opening, UnfinishedText, WrittenText
 
-TEXTS, UNFINISHED = "texts_", "unfinished_"
+TEXTS = "texts_"
+UNFINISHED = "unfinished_"
 MAIN: Final = "main"  # the training process's name in file names
 
 
@@ -37,9 +38,12 @@ class TextStore:
 
     def __init__(self, folder: Path, name: str = MAIN) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._name = folder, name
+        self._folder = folder
+        self._name = name
         self._files: list[Path] = []
-        self.seconds, self.num_texts, self.num_files = 0.0, 0, 0
+        self.seconds = 0.0
+        self.num_texts = 0
+        self.num_files = 0
         self.find_new()
 
     def find_new(self) -> Sequence[Path]:
@@ -60,7 +64,8 @@ class TextStore:
         If the process is killed during the call, the previous state remains valid."""
         kept = [text for text in texts if text.num_rows]
         notes = {"seconds": str(seconds), "num_texts": str(len(kept))}
-        place, before = self._unfinished(self.num_files), self._unfinished(self.num_files - 1)
+        place = self._unfinished(self.num_files)
+        before = self._unfinished(self.num_files - 1)
         if unfinished:
             slots = [
                 {"opening": asdict(left.opening), "ids": left.ids, "is_users": left.is_users} for left in unfinished

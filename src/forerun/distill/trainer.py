@@ -66,10 +66,13 @@ def objective(surprise_N: Tensor, overlap_N: Tensor, progress: float) -> Tensor:
     return (surprise_N if progress < MATURE else SURPRISE_WEIGHT * surprise_N + 1.0 - overlap_N).mean()
 
 
-LEAST_TOKENS, TOKENS_PER_WIDTH = 1024, 2  # of a step on a CPU: the work of Muon grows with the cube of the width
+LEAST_TOKENS = 1024  # of a step on a CPU
+TOKENS_PER_WIDTH = 2  # of the same, as the work of Muon grows with the cube of the width
 TOKENS_ON_A_GPU: Final = 16_384  # of a step, because launches dominate a small one
-MATRIX_RATE, OTHER_RATE = 8e-3, 2e-3  # peak learning rates: of Muon for matrices inside layers, of AdamW for the rest
-WARM_UP, DECAY = 0.02, 0.6  # shares of the training: rates rise during WARM_UP, and fall to 0 during DECAY
+MATRIX_RATE = 8e-3  # peak learning rate of Muon, for matrices inside layers
+OTHER_RATE = 2e-3  # peak learning rate of AdamW, for the rest
+WARM_UP = 0.02  # share of the training during which rates rise
+DECAY = 0.6  # share of the training during which they fall to 0
 NUM_GUESSES: Final = 4
 
 
@@ -98,7 +101,9 @@ class Trainer:
     """
 
     def __init__(self, network: Network | HeadNetwork, vocabulary: VocabularyMap, *, device: str) -> None:
-        self.network, self.vocabulary, self._device = network.to(device), vocabulary, device
+        self.network = network.to(device)
+        self.vocabulary = vocabulary
+        self._device = device
         self.num_tokens = 0
         self._is_cpu = torch.device(device).type == "cpu"
         few = max(LEAST_TOKENS, TOKENS_PER_WIDTH * network.body.hidden_size)
@@ -133,7 +138,8 @@ class Trainer:
     @torch.no_grad()
     def score(self, texts: Sequence[WrittenText]) -> Score:
         """Measure the draft on texts."""
-        sums, num_rows = torch.zeros(4, dtype=torch.float64), 0
+        sums = torch.zeros(4, dtype=torch.float64)
+        num_rows = 0
         for batch in batches(texts, random.Random(0), self.tokens_per_step):
             log_probs, lesson = self._recall(batch)
             values = (

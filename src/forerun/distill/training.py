@@ -49,7 +49,8 @@ class Texts:
     @property
     def learnt(self) -> list[WrittenText]:
         held_out = self.held_out
-        marks, places = set(map(_mark, held_out)), set(map(id, held_out))
+        marks = set(map(_mark, held_out))
+        places = set(map(id, held_out))
         others = [text for text in self.all if _mark(text) not in marks]
         return others or [text for text in self.all if id(text) not in places]  # all texts may begin alike
 
@@ -62,7 +63,10 @@ class Training:
     """
 
     def __init__(self, saved: SavedDraft, log: RunLog, texts: Texts, *, device: str, seed: int) -> None:
-        self._saved, self._log, self._texts, self._seed = saved, log, texts, seed
+        self._saved = saved
+        self._log = log
+        self._texts = texts
+        self._seed = seed
         self.trainer, self._saved_s = saved.open(device)
         log.forget_after(self._saved_s)
         self._scored_tokens = -1

@@ -103,7 +103,8 @@ class _Slot:
     """A text that is being written; its ids are read one by one."""
 
     def __init__(self, opening: Opening) -> None:
-        self.opening, self.ids = opening, list(opening.token_ids)
+        self.opening = opening
+        self.ids = list(opening.token_ids)
         self.is_users = bool(opening.turn)
         self.turn_end = min(len(opening.token_ids) + MAX_TURN, opening.length - len(opening.turn) - 1)
 
@@ -130,11 +131,21 @@ class TextWriter:
     """
 
     def __init__(
-        self, network: Network, openings: Iterator[Opening], *, stop_ids: Sequence[int], num_texts: int,
-        num_slots: int, seed: int, prefix: Sequence[int] = (), unfinished: Sequence[UnfinishedText] = (),
-    ) -> None:  # fmt: skip
+        self,
+        network: Network,
+        openings: Iterator[Opening],
+        *,
+        stop_ids: Sequence[int],
+        num_texts: int,
+        num_slots: int,
+        seed: int,
+        prefix: Sequence[int] = (),
+        unfinished: Sequence[UnfinishedText] = (),
+    ) -> None:
         like = next(network.parameters())
-        self._network, self._openings, self._stops = network, openings, frozenset(stop_ids)
+        self._network = network
+        self._openings = openings
+        self._stops = frozenset(stop_ids)
         self._cache = TextCache(
             network.spec, num_texts=num_texts, num_slots=num_slots, dtype=like.dtype, device=str(like.device)
         )
@@ -150,14 +161,17 @@ class TextWriter:
     @torch.inference_mode()
     def step(self) -> list[WrittenText]:
         """Run one pass, which reads one token of every text. Returns the texts that ended."""
-        cache, lengths = self._cache, self._cache.lengths.tolist()
+        cache = self._cache
+        lengths = self._cache.lengths.tolist()
         read = [slot.ids[length] for slot, length in zip(self._slots, lengths, strict=True)]
         ids_B1 = torch.tensor(read, device=cache.lengths.device)[:, None]
         scores_BV = self._network.logits(self._network.hidden(ids_B1, cache)[:, 0]).float().log_softmax(-1)
         top, top_ids = top_scores(scores_BV, self._top_ids.shape[2])
         chosen = self._choose(scores_BV, top, top_ids).tolist()
-        rows, places = torch.arange(len(lengths)), torch.tensor(lengths)
-        self._top_ids[rows, places], self._top_log_probs[rows, places] = top_ids.cpu().int(), top.cpu().half()
+        rows = torch.arange(len(lengths))
+        places = torch.tensor(lengths)
+        self._top_ids[rows, places] = top_ids.cpu().int()
+        self._top_log_probs[rows, places] = top.cpu().half()
         ended = []
         for number, (slot, length, token) in enumerate(zip(self._slots, lengths, chosen, strict=True)):
             if length + 1 == len(slot.ids):
@@ -194,7 +208,8 @@ class TextWriter:
 
     def _begin(self, number: int) -> _Slot:
         """Begin the next text; if it begins with the prefix, copy the prefix's keys and values."""
-        slot, num_read = _Slot(next(self._openings)), len(self._prefix)
+        slot = _Slot(next(self._openings))
+        num_read = len(self._prefix)
         begins_alike = num_read > 0 and slot.opening.token_ids[:num_read] == self._prefix
         if begins_alike:
             self._cache.values[:, :, number, :, :num_read] = self._prefix_values
@@ -203,7 +218,8 @@ class TextWriter:
 
     @torch.inference_mode()
     def _read_prefix(self) -> None:
-        like, num_read = next(self._network.parameters()), len(self._prefix)
+        like = next(self._network.parameters())
+        num_read = len(self._prefix)
         cache = TextCache(
             self._network.spec, num_texts=1, num_slots=max(1, num_read), dtype=like.dtype, device=str(like.device)
         )
@@ -219,7 +235,8 @@ class TextWriter:
         lengths = self._cache.lengths.tolist()
         for number, left in enumerate(unfinished):
             slot = self._slots[number] = _Slot(left.opening)
-            slot.ids, slot.is_users = list(left.ids), left.is_users
+            slot.ids = list(left.ids)
+            slot.is_users = left.is_users
             lengths[number] = num_read = len(left.read.token_ids)
             self._top_ids[number, :num_read] = left.read.top_ids
             self._top_log_probs[number, :num_read] = left.read.top_log_probs

@@ -36,10 +36,14 @@ class AutomaticDrafter(Drafter):
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], known: Speeds | None = None,
+        self,
+        drafters: Mapping[str, Drafter],
+        known: Speeds | None = None,
         saved_s: Mapping[str, float] = NOTHING_SAVED,
-    ) -> None:  # fmt: skip
-        self.drafters, self._known, self._saved_s = drafters, known, saved_s
+    ) -> None:
+        self.drafters = drafters
+        self._known = known
+        self._saved_s = saved_s
         self.verify_width = max(drafter.verify_width for drafter in drafters.values())
         self.adds_rows = any(drafter.adds_rows for drafter in drafters.values())
         tapped = {drafter.taps for drafter in drafters.values() if drafter.taps}
@@ -50,7 +54,8 @@ class AutomaticDrafter(Drafter):
         free.measure(1, 1.0, int(FEWEST))  # so that the rounds of warming up are drafted
         self._choose_by(free, known)
         self._current: Drafter | None = None
-        self._untold, self._untold_s = list[int](), 0.0  # tokens not yet passed on, one per plain round; seconds
+        self._untold = list[int]()  # tokens not yet passed on, one per plain round
+        self._untold_s = 0.0  # seconds of these rounds
         self._blind = set[str]()  # drafters that need features, but lack those of this prompt
 
     @property
@@ -82,7 +87,10 @@ class AutomaticDrafter(Drafter):
             drafter.forget()
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._root, self._untold, self._untold_s, self._blind = prompt_ids[-1], [], 0.0, set()
+        self._root = prompt_ids[-1]
+        self._untold = []
+        self._untold_s = 0.0
+        self._blind = set()
         for drafter in self.drafters.values():
             drafter.begin(prompt_ids, params, noise)
         self.chooser.begin(params.temperature)
@@ -101,12 +109,15 @@ class AutomaticDrafter(Drafter):
             most_s = self._num_prompt * self.chooser.costs.plain_s  # more is a pause of the caller
             self.chooser.read_prompt(min(perf_counter() - self._begun, most_s))
             self._begun = None
-        turn, costs = self.chooser.turn, self.chooser.costs
+        turn = self.chooser.turn
+        costs = self.chooser.costs
         if turn.watched is not None and not self._untold:
-            began, costs.allowed_rows = perf_counter(), len(costs.pass_s)
+            began = perf_counter()
+            costs.allowed_rows = len(costs.pass_s)
             guess = caught_up(self.drafters[turn.watched]).propose()
             self.chooser.watch(guess, perf_counter() - began)
-        self._began, costs.allowed_rows = perf_counter(), turn.most_rows
+        self._began = perf_counter()
+        costs.allowed_rows = turn.most_rows
         self._current = None if turn.drafter is None else self.drafters[turn.drafter]
         tree = TokenTree(self._root) if self._current is None else caught_up(self._current).propose()
         if len(tree) > (most_rows := self.chooser.rows_of(tree)):
@@ -115,7 +126,8 @@ class AutomaticDrafter(Drafter):
         self.num_successors = 0 if self._current is None else self._current.num_successors
         if not self.num_successors and self._num_rounds % LEARNING == 0:
             self.num_successors = max(drafter.num_successors for drafter in self.drafters.values())
-        self._num_rows, self._proposed = len(tree), perf_counter()
+        self._num_rows = len(tree)
+        self._proposed = perf_counter()
         return tree
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
@@ -139,7 +151,8 @@ class AutomaticDrafter(Drafter):
                 drafter.observe_features(place, features)
 
     def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._root, name = acceptance.bonus_token, self.chooser.turn.drafter
+        self._root = acceptance.bonus_token
+        name = self.chooser.turn.drafter
         if self._current is None:
             self._accept_plain(acceptance)
             return DraftReport() if len(self.drafters) == 1 else PLAIN_REPORT
@@ -167,7 +180,10 @@ class AutomaticDrafter(Drafter):
         """Pass the tokens of the plain rounds since the last call to all drafters."""
         if not self._untold:
             return
-        token_ids, seconds, self._untold, self._untold_s = tuple(self._untold), self._untold_s, [], 0.0
+        token_ids = tuple(self._untold)
+        seconds = self._untold_s
+        self._untold = []
+        self._untold_s = 0.0
         for drafter in self.drafters.values():
             drafter.note(Acceptance(path=(), tokens=token_ids))
         num_rounds = len(token_ids)

@@ -33,7 +33,9 @@ class DraftModelDrafter(Drafter):
         vocabulary: VocabularyMap | None = None,
         rows: DraftRows | None = None,
     ) -> None:
-        self.verify_width, self._depth, self._draft_width = config.verify_width, config.depth, config.draft_width
+        self.verify_width = config.verify_width
+        self._depth = config.depth
+        self._draft_width = config.draft_width
         self._guessed = GuessedTree(
             policy,
             verify_width=config.verify_width,
@@ -43,7 +45,10 @@ class DraftModelDrafter(Drafter):
         rows = rows or OwnRows(runner, serial_rows(config))
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=target_vocab_size, vocabulary=vocabulary)
         self._vocabulary = vocabulary
-        self._runner, self._config, self._policy, self._owner = runner, config, policy, ""
+        self._runner = runner
+        self._config = config
+        self._policy = policy
+        self._owner = ""
         self._reading: Pace | None = None  # seconds of reading text by its rows
 
     @property
@@ -53,8 +58,10 @@ class DraftModelDrafter(Drafter):
     def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
         if self._config.adaptive:
             widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
-            target, draft = costs or measure(widths_up_to(self.verify_width)), measure_pace(self._runner, widths)
-            self._guessed.rule, self._reading = WidthRule(target, draft), measure_reading(self._runner)
+            target = costs or measure(widths_up_to(self.verify_width))
+            draft = measure_pace(self._runner, widths)
+            self._guessed.rule = WidthRule(target, draft)
+            self._reading = measure_reading(self._runner)
 
     @property
     def reading_s(self) -> float:

@@ -25,7 +25,8 @@ class DraftRows:
     """
 
     def __init__(self, runner: DraftRunner, max_rows: int) -> None:
-        self.runner, self._max_rows = runner, max_rows
+        self.runner = runner
+        self._max_rows = max_rows
         self._forget_nodes()
 
     @property
@@ -48,8 +49,10 @@ class DraftRows:
             text: the committed tokens, the root last.
             skipped: sublayers to skip.
         """
-        cache, catch_up = self.runner.cache, [] if self.is_rooted else self._lacking(text)
-        first_row, root_position = cache.num_tree, len(text) - 1
+        cache = self.runner.cache
+        catch_up = [] if self.is_rooted else self._lacking(text)
+        first_row = cache.num_tree
+        root_position = len(text) - 1
         self._place(tree, batch, len(catch_up))
         num_rows = first_row + len(catch_up) + len(batch)
         inputs = ForwardInput(
@@ -102,7 +105,8 @@ class DraftRows:
 
     def _place(self, tree: TokenTree, batch: list[int], num_catch_up: int) -> None:
         """Give every node of `batch` a row that attends to its ancestors' rows, after rows for the missing text."""
-        rows, sees = self._rows, self._sees
+        rows = self._rows
+        sees = self._sees
         for row in range(num_catch_up):
             sees.add(row - 1)
         for node in batch:
@@ -129,7 +133,8 @@ class OwnRows(DraftRows):
         self._forget_nodes()
 
     def prefill(self, text: list[int]) -> bool:
-        num_cached, num_needed = len(self._own.cached_ids), len(text) - 1
+        num_cached = len(self._own.cached_ids)
+        num_needed = len(text) - 1
         if num_needed - num_cached < MAX_CATCH_UP:
             return False
         assert not self.is_rooted, "a tree grows on committed text"

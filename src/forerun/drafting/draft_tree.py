@@ -34,7 +34,9 @@ class DraftTree:
         self, guessed: GuessedTree, rows: DraftRows, *, target_vocab_size: int, vocabulary: VocabularyMap | None = None
     ) -> None:
         self.skipped: SkipSet = NOTHING  # sublayers that draft passes skip; may change only between trees
-        self._guessed, self._rows, self._runner = guessed, rows, rows.runner
+        self._guessed = guessed
+        self._rows = rows
+        self._runner = rows.runner
         num_draft = self._runner.spec.vocab_size
         self._vocabulary = vocabulary or VocabularyMap.of_equal_ids(num_target=target_vocab_size, num_draft=num_draft)
         ids = self._vocabulary.column_ids
@@ -80,7 +82,9 @@ class DraftTree:
         batch = self._guessed.next_batch() if self._rows.has_room(self._guessed.draft_width) else []
         if not batch:
             return False
-        began, tree, rule = perf_counter(), self.tree, self._guessed.rule
+        began = perf_counter()
+        tree = self.tree
+        rule = self._guessed.rule
         token_ids = self._vocabulary.read([tree.token_ids[node] for node in batch])
         self._add_children(batch, self._rows.expand(tree, batch, token_ids, self.token_ids, self.skipped))
         if rule is not None:
@@ -99,7 +103,8 @@ class DraftTree:
         """Apply all noted tokens to the tree; True if the last one was a node of it."""
         if not self._pending:
             return False
-        token_ids, self._pending = self._pending, []
+        token_ids = self._pending
+        self._pending = []
         return self.advance(token_ids)
 
     def advance(self, token_ids: Sequence[int]) -> bool:
@@ -133,7 +138,8 @@ class DraftTree:
 
     def _add_children(self, batch: list[int], logits: Tensor) -> None:
         """Add the draft's guesses of the next token after each node of `batch`."""
-        tree, next_position = self.tree, len(self.token_ids)
+        tree = self.tree
+        next_position = len(self.token_ids)
         columns = self._vocabulary.columns
         paths = [columns(tree.path_tokens(node)) for node in batch] if self._shaper.needs_paths else None
         places = [next_position + tree.depths[node] for node in batch]

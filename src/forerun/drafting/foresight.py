@@ -37,7 +37,8 @@ class Foresight:
 
     def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
-        self._noise, self._num_tokens = noise, 0
+        self._noise = noise
+        self._num_tokens = 0
         self._before: Context = ()
         self.advance(prompt_ids)
 
@@ -61,9 +62,12 @@ class Foresight:
         return []
 
     def learn(
-        self, tree: TokenTree, nodes: Sequence[int], token_ids: Sequence[Sequence[int]],
+        self,
+        tree: TokenTree,
+        nodes: Sequence[int],
+        token_ids: Sequence[Sequence[int]],
         log_probs: Sequence[Sequence[float]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store the draft's predictions after these nodes: the same number of tokens for each, likeliest first."""
         values = log_probs if self._noise is None else self._without_noise(tree, nodes, token_ids, log_probs)
         for node, tokens, chances, plain in zip(nodes, token_ids, log_probs, values, strict=True):
@@ -86,9 +90,12 @@ class Foresight:
         return sorted(zip(said, totals_N.tolist(), strict=True), key=itemgetter(1), reverse=True)[:MOST_GUESSES]
 
     def _without_noise(
-        self, tree: TokenTree, nodes: Sequence[int], token_ids: Sequence[Sequence[int]],
+        self,
+        tree: TokenTree,
+        nodes: Sequence[int],
+        token_ids: Sequence[Sequence[int]],
         log_probs: Sequence[Sequence[float]],
-    ) -> list[list[float]]:  # fmt: skip
+    ) -> list[list[float]]:
         assert self._noise is not None
         noise = self._noise.of([self._num_tokens + tree.depths[node] for node in nodes], np.array(token_ids, np.int32))
         plain: list[list[float]] = (np.array(log_probs) - noise).tolist()

@@ -59,7 +59,8 @@ class GuardedDrafter(Drafter):
         return self._try(self._drafter.prefill, False)
 
     def propose(self) -> TokenTree:
-        was_down, root = self._is_down, TokenTree(self._root)
+        was_down = self._is_down
+        root = TokenTree(self._root)
         tree = self._try(self._drafter.propose, root)
         if self._is_down and not was_down:
             self._drop_rows()
@@ -90,14 +91,17 @@ class GuardedDrafter(Drafter):
         self._try(lambda: self._drafter.note(acceptance), None)
 
     def end(self) -> None:
-        was_down, self._is_down = self._is_down, False
+        was_down = self._is_down
+        self._is_down = False
         self._try(self._drafter.end, None)
         self._is_down |= was_down
 
     def _adopt_needs(self) -> None:
         """What the drafter needs of the target's next pass; nothing if it is down."""
-        drafter, is_up = self._drafter, not self._is_down
-        self.adds_rows, self.taps = is_up and drafter.adds_rows, drafter.taps if is_up else ()
+        drafter = self._drafter
+        is_up = not self._is_down
+        self.adds_rows = is_up and drafter.adds_rows
+        self.taps = drafter.taps if is_up else ()
         self.num_successors = drafter.num_successors if is_up else 0
 
     def _try(self, call: Callable[[], T], otherwise: T) -> T:
@@ -111,7 +115,11 @@ class GuardedDrafter(Drafter):
             level = logging.DEBUG if self._has_warned else logging.WARNING
             self._has_warned = True
             logger.log(
-                level, "drafting has stopped, plain decoding continues: the drafter failed (%s: %s); the next request "
-                "tries it again", type(error).__name__, error, exc_info=logger.isEnabledFor(logging.DEBUG),
-            )  # fmt: skip
+                level,
+                "drafting has stopped, plain decoding continues: the drafter failed (%s: %s); the next request "
+                "tries it again",
+                type(error).__name__,
+                error,
+                exc_info=logger.isEnabledFor(logging.DEBUG),
+            )
             return otherwise

@@ -43,12 +43,22 @@ class GuessedTree:
     """
 
     def __init__(
-        self, policy: TreePolicy, *, verify_width: int, draft_width: int, horizon: int | None = None,
-        keeps_subtree: bool = False, calibrates: bool = False, foresees: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        policy: TreePolicy,
+        *,
+        verify_width: int,
+        draft_width: int,
+        horizon: int | None = None,
+        keeps_subtree: bool = False,
+        calibrates: bool = False,
+        foresees: bool = False,
+    ) -> None:
         self.rule: WidthRule | None = None  # None: fixed widths
-        self.policy, self.verify_width, self.draft_width = policy, verify_width, draft_width
-        self._horizon, self._keeps_subtree = horizon or verify_width, keeps_subtree
+        self.policy = policy
+        self.verify_width = verify_width
+        self.draft_width = draft_width
+        self._horizon = horizon or verify_width
+        self._keeps_subtree = keeps_subtree
         self._lookup = LookupChain(num_tokens=min(2 * verify_width, self._horizon) - 1) if policy.looks_up else None
         self._guesses = CalibratedGuesses() if calibrates else None
         self._foresees = foresees

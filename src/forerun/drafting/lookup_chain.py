@@ -26,7 +26,8 @@ class LookupChain:
     """
 
     def __init__(self, *, num_tokens: int, lengths: Sequence[int] = MATCHES, prior_rate: float = PRIOR_RATE) -> None:
-        self._num_tokens, self._lengths = num_tokens, lengths
+        self._num_tokens = num_tokens
+        self._lengths = lengths
         self._record = LookupRecord(prior_rate)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
@@ -61,11 +62,13 @@ class LookupChain:
         A chain is compared over several rounds until it is wrong or ends, so tokens that no proposal had room for are
         counted too.
         """
-        followed, self._pending = [*self._pending, (self._hung, 0)], []
+        followed = [*self._pending, (self._hung, 0)]
+        self._pending = []
         for chain, num_true in followed:
             left = chain.token_ids[num_true : num_true + len(token_ids)]
             num_same = shared_length(left, token_ids)
-            end, is_broken = num_true + num_same, num_same < len(left)
+            end = num_true + num_same
+            is_broken = num_same < len(left)
             self._record.count(chain.match_length, range(num_true, end), is_broken=is_broken)
             if not is_broken and end < len(chain.token_ids):
                 self._pending.append((chain, end))
@@ -138,7 +141,8 @@ class LookupRecord:
     cell starts from a prior rate that counts as `PRIOR_TRIALS` trials, and old trials lose weight after `MEMORY`.
     """
 
-    PRIOR_TRIALS, MEMORY = 4.0, 64.0
+    PRIOR_TRIALS = 4.0
+    MEMORY = 64.0
 
     def __init__(self, prior_rate: float = PRIOR_RATE) -> None:
         self._prior_rate = prior_rate

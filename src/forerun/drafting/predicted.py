@@ -42,7 +42,9 @@ class PredictedDrafter(Drafter):
     """
 
     def __init__(self, other: Drafter, pace: Pace | None = None) -> None:
-        self.verify_width, self.taps, self._other = other.verify_width, other.taps, other
+        self.verify_width = other.verify_width
+        self.taps = other.taps
+        self._other = other
         self._chain = LookupChain(num_tokens=max(0, other.verify_width - 1), prior_rate=EXPECTED_RATE)
         self._rule = None if pace is None else WidthRule(pace, None)
         self._other_tokens = 0.0  # tokens per round of the other drafter, a running mean
@@ -52,7 +54,9 @@ class PredictedDrafter(Drafter):
 
     def expect(self, token_ids: Sequence[int], constraint: Constraint | None = None) -> None:
         """Set the prediction for the next request, and the grammar, whose forced tokens are predicted too."""
-        self._token_ids, self._constraint, self._num_prompt = token_ids, constraint, None
+        self._token_ids = token_ids
+        self._constraint = constraint
+        self._num_prompt = None
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._other.begin(prompt_ids, params, noise)
@@ -70,10 +74,13 @@ class PredictedDrafter(Drafter):
         self._is_followed = False
         tree = self._predicted()
         if len(tree) > 1 and fsum(map(exp, tree.log_probs)) >= self._other_tokens:
-            self._is_followed, self.adds_rows, self.num_successors = True, False, 0
+            self._is_followed = True
+            self.adds_rows = False
+            self.num_successors = 0
             return tree
         tree = self._other.propose()
-        self.adds_rows, self.num_successors = self._other.adds_rows, self._other.num_successors
+        self.adds_rows = self._other.adds_rows
+        self.num_successors = self._other.num_successors
         return tree
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
@@ -132,7 +139,9 @@ class PredictedText:
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._token_ids = list(token_ids)
         self._written: list[int] = []
-        self._place, self._num_matched, self._is_lost = 0, 0, False  # if lost, the position of the difference
+        self._place = 0  # if lost, the position of the difference
+        self._num_matched = 0
+        self._is_lost = False
         self._index: dict[tuple[int, ...], list[int]] | None = None  # MIN_MATCH tokens to the positions after them
 
     def extend(self, token_ids: Sequence[int]) -> None:
@@ -140,7 +149,8 @@ class PredictedText:
         for token_id in token_ids:
             self._written.append(token_id)
             if not self._is_lost and self._token_ids[self._place : self._place + 1] == [token_id]:
-                self._place, self._num_matched = self._place + 1, self._num_matched + 1
+                self._place = self._place + 1
+                self._num_matched = self._num_matched + 1
             else:
                 self._find()
 

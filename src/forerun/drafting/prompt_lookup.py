@@ -19,7 +19,8 @@ class PromptLookupDrafter(Drafter):
     """Proposes one chain: the continuation of the longest suffix that occurred before, as long as it pays off."""
 
     def __init__(self, config: PromptLookup, policy: LookupPolicy = BEST_LOOKUP) -> None:
-        self.verify_width, self._is_adaptive = config.verify_width, config.adaptive and config.verify_width > 1
+        self.verify_width = config.verify_width
+        self._is_adaptive = config.adaptive and config.verify_width > 1
         self._chain = LookupChain(num_tokens=config.verify_width - 1, lengths=policy.lengths)
         self._rule: WidthRule | None = None  # None: always the whole chain
 

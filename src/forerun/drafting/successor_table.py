@@ -61,7 +61,8 @@ class SuccessorTable:
         """The known successors, for `restore` in a later process."""
         known = np.flatnonzero(np.frombuffer(self._is_known, np.bool_))
         rows = np.empty(len(known), ROW)
-        rows["token"], rows["successors"] = known, self._successors[known]
+        rows["token"] = known
+        rows["successors"] = self._successors[known]
         rows["log_probs"] = self._log_probs[known]
         body = rows.tobytes()
         return HEADER.pack(MAGIC, self.vocab_size, NUM_KEPT, len(known), zlib.crc32(body)) + body

@@ -48,7 +48,9 @@ class TokenRecyclingDrafter(Drafter):
     num_successors = NUM_KEPT
 
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
-        self.verify_width, self._config, self._knows_noise = config.verify_width, config, policy.knows_noise
+        self.verify_width = config.verify_width
+        self._config = config
+        self._knows_noise = policy.knows_noise
         self.table = self._nobodys = SuccessorTable(target_vocab_size)
         self._tables: dict[str, SuccessorTable] = {}  # by owner, least recently used first
         self._guessed = GuessedTree(
@@ -73,8 +75,10 @@ class TokenRecyclingDrafter(Drafter):
 
     def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
         self._guessed.begin(prompt_ids)
-        self._num_tokens, self._pending = len(prompt_ids), list[int]()
-        self._temperature, self._noise = max(params.temperature, COLDEST), noise if self._knows_noise else None
+        self._num_tokens = len(prompt_ids)
+        self._pending = list[int]()
+        self._temperature = max(params.temperature, COLDEST)
+        self._noise = noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None
 
     def propose(self) -> TokenTree:
@@ -107,7 +111,8 @@ class TokenRecyclingDrafter(Drafter):
     def _tell(self) -> None:
         """Apply to the tree the tokens committed since the last proposal."""
         if self._pending:
-            token_ids, self._pending = self._pending, []
+            token_ids = self._pending
+            self._pending = []
             self._num_tokens += len(token_ids)
             self._guessed.advance(token_ids)
 
@@ -125,7 +130,9 @@ class TokenRecyclingDrafter(Drafter):
         )
 
     def _expand(self, batch: Sequence[int]) -> None:
-        began, tree, rule = perf_counter(), self._guessed.tree, self._guessed.rule
+        began = perf_counter()
+        tree = self._guessed.tree
+        rule = self._guessed.rule
         nodes = [node for node in batch if tree.token_ids[node] in self.table]
         if nodes:
             ids, log_probs = self._successors(nodes)

@@ -58,7 +58,8 @@ class AcceptanceWatch:
     def __init__(self, config: EngineConfig, drafter: Drafter) -> None:
         held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {"": drafter}
         self._name, first = next(iter(held.items()))  # the one that the user named is the first
-        self._target, self._draft = config.target, draft_name(config.drafter)
+        self._target = config.target
+        self._draft = draft_name(config.drafter)
         self._usual = None if self._draft is None else USUAL.get(type(first))
         self.begin()
 
@@ -86,6 +87,14 @@ class AcceptanceWatch:
             "in the first %d tokens of an answer the target accepted a drafted token in %d of %d rounds (%.0f %%); "
             "with %s %d to %d %% is usual: %s was probably made for another target, or the text is unlike its training "
             "texts. Check the pair with: forerun check %s %s",
-            NUM_TOKENS, self._num_taken, self._num_drafted, share, usual.kind, usual.low, usual.high, self._draft,
-            self._target, self._draft,
-        )  # fmt: skip
+            NUM_TOKENS,
+            self._num_taken,
+            self._num_drafted,
+            share,
+            usual.kind,
+            usual.low,
+            usual.high,
+            self._draft,
+            self._target,
+            self._draft,
+        )

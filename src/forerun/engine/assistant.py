@@ -17,17 +17,27 @@ from forerun.model.runner import Runner
 
 
 def load_assistant(
-    stored: StoredHead, spec: AssistantSpec, drafter: DraftHead, policy: TreePolicy, target: Runner,
-    checkpoint: Checkpoint, config: EngineConfig, *, capacity: int,
-) -> Drafter:  # fmt: skip
+    stored: StoredHead,
+    spec: AssistantSpec,
+    drafter: DraftHead,
+    policy: TreePolicy,
+    target: Runner,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    *,
+    capacity: int,
+) -> Drafter:
     """The drafter of an assistant, in the target's dtype. It reads the target's embedding, keys and values.
 
     Args:
         capacity: positions of the longest text.
     """
-    shared, device, dtype = target.executor, read_device(config.device).torch_device, checkpoint.dtype
+    shared = target.executor
+    device = read_device(config.device).torch_device
+    dtype = checkpoint.dtype
     assert isinstance(shared, ModelExecutor), "a whole model"
-    source, order = checkpoint.source.weights(dtype=dtype, device=device), stored.token_order()
+    source = checkpoint.source.weights(dtype=dtype, device=device)
+    order = stored.token_order()
     head = AssistantHead(
         spec,
         HeadWeights(stored.weights(dtype=dtype, device=device)),

@@ -53,14 +53,16 @@ def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
         config: target, dtype, device and the most threads; its drafter and its pace are not used.
         on_step: called with the name of each measurement.
     """
-    most, device = allowed_threads(config.num_threads, usable_cores()), read_device(config.device).torch_device
+    most = allowed_threads(config.num_threads, usable_cores())
+    device = read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most)
     units = range(1, most + 1) if device == "cpu" else range(1, 2)
     target_model = Checkpoint.open(open_source(config.target), config)
     draft_model = Checkpoint.open_draft(open_source(draft), config)
     paces = {"target": measure_units(config, target_model, TARGET_ROWS, units, on_step)}
     paces["draft"] = measure_units(config, draft_model, DRAFT_ROWS, units, on_step)
-    target_pace, draft_pace = paces["target"][units[-1]], paces["draft"][units[-1]]
+    target_pace = paces["target"][units[-1]]
+    draft_pace = paces["draft"][units[-1]]
     on_step("rounds and expansions")
     round_s = round_overhead_s(config, target_pace)
     expansion_s = expansion_overhead_s(load(config, draft_model), target_pace, draft_pace)

@@ -68,12 +68,16 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     Only Triton's kernels multiply 8-bit or 4-bit weights; each is rounded as it is read, so one plain weight is in
     memory too. Torch's kernels hold every weight in a plain dtype.
     """
-    formats, weight_format = source.stored_formats(), weight_format_of(config.weights)
+    formats = source.stored_formats()
+    weight_format = weight_format_of(config.weights)
     is_quantised = weight_format != "plain" or not formats.keys() <= FLOAT_BYTES.keys() | BLOCKS.keys()
     name = compute_dtype(
-        config.dtype, stored=source.stored_dtype(), is_quantised=is_quantised, device=config.device,
+        config.dtype,
+        stored=source.stored_dtype(),
+        is_quantised=is_quantised,
+        device=config.device,
         conditions=conditions_of(config, spec),
-    )  # fmt: skip
+    )
     dtype: torch.dtype = getattr(torch, name)
     checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
     if not is_quantised or not has_triton(checkpoint, config):
@@ -106,7 +110,9 @@ def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = F
         return "cpu", f"{gpus[0].name} fails at its first operation ({gpus[0].fault})"
     free_bytes, number = max(working)
     if free_bytes < needed_bytes:
-        name, free, needed = gpus[-number].name, free_bytes / 2**30, needed_bytes / 2**30
+        name = gpus[-number].name
+        free = free_bytes / 2**30
+        needed = needed_bytes / 2**30
         return (
             "cpu",
             f"{name} has {free:.1f} GiB free, but model and caches need {needed:.1f}: set a smaller max_length or "

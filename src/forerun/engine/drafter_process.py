@@ -116,9 +116,15 @@ class DrafterProcess:
         if config.target_ranks > 1:
             choice = checkpoint.choose_backend(config, "fast")
             runner = load_shared(
-                checkpoint, config, choice, role="draft", exactness="fast", capacity=capacity, pace=placement.draft,
+                checkpoint,
+                config,
+                choice,
+                role="draft",
+                exactness="fast",
+                capacity=capacity,
+                pace=placement.draft,
                 num_threads=config.num_threads or 1,
-            )  # fmt: skip
+            )
         else:
             runner = checkpoint.load(
                 config, exactness="fast", capacity=capacity, pace=placement.draft, on_progress=None, unused=self.unused
@@ -142,7 +148,8 @@ class DrafterProcess:
 
 def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
     """Return what `load` returns; meanwhile send heartbeats, so that the target does not replace this process."""
-    end, deadline = Event(), monotonic() + LOADING_S
+    end = Event()
+    deadline = monotonic() + LOADING_S
 
     def beat() -> None:
         while not end.wait(BEAT_S) and monotonic() < deadline:
@@ -159,7 +166,8 @@ def beating(channel: Channel, load: Callable[[], LoadedDraft]) -> LoadedDraft:
 
 def grow_with(runner: Runner, setup: Setup, vocabulary: VocabularyMap | None = None) -> DraftTree:
     """The tree for a target's setup, on this runner; `vocabulary` maps its ids to the target's."""
-    rows, num_target = OwnRows(runner, TREE_ROWS), setup.target_vocab_size
+    rows = OwnRows(runner, TREE_ROWS)
+    num_target = setup.target_vocab_size
     return DraftTree(guesses_ahead(setup), rows, target_vocab_size=num_target, vocabulary=vocabulary)
 
 

@@ -59,11 +59,24 @@ class DrafterLoader:
     """Opens drafters for one target, which the backend runs."""
 
     def __init__(
-        self, config: EngineConfig, policies: Policies, target: ModelSpec, tokenizer: Tokenizer, max_length: int,
-        cores: CorePlacement, learnt: LearntFile, backend: Backend,
-    ) -> None:  # fmt: skip
-        self._config, self._target, self._tokenizer, self._max_length = config, target, tokenizer, max_length
-        self._policies, self._cores, self._learnt, self._backend = policies, cores, learnt, backend
+        self,
+        config: EngineConfig,
+        policies: Policies,
+        target: ModelSpec,
+        tokenizer: Tokenizer,
+        max_length: int,
+        cores: CorePlacement,
+        learnt: LearntFile,
+        backend: Backend,
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._policies = policies
+        self._cores = cores
+        self._learnt = learnt
+        self._backend = backend
         self._judged: tuple[bytes, str | None] | None = None  # last vocabulary checked, and its fault
 
     def load(
@@ -122,10 +135,15 @@ class DrafterLoader:
         width = max(least_width, head.verify_width)
         loaded = target.load(width)
         return load_head(
-            stored, head, self._policies.tree, loaded, Checkpoint.open(open_source(self._config.target), alone), alone,
+            stored,
+            head,
+            self._policies.tree,
+            loaded,
+            Checkpoint.open(open_source(self._config.target), alone),
+            alone,
             capacity=self._max_length + rows_behind(width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
-        )  # fmt: skip
+        )
 
     def _load_several(self, named: DraftConfig | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
@@ -225,7 +243,8 @@ class DrafterLoader:
 
     def _command(self, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
-        cores, num_threads = self._cores.draft, self._cores.draft_threads
+        cores = self._cores.draft
+        num_threads = self._cores.draft_threads
         return [
             sys.executable, "-P", "-m", "forerun", "worker", *model,
             "--kernels", self._config.kernels,

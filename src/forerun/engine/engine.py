@@ -58,13 +58,22 @@ class Engine:
         chosen = Policies.of(config.drafter) if policies is None else policies
         with naming_what_does_not_fit(config):
             parts = on_threads(cores.num_threads, lambda: open_engine(config, cores, chosen, on_progress))
-        self.config, self.spec, self.max_length = config, parts.spec, parts.max_length
-        self.tokenizer, self.default_sampling = parts.tokenizer, parts.default_sampling
-        self.cores, self.dtype_name, self.kernels_name = parts.cores, parts.dtype_name, parts.target.backend.name
-        self._eos_ids, self._near_tie = parts.eos_ids, parts.near_tie
-        self._target, self._drafter = parts.target, parts.drafter
-        self._decoders, self._named = parts.decoders, parts.named
-        self._baseline, self._learnt = parts.baseline, parts.learnt
+        self.config = config
+        self.spec = parts.spec
+        self.max_length = parts.max_length
+        self.tokenizer = parts.tokenizer
+        self.default_sampling = parts.default_sampling
+        self.cores = parts.cores
+        self.dtype_name = parts.dtype_name
+        self.kernels_name = parts.target.backend.name
+        self._eos_ids = parts.eos_ids
+        self._near_tie = parts.near_tie
+        self._target = parts.target
+        self._drafter = parts.drafter
+        self._decoders = parts.decoders
+        self._named = parts.named
+        self._baseline = parts.baseline
+        self._learnt = parts.learnt
         self._acceptance = AcceptanceWatch(config, parts.drafter)
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
@@ -102,9 +111,13 @@ class Engine:
     ) -> Generation:
         """Generate the whole text. See `stream`."""
         return self.stream(
-            prompt, params, chat_template_kwargs=chat_template_kwargs, drafter=drafter, prediction=prediction,
+            prompt,
+            params,
+            chat_template_kwargs=chat_template_kwargs,
+            drafter=drafter,
+            prediction=prediction,
             owner=owner,
-        ).result()  # fmt: skip
+        ).result()
 
     def stream(
         self,
@@ -139,7 +152,8 @@ class Engine:
         """
         params = SamplingParams() if params is None else params
         require_params(params, vocab_size=self.spec.vocab_size, model=self.config.target)
-        decoders, cores = self._decoders_of(drafter), self._cores_of(drafter)
+        decoders = self._decoders_of(drafter)
+        cores = self._cores_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
         max_new_tokens = room_for(params, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions)
         seed = secrets.randbits(63) if params.seed is None else params.seed
@@ -147,11 +161,16 @@ class Engine:
         request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
         assembly = TextAssembly(self.tokenizer, params, self._eos_ids, max_new_tokens, shown_tokens, thoughts)
         stream = GenerationStream(
-            play_on(cores, decoders, request, max_new_tokens), assembly, self._exclusive, cores,
-            seed=seed, num_prompt=len(prompt_ids), num_outside=self._drafter.num_unknown,
+            play_on(cores, decoders, request, max_new_tokens),
+            assembly,
+            self._exclusive,
+            cores,
+            seed=seed,
+            num_prompt=len(prompt_ids),
+            num_outside=self._drafter.num_unknown,
             compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
             see=None if request.constraint else self._acceptance.see,
-        )  # fmt: skip
+        )
         with self._exclusive:
             self._end_running()
             self._running = stream
@@ -207,9 +226,13 @@ class Engine:
         """
         variables = {**self.config.chat_template_kwargs, **chat_template_kwargs}
         return encode(
-            prompt, self.tokenizer, vocab_size=self.spec.vocab_size, model=self.config.target, variables=variables,
+            prompt,
+            self.tokenizer,
+            vocab_size=self.spec.vocab_size,
+            model=self.config.target,
+            variables=variables,
             continue_final_message=continue_final_message,
-        )  # fmt: skip
+        )
 
     def require_grammar(self, grammar: Grammar) -> None:
         """Raise ConfigError, with the reason, for a grammar that cannot be compiled. Any thread may call it."""
@@ -260,7 +283,8 @@ class Engine:
 
     def _predicted(self, prediction: str | Sequence[int] | None, drafter: str | None) -> Sequence[int]:
         """The token ids of a prediction; empty if this text is not drafted."""
-        vocab_size, model = self.spec.vocab_size, self.config.target
+        vocab_size = self.spec.vocab_size
+        model = self.config.target
         token_ids = encode_prediction(prediction, self.tokenizer, vocab_size=vocab_size, model=model)
         return token_ids if drafter != PLAIN and self._drafter.verify_width > 1 else ()
 

@@ -79,7 +79,8 @@ def read_opening(messages: Iterator[ToFollower]) -> GroupOpening:
         RankLostError: the leader hung up.
         ConfigError: the leader has another version.
     """
-    theirs, ours = expect(messages, Greeting).version, forerun.__version__
+    theirs = expect(messages, Greeting).version
+    ours = forerun.__version__
     require(
         theirs == ours,
         f"the leader runs forerun {theirs}, and this rank runs {ours}: install the same version on all hosts",
@@ -100,10 +101,12 @@ def open_follower(
     """Load this rank's part of the model, and connect with the other ranks."""
     device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
-    kind, ours = torch.device(device).type, checkpoint.source.identity()
+    kind = torch.device(device).type
+    ours = checkpoint.source.identity()
     require(kind == opening.device, f"the leader runs on {opening.device}: set device {opening.device}, not {device!r}")
     require(ours == opening.model, f"model {config.target} is not the leader's: give the same model on all hosts")
-    plan, spec = shard_plans(checkpoint, opening.num_ranks)[opening.rank], checkpoint.spec
+    plan = shard_plans(checkpoint, opening.num_ranks)[opening.rank]
+    spec = checkpoint.spec
     backend = checkpoint.choose_backend(config, opening.exactness).backend
     weights = rank_weights(checkpoint, config, plan)
     cache = TreeCache(

@@ -23,9 +23,16 @@ from forerun.model.weights import DenseWeight
 
 
 def load_head(
-    stored: StoredHead, drafter: DraftHead, policy: TreePolicy, target: Runner, checkpoint: Checkpoint,
-    config: EngineConfig, *, capacity: int, cache_bytes: int,
-) -> Drafter:  # fmt: skip
+    stored: StoredHead,
+    drafter: DraftHead,
+    policy: TreePolicy,
+    target: Runner,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    *,
+    capacity: int,
+    cache_bytes: int,
+) -> Drafter:
     """The drafter of a head.
 
     It computes in this process, in float32 on a CPU, else in the target's dtype; the CPU's kernels multiply its weights
@@ -43,10 +50,12 @@ def load_head(
     assert isinstance(shared, ModelExecutor), "a whole model"
     if isinstance(stored.spec, AssistantSpec):
         return load_assistant(stored, stored.spec, drafter, policy, target, checkpoint, config, capacity=capacity)
-    device, dtype = read_device(config.device).torch_device, dtype_of_head(checkpoint, config)
+    device = read_device(config.device).torch_device
+    dtype = dtype_of_head(checkpoint, config)
     backend = checkpoint.choose_backend(config, "fast").backend
     tensors = stored.weights(dtype=dtype, device=device)
-    own_table, own = tensors.get("embed_tokens.weight"), tensors.pop("lm_head.weight", None)
+    own_table = tensors.get("embed_tokens.weight")
+    own = tensors.pop("lm_head.weight", None)
     num_outputs = target.spec.vocab_size if own is None else len(own)
     output = shared.output() if own is None else backend.draft_linear(DenseWeight(values_OI=own))
     if output is None:
@@ -66,11 +75,16 @@ def load_head(
         cache_bytes=cache_bytes,
         make_executor=lambda cache: backend.head_executor(spec, weights, embed, output, cache),
     )
-    ids, kind = stored.target_ids(), BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
+    ids = stored.target_ids()
+    kind = BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
     return kind(
-        runner, drafter, policy, target_vocab_size=target.spec.vocab_size, taps=spec.taps(target.spec.num_layers),
+        runner,
+        drafter,
+        policy,
+        target_vocab_size=target.spec.vocab_size,
+        taps=spec.taps(target.spec.num_layers),
         vocabulary=None if ids is None else head_vocabulary(ids, target.spec.vocab_size),
-    )  # fmt: skip
+    )
 
 
 def dtype_of_head(checkpoint: Checkpoint, config: EngineConfig) -> torch.dtype:

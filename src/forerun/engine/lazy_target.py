@@ -13,13 +13,15 @@ class LazyTarget:
     """
 
     def __init__(self, load: Callable[[int], Runner]) -> None:
-        self._load, self._verify_width = load, 0
+        self._load = load
+        self._verify_width = 0
         self._loaded: Runner | None = None
 
     def load(self, verify_width: int) -> Runner:
         """The target, with room for trees of this many nodes; a later call may not ask for more."""
         if self._loaded is None:
-            self._loaded, self._verify_width = self._load(rows_behind(verify_width)), verify_width
+            self._loaded = self._load(rows_behind(verify_width))
+            self._verify_width = verify_width
         assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
         return self._loaded
 

@@ -101,7 +101,8 @@ class LearntFile:
         """Drop the saved pass times if a pass now takes a different time. Empties the cache."""
         if self._path is None:
             return
-        known, newest = self.learnt.paces.get(ONE_ROW), measure_pace(target, ONE_ROW, budget_s=0.0)
+        known = self.learnt.paces.get(ONE_ROW)
+        newest = measure_pace(target, ONE_ROW, budget_s=0.0)
         if known is not None and 1.0 / DRIFT < newest.step_s(1) / known.step_s(1) < DRIFT:
             return
         self.learnt.paces = {ONE_ROW: newest}
@@ -142,8 +143,9 @@ class LearntFile:
         except UnwritableError as error:
             logger.warning(
                 "the measurements of this engine are not saved, because %s: make that possible, or name another folder "
-                "for all such files in the variable FORERUN_CACHE", error.what,
-            )  # fmt: skip
+                "for all such files in the variable FORERUN_CACHE",
+                error.what,
+            )
 
 
 class _Contents(msgspec.Struct, kw_only=True):

@@ -57,15 +57,19 @@ class Checkpoint:
             CheckpointError: the model is not supported, or it is a draft head.
             ConfigError: the device does not exist.
         """
-        device, weight_format = read_device(config.device).torch_device, weight_format_of(config.weights)
+        device = read_device(config.device).torch_device
+        weight_format = weight_format_of(config.weights)
         find_device(device)
         require_model(source)
         spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
         spec = spec.for_length(longest_text(config, spec))
         name = compute_dtype(
-            config.dtype, stored=source.stored_dtype(), is_quantised=weight_format != "plain", device=device,
+            config.dtype,
+            stored=source.stored_dtype(),
+            is_quantised=weight_format != "plain",
+            device=device,
             conditions=conditions_of(config, spec),
-        )  # fmt: skip
+        )
         return cls(source=source, spec=spec, dtype=getattr(torch, name), weight_format=weight_format)
 
     @classmethod
@@ -88,7 +92,8 @@ class Checkpoint:
         types, with the most bytes first, and the dtype that they are multiplied with."""
         if self.weight_format != "plain":
             return self.weight_format
-        name, stored = str(self.dtype).removeprefix("torch."), self.source.stored_formats()
+        name = str(self.dtype).removeprefix("torch.")
+        stored = self.source.stored_formats()
         codes = sorted(stored.keys() - FLOAT_BYTES.keys(), key=lambda kind: -stored[kind])
         return f"{'+'.join(codes)} ({name})" if self.has_codes else name
 
@@ -109,7 +114,8 @@ class Checkpoint:
         Raises:
             ConfigError: the requested kernels cannot run.
         """
-        device, spec = read_device(config.device).torch_device, self.spec
+        device = read_device(config.device).torch_device
+        spec = self.spec
         layers = [spec.of_layer(layer) for layer in range(spec.num_layers)]
         return choose_backend(
             exactness,

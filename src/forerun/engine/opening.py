@@ -98,9 +98,11 @@ def open_engine(
     """
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
-    tokenizer, max_length = tokenizer_of(source, config), resolve_max_length(config, checkpoint.spec)
+    tokenizer = tokenizer_of(source, config)
+    max_length = resolve_max_length(config, checkpoint.spec)
     require_rows(tokenizer, checkpoint.spec, config.target)
-    eos_ids, default_sampling = source.stop_ids(), source.default_sampling()  # before anything slow, as they may fail
+    eos_ids = source.stop_ids()  # before anything slow, as it may fail
+    default_sampling = source.default_sampling()  # likewise
     choice = checkpoint.choose_backend(config, config.exactness)
     warn_of_missing_kernels(choice)
     require_codes(checkpoint, config)
@@ -116,7 +118,8 @@ def open_engine(
         require_exact_bits(target, config.target)
     on_device = choice.backend.decoders(target, drafter)
     pace = rehearse(target, drafter, on_device, cores, max_length, learnt)
-    plain, baseline = plain_decoders(target, drafter, choice, on_device), None
+    plain = plain_decoders(target, drafter, choice, on_device)
+    baseline = None
     if config.measures_speedup and config.drafter != NoDrafter():
         baseline = PlainBaseline.of(target, plain, cores, max_length, learnt.context_cost(target))
     on_host = partial(HostDecoder, target, make_stretches=None if baseline is None else baseline.stretches, pace=pace)
@@ -139,16 +142,28 @@ def open_engine(
 
 
 def load_target(
-    checkpoint: Checkpoint, config: EngineConfig, choice: BackendChoice, cores: CorePlacement, capacity: int,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    choice: BackendChoice,
+    cores: CorePlacement,
+    capacity: int,
     on_progress: Progress | None,
-) -> Runner:  # fmt: skip
+) -> Runner:
     """Load the target, or this process's part of it."""
     pace = read_device(config.device).target
     if config.target_ranks > 1:
         return load_shared(
-            checkpoint, config, choice, role="target", exactness=config.exactness, capacity=capacity, pace=pace,
-            num_threads=cores.num_threads, cores=cores.target, on_progress=on_progress,
-        )  # fmt: skip
+            checkpoint,
+            config,
+            choice,
+            role="target",
+            exactness=config.exactness,
+            capacity=capacity,
+            pace=pace,
+            num_threads=cores.num_threads,
+            cores=cores.target,
+            on_progress=on_progress,
+        )
     return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
 
 
@@ -223,9 +238,13 @@ def require_exact_bits(target: Runner, name: str) -> None:
 
 
 def rehearse(
-    target: Runner, drafter: Drafter, on_device: Sequence[Decoder], cores: CorePlacement, max_length: int,
+    target: Runner,
+    drafter: Drafter,
+    on_device: Sequence[Decoder],
+    cores: CorePlacement,
+    max_length: int,
     learnt: LearntFile,
-) -> Pace | None:  # fmt: skip
+) -> Pace | None:
     """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one.
 
     Returns:
@@ -263,7 +282,8 @@ def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_len
     """Run a drafter's search on text that the model generates, before the first request."""
     until = perf_counter() + drafter.early_search_s
     drafter.search_early(drafter.early_search_s)
-    decoders, request = (HostDecoder(target, drafter),), own_text(target, SAMPLED)
+    decoders = (HostDecoder(target, drafter),)
+    request = own_text(target, SAMPLED)
     write(decoders, request, cores, num_tokens=min(EARLY_TOKENS, max_length - 1), until=until)
     drafter.search_early(0.0)
     forget_text(target, drafter)

@@ -44,7 +44,9 @@ class CorePlacement:
     @classmethod
     def of(cls, config: EngineConfig) -> "CorePlacement":
         """All cores without a local drafter process; with one, it gets separate cores and the target the others."""
-        drafter, usable, num_here = config.drafter, usable_cores(), config.target_ranks - config.remote_ranks
+        drafter = config.drafter
+        usable = usable_cores()
+        num_here = config.target_ranks - config.remote_ranks
         most = max(1, usable // num_here)
         alone = allowed_threads(config.num_threads, most)
         if not isinstance(drafter, Parallel):
@@ -52,7 +54,8 @@ class CorePlacement:
         if drafter.address is not None or read_device(drafter.device or config.device).torch_device != "cpu":
             return cls(num_threads=alone, plain_threads=alone, draft_threads=drafter.num_threads or 1)
         num_draft = allowed_threads(drafter.num_threads or 1, max(1, usable // drafter.ranks))
-        cores, needed = own_cores(), num_draft * drafter.ranks
+        cores = own_cores()
+        needed = num_draft * drafter.ranks
         require_own(drafter.cores, cores)
         draft = drafter.cores or (tuple(cores[-needed:]) if usable >= needed + max(needed, num_here) else ())
         target = tuple(core for core in cores if core not in draft) if draft else ()

@@ -61,7 +61,8 @@ def stored_bytes(checkpoint: Checkpoint, plan: ShardPlan) -> int:
     total = 0
     weight_format = "int4" if checkpoint.has_codes else checkpoint.weight_format
     for name, shape in rank_shapes(checkpoint.spec, plan).items():
-        module, is_matrix = name.removesuffix(".weight"), len(shape) == 2 and name != TABLE
+        module = name.removesuffix(".weight")
+        is_matrix = len(shape) == 2 and name != TABLE
         own = own_format(module, weight_format)
         padded = (shape[0], shape[1]) if is_matrix else (1, shape[0] * (shape[1] if len(shape) == 2 else 1))
         total += weight_bytes(padded, own if is_matrix else "plain", checkpoint.dtype.itemsize)

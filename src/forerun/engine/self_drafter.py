@@ -22,7 +22,8 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
     Raises:
         CheckpointError, ConfigError: the configured file of sets cannot be read, or belongs to another model.
     """
-    known, has_copy = known_sets(drafter, checkpoint), drafter.weights != "plain"
+    known = known_sets(drafter, checkpoint)
+    has_copy = drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
     return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)
 
@@ -51,7 +52,8 @@ def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known:
 
     Source: QuantSpec (arXiv 2502.10424) drafts with a 4-bit copy; ours skips sublayers of it as well.
     """
-    spec, cache = target.spec, target.cache
+    spec = target.spec
+    cache = target.cache
     unused = first_set(spec.num_layers, known) if drafter.search == "off" else NOTHING
     weights = checkpoint.source.weights(dtype=checkpoint.dtype, weight_format=drafter.weights, device=target.device)
     copy = target.backend.executor(spec, weights, cache, unused)
@@ -60,6 +62,7 @@ def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known:
 
 def byte_share(spec: ModelSpec, weight_format: WeightFormat, checkpoint: Checkpoint) -> float:
     """Bytes of a weight in this format relative to the target's."""
-    shape, size = (spec.intermediate_size, spec.hidden_size), checkpoint.dtype.itemsize
+    shape = (spec.intermediate_size, spec.hidden_size)
+    size = checkpoint.dtype.itemsize
     own = checkpoint.weight_bytes(shape)
     return weight_bytes(shape, weight_format, size) / own

@@ -54,7 +54,8 @@ def load_shared(
         ConfigError: there are too few devices.
         RankLostError: another rank could not be made ready.
     """
-    plan, followers = shard_plans(checkpoint, config.target_ranks)[0], Followers(role)
+    plan = shard_plans(checkpoint, config.target_ranks)[0]
+    followers = Followers(role)
     memory = None if config.remote_ranks else choice.backend.group_memory(config.target_ranks)
     try:
         run_on(cores, partial(gather, followers, config, memory, num_threads))
@@ -68,13 +69,20 @@ def load_shared(
         group = open_group(opening, store, choice.backend, device, opening.address, followers.blame)
         followers.watch(group.lose)
         return Runner(
-            plan.local(checkpoint.spec), None, backend=choice.backend, capacity=capacity, dtype=checkpoint.dtype,
-            device=device, pace=pace, cache_bytes=config.cache_bytes,
+            plan.local(checkpoint.spec),
+            None,
+            backend=choice.backend,
+            capacity=capacity,
+            dtype=checkpoint.dtype,
+            device=device,
+            pace=pace,
+            cache_bytes=config.cache_bytes,
             make_executor=lambda cache: SharedExecutor(
                 checkpoint.spec, weights, cache, backend=choice.backend, plan=plan, group=group
             ),
-            tell=followers.tell, on_close=followers.close,
-        )  # fmt: skip
+            tell=followers.tell,
+            on_close=followers.close,
+        )
     except BaseException:
         followers.close()
         raise
@@ -84,9 +92,15 @@ def load_shared(
 
 
 def opening_of(
-    checkpoint: Checkpoint, config: EngineConfig, followers: Followers, memory: int | None, store: Any, *,
-    capacity: int, exactness: Exactness,
-) -> GroupOpening:  # fmt: skip
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    followers: Followers,
+    memory: int | None,
+    store: Any,
+    *,
+    capacity: int,
+    exactness: Exactness,
+) -> GroupOpening:
     """The leader's settings, which all ranks must share."""
     return GroupOpening(
         model=checkpoint.source.identity(),
@@ -108,7 +122,8 @@ def opening_of(
 
 def gather(followers: Followers, config: EngineConfig, memory: int | None, num_threads: int) -> None:
     """Start the other ranks on this host, if every rank has a device, then wait for those of other hosts."""
-    num_here, device = config.target_ranks - config.remote_ranks, read_device(config.device).torch_device
+    num_here = config.target_ranks - config.remote_ranks
+    device = read_device(config.device).torch_device
     require_devices(device, num_here)
     for rank in range(1, num_here):
         followers.start(
@@ -147,7 +162,8 @@ def open_group(
     Args:
         address: of the interface by which the rank reaches the others.
     """
-    rank, num_ranks = opening.rank, opening.num_ranks
+    rank = opening.rank
+    num_ranks = opening.num_ranks
     if opening.memory is not None:
         return backend.host_group(opening.memory, rank, num_ranks, blame)
     return backend.group(store, rank, num_ranks, device=device, address=address, blame=blame)

@@ -23,7 +23,9 @@ from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
 from forerun.speculation.economy.plain_times import SHARE, PlainTimes, Stretch, speedup_of
 
-FEW_TOKENS, MANY_TOKENS, SLOW_PASS_S = 64, 320, 5e-3
+FEW_TOKENS = 64
+MANY_TOKENS = 320
+SLOW_PASS_S = 5e-3
 LONGEST_AFTERWARDS_S: Final = 0.3  # or the share of time allowed for stretches, whichever is larger
 
 
@@ -62,7 +64,8 @@ class PlainBaseline:
 
     def compare(self, request: Request) -> Compare:
         """A function that returns a request's speed-up; it may time plain rounds after the text."""
-        began, prompt_ids = perf_counter(), request.prompt_ids
+        began = perf_counter()
+        prompt_ids = request.prompt_ids
 
         def compare(token_ids: Sequence[int], num_rounds: int, decode_s: float, times_plain: bool) -> Speedup | None:
             text = [*prompt_ids, *token_ids]
@@ -80,7 +83,8 @@ class PlainBaseline:
 
     def _time(self, rounds: Rounds, context: int, request_began: float, until: float) -> None:
         """Time these rounds until the request has enough samples, or until the deadline."""
-        stretch, began = Stretch(self.times), perf_counter()
+        stretch = Stretch(self.times)
+        began = perf_counter()
         for played in rounds:
             if isinstance(played, Round):
                 ended = perf_counter()
@@ -99,6 +103,7 @@ def context_cost(runner: Runner) -> float:
     """
     if time_pass(runner, 1) > SLOW_PASS_S:
         return 0.0
-    few, many = min(FEW_TOKENS, runner.cache.capacity // 2), min(MANY_TOKENS, runner.cache.capacity - 1)
+    few = min(FEW_TOKENS, runner.cache.capacity // 2)
+    many = min(MANY_TOKENS, runner.cache.capacity - 1)
     few_s, many_s = (measure_pace(runner, (1,), context=context).step_s(1) for context in (few, many))
     return max(0.0, many_s - few_s) / max(1, many - few)

@@ -57,8 +57,12 @@ class GenerationStream:
         compare: Compare | None = None,
         see: Callable[[StepStats, int], None] | None = None,
     ) -> None:
-        self._request, self._assembly, self._exclusive, self._cores = request, assembly, exclusive, cores
-        self._seed, self._num_prompt = seed, num_prompt
+        self._request = request
+        self._assembly = assembly
+        self._exclusive = exclusive
+        self._cores = cores
+        self._seed = seed
+        self._num_prompt = num_prompt
         self._read: PrefillStep | None = None
         self._stats: list[StepStats] = []
         self._num_accepted = 0  # drafted tokens that are in the text
@@ -67,7 +71,9 @@ class GenerationStream:
         self._is_torn = False  # a step was interrupted, so its effect is unknown and no step can follow
         self._error: BaseException | None = None
         self._stop = StopFlag()
-        self._compare, self._num_outside, self._see = compare, num_outside, see
+        self._compare = compare
+        self._num_outside = num_outside
+        self._see = see
         self._speedup: Speedup | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
@@ -214,12 +220,14 @@ class GenerationStream:
         was_drafted = any(item.num_drafted for item in self._stats)
         if self._compare is None or not was_drafted or self._assembly.finish is FinishReason.CANCELLED:
             return
-        compare, self._compare = self._compare, None
+        compare = self._compare
+        self._compare = None
         with suppress(EngineBusyError), self._exclusive, inference():
             self._speedup = compare(self._assembly.token_ids, len(self._stats), self._decode_s, times_plain)
 
     def _summary(self) -> GenerationStats:
-        num_new, num_rounds = len(self._assembly.token_ids), len(self._stats)
+        num_new = len(self._assembly.token_ids)
+        num_rounds = len(self._stats)
         num_reused = 0 if self._read is None else self._read.num_reused
         num_read = max(0, self._num_prompt - 1 - num_reused)  # the last one is read with the first round
         return GenerationStats(

@@ -18,7 +18,8 @@ WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
     "prompt_lookup": PromptLookup(adaptive=False),
     "recycling": TokenRecycling(adaptive=False),
 }
-DRAFT_MODEL, LAYER_SKIP = "draft_model", "layer_skip"
+DRAFT_MODEL = "draft_model"
+LAYER_SKIP = "layer_skip"
 RECORDED: Final = (DRAFT_MODEL, LAYER_SKIP, *WITHOUT_MODEL)
 DIGITS: Final = 5  # decimals of a log-probability in a file
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -80,15 +81,17 @@ class AnswerTrace:
             "skip_log_probs": rounded(self.skip_log_probs),
             "accepted": self.accepted,
         }
-        return json.dumps({
-            "prompt_ids": self.prompt_ids,
-            "token_ids": self.token_ids,
-            "children": self.children,
-            "log_probs": rounded(self.log_probs),
-            "temperature": self.temperature,
-            "seed": self.seed,
-            **{key: values for key, values in others.items() if values},
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "prompt_ids": self.prompt_ids,
+                "token_ids": self.token_ids,
+                "children": self.children,
+                "log_probs": rounded(self.log_probs),
+                "temperature": self.temperature,
+                "seed": self.seed,
+                **{key: values for key, values in others.items() if values},
+            }
+        )
 
 
 def rounded(log_probs: LogProbs) -> list[list[float]]:

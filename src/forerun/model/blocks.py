@@ -118,7 +118,9 @@ def fifth_bits(bits: Tensor) -> Tensor:
 def scaled(blocks: Tensor, codes_NGE: Tensor) -> Tensor:
     """Values of Q4_K or Q5_K codes. Twelve bytes after the two floats hold scales and minima of eight groups, six bits
     each."""
-    first_N4, second_N4, third_N4 = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    first_N4 = blocks[:, 4:8]
+    second_N4 = blocks[:, 8:12]
+    third_N4 = blocks[:, 12:16]
     scales_NG = torch.cat((first_N4 & 63, third_N4 & 15 | (first_N4 >> 2) & 48), 1)
     minima_NG = torch.cat((second_N4 & 63, third_N4 >> 4 | (second_N4 >> 2) & 48), 1)
     steps_NG1 = (floats(blocks, 0) * scales_NG)[:, :, None]

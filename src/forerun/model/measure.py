@@ -46,7 +46,9 @@ def measure_pace(runner: DraftRunner, widths: Sequence[int], *, context: int = 6
 @torch.inference_mode()
 def measure_reading(runner: DraftRunner) -> Pace:
     """Seconds of reading a prompt by its rows. Empties the cache."""
-    widths, seconds, most_rows = list[int](), list[float](), empty_cache(runner).capacity
+    widths = list[int]()
+    seconds = list[float]()
+    most_rows = empty_cache(runner).capacity
     for width in TEXT_ROWS:
         widths.append(min(width, most_rows))
         seconds += least_times([partial(time_pass, runner, widths[-1], is_text=True)], 0.0)

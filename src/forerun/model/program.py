@@ -154,7 +154,8 @@ def sublayer_ops(spec: ModelSpec, name: Sublayer, ops: list[Op], last: str) -> l
         last: the buffer that the last product reads.
     """
     layer, kind = name
-    part, out = f"layers.{layer}.{kind}", f"layers.{layer}.{kind}_out"
+    part = f"layers.{layer}.{kind}"
+    out = f"layers.{layer}.{kind}_out"
     before = [Op(kind="norm", reads=("x",), writes="h", weights=f"{part}_norm")] if spec.norms != "after" else []
     if spec.norms == "before":
         end = [Op(kind="linear_add", reads=(last, "x"), writes="x", weights=out)]

@@ -148,7 +148,8 @@ def to_int4(weight_OI: Tensor) -> Int4Weight:
         scales_RG1, zeros_RG1 = fit_groups(plain_RGN)
         values_RGN = round_to_int4(plain_RGN, scales_RG1, zeros_RG1)
         values_OI[rows] = values_RGN.flatten(1)[:, :num_in].to(torch.uint8)
-        scales_OG[rows], zeros_OG[rows] = scales_RG1.squeeze(-1), zeros_RG1.squeeze(-1).to(torch.uint8)
+        scales_OG[rows] = scales_RG1.squeeze(-1)
+        zeros_OG[rows] = zeros_RG1.squeeze(-1).to(torch.uint8)
     require_finite(scales_OG, weight_OI)
     return Int4Weight(
         values_OI=values_OI, scales_OG=scales_OG, zeros_OG=zeros_OG, group_size=group_size, dtype=weight_OI.dtype
@@ -164,7 +165,8 @@ def fit_groups(plain_RGN: Tensor) -> tuple[Tensor, Tensor]:
     low_RG1 = plain_RGN.amin(-1, keepdim=True).clamp_(max=0.0)
     steps_RG1 = (plain_RGN.amax(-1, keepdim=True).clamp_(min=0.0) - low_RG1) / MAX_INT4
     zeros_RG1 = (-low_RG1 / nonzero(steps_RG1)).round_().clamp_(0, MAX_INT4)
-    best_RG1, least_RG1 = steps_RG1, torch.full_like(steps_RG1, torch.inf)
+    best_RG1 = steps_RG1
+    least_RG1 = torch.full_like(steps_RG1, torch.inf)
     for share in CLIPPING:
         scales_RG1 = steps_RG1 * share
         values_RGN = round_to_int4(plain_RGN, scales_RG1, zeros_RG1)

@@ -66,10 +66,13 @@ def blend_yarn(frequencies: Tensor, rope: RopeSpec) -> Tensor:
         positions_per_radian = rope.original_max_positions / (num_rotations * 2 * math.pi)
         return head_dim * math.log(positions_per_radian) / (2 * math.log(rope.theta))
 
-    low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
+    low = dimension_of(rope.beta_fast)
+    high = dimension_of(rope.beta_slow)
     if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, head_dim - 1)
     width = high - low or 0.001  # not 0 where both bounds are equal
     share_divided = ((torch.arange(len(frequencies)).float() - low) / width).clamp(0.0, 1.0)
     return share_divided * frequencies / rope.factor + (1 - share_divided) * frequencies
@@ -86,7 +89,8 @@ def rope_table(rope: RopeSpec | None, head_dim: int, num_positions: int, *, dtyp
     angles = torch.outer(torch.arange(num_positions).float(), frequencies)
     factors = torch.ones(head_dim // 2)
     factors[:num_turning] = rope.attention_factor
-    cos, sin = factors * angles.cos(), factors * angles.sin()
+    cos = factors * angles.cos()
+    sin = factors * angles.sin()
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(device, dtype)
 
 
@@ -95,7 +99,8 @@ def query_scales(spec: ModelSpec, num_positions: int, *, dtype: torch.dtype, dev
 
     Source of the growth: Llama 4; Ministral 3 uses it too.
     """
-    rope, factor = spec.rope, spec.query_factor
+    rope = spec.rope
+    factor = spec.query_factor
     positions = torch.arange(num_positions, dtype=torch.int64)
     growth = 1 + rope.query_growth * torch.log(1 + torch.floor(positions / rope.original_max_positions))
     scales = factor * growth.to(torch.float64)
@@ -109,8 +114,10 @@ def head_order(rotated_dims: int, head_dim: int, *, is_interleaved: bool) -> Seq
         rotated_dims: how many dimensions, from the first, are rotated.
         is_interleaved: dimension 2 i is rotated with 2 i + 1; else dimension i with i + rotated_dims / 2.
     """
-    rotated, rest = list(range(rotated_dims)), list(range(rotated_dims, head_dim))
-    half, left = rotated_dims // 2, len(rest) // 2
+    rotated = list(range(rotated_dims))
+    rest = list(range(rotated_dims, head_dim))
+    half = rotated_dims // 2
+    left = len(rest) // 2
     first, second = (rotated[::2], rotated[1::2]) if is_interleaved else (rotated[:half], rotated[half:])
     order = [*first, *rest[:left], *second, *rest[left:]]
     return () if order == sorted(order) else order

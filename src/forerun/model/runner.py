@@ -61,10 +61,15 @@ class Runner:
         tell: Tell = nullcontext,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        self.spec, self.device, self.backend, self._pace, self._unused = spec, device, backend, pace, unused
+        self.spec = spec
+        self.device = device
+        self.backend = backend
+        self._pace = pace
+        self._unused = unused
         self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots, tell=tell)
         self.cached_ids: list[int] = []
-        self.owner, self._on_close = "", on_close  # `owner`: the owner of the text
+        self.owner = ""  # of the text
+        self._on_close = on_close
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():

@@ -28,7 +28,8 @@ def find_bit_fault(runner: Runner) -> str | None:
     """
     length = min(TEXT_LENGTH, runner.cache.capacity // (SIBLINGS + 1))
     text = [(7 * place + 1) % runner.spec.vocab_size for place in range(length)]
-    taps, num_threads = some_layers(runner.spec.num_layers), torch.get_num_threads()
+    taps = some_layers(runner.spec.num_layers)
+    num_threads = torch.get_num_threads()
     alone = stages_of([runner.append([token], num_logit_rows=1, taps=taps) for token in text])
     runner.forget()
     prefilled = stages_of([runner.append(text, num_logit_rows=length, taps=taps)])
@@ -62,7 +63,9 @@ def stages_of(outputs: Sequence[ForwardOutput], rows: Sequence[int] | None = Non
 
 def run_among_siblings(runner: Runner, text: list[int], taps: tuple[int, ...]) -> list[Tensor]:
     """The stages of the text's rows, where each token has siblings before it in the cache. Empties the cache."""
-    token_ids, depths, on_path = [], [], []
+    token_ids = []
+    depths = []
+    on_path = []
     for depth, token in enumerate(text):
         for sibling in range(SIBLINGS):
             token_ids.append((token + sibling + 1) % runner.spec.vocab_size)

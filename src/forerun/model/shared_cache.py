@@ -24,8 +24,13 @@ class SharedCacheRunner:
     """
 
     def __init__(self, owner: Runner, copy: Executor | None = None, copy_share: float = 1.0) -> None:
-        self._owner, self._copy, self._copy_share = owner, copy, copy_share
-        self.spec, self.device, self.backend, self.cache = owner.spec, owner.device, owner.backend, owner.cache
+        self._owner = owner
+        self._copy = copy
+        self._copy_share = copy_share
+        self.spec = owner.spec
+        self.device = owner.device
+        self.backend = owner.backend
+        self.cache = owner.cache
 
     @property
     def has_copy(self) -> bool:

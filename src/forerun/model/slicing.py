@@ -83,7 +83,8 @@ def take_grouped(weight: Int4Weight, piece: Piece) -> Int4Weight:
     """Some inputs of an int4 weight; if the part begins within a group, all groups are split so that it does not."""
     group_size = gcd(piece.start, weight.group_size)
     repeats = weight.group_size // group_size
-    num_groups, num_all = -(-piece.num_real // group_size), -(-piece.size // group_size)
+    num_groups = -(-piece.num_real // group_size)
+    num_all = -(-piece.size // group_size)
     groups = Piece(
         start=piece.start // group_size, stop=piece.start // group_size + num_groups, padding=num_all - num_groups
     )

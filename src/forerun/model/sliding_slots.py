@@ -26,7 +26,8 @@ class SlidingSlots:
 
     def __init__(self, spec: ModelSpec, storage_2LSKD: Tensor, pages: mmap.mmap | None) -> None:
         layers = range(spec.num_layers)
-        self._pages, self._storage_2LSKD = pages, storage_2LSKD
+        self._pages = pages
+        self._storage_2LSKD = storage_2LSKD
         self._sliding = () if pages is None else tuple(one for one in layers if spec.window_of(one) is not None)
         self.full_layers = tuple(layer for layer in layers if layer not in self._sliding)
         self._reach = (spec.window or 1) - 1  # slots before its own that a row reads
@@ -57,7 +58,8 @@ class SlidingSlots:
         """Return the pages that hold only slots before `end`; those before `start` were returned earlier."""
         assert self._pages is not None, "slots are lost only where their pages can be returned"
         num_kinds, num_layers, num_slots = self._storage_2LSKD.shape[:3]
-        size, slot = mmap.PAGESIZE, self._storage_2LSKD[0, 0, 0].numel() * self._storage_2LSKD.element_size()
+        size = mmap.PAGESIZE
+        slot = self._storage_2LSKD[0, 0, 0].numel() * self._storage_2LSKD.element_size()
         for part in (kind * num_layers + layer for kind in range(num_kinds) for layer in self._sliding):
             first = part * num_slots * slot
             begin = max(-(-first // size), (first + start * slot) // size) * size

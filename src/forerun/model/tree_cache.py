@@ -52,9 +52,13 @@ class TreeCache:
         self._heads = [(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))]
         self.storage_2LSKD, pages = zeros(shape, dtype=dtype, device=device)
         self.sliding = SlidingSlots(spec, self.storage_2LSKD, pages)
-        self.keys_LSKD, self.values_LSKD = self.storage_2LSKD[0], self.storage_2LSKD[1]
-        self.capacity, self.committed_len, self.num_tree = capacity, 0, 0
-        self._move_slots, self.tell = move_slots or move_slots_by_index, tell
+        self.keys_LSKD = self.storage_2LSKD[0]
+        self.values_LSKD = self.storage_2LSKD[1]
+        self.capacity = capacity
+        self.committed_len = 0
+        self.num_tree = 0
+        self._move_slots = move_slots or move_slots_by_index
+        self.tell = tell
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and the values of a layer, [S, K, D] with its own heads."""
@@ -87,7 +91,8 @@ class TreeCache:
 
     def move(self, move: CacheMove) -> None:
         """Keep the tokens and rows that the move names, and drop all others."""
-        rows, start = move.rows, self.committed_len
+        rows = move.rows
+        start = self.committed_len
         assert 0 <= move.length <= start, f"length {move.length} of {start} committed"
         assert move.length in (start, self.resumable(move.length)), f"the windows before token {move.length} are lost"
         assert not rows or (move.length == start and 0 <= min(rows) <= max(rows) < self.num_tree), (
@@ -98,7 +103,8 @@ class TreeCache:
         assert not (rows and move.num_adopted), f"{move.num_adopted} rows are adopted together with {rows}"
         assert move.length + num_committed <= self.capacity, f"{num_committed} tokens after {move.length}"
         with self.tell(move):
-            self.committed_len, self.num_tree = move.length + num_committed, len(rows) - move.num_committed
+            self.committed_len = move.length + num_committed
+            self.num_tree = len(rows) - move.num_committed
             if move.length or rows or move.num_adopted:
                 self.sliding.pass_by(move.length)
             else:

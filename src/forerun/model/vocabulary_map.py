@@ -60,7 +60,8 @@ class VocabularyMap:
 
     def columns(self, token_ids: Sequence[int]) -> list[int]:
         """The columns of the tokens that the draft has; the others are left out."""
-        draft_ids, is_known = self._draft_ids, self._is_known
+        draft_ids = self._draft_ids
+        is_known = self._is_known
         return [draft_ids[token_id] for token_id in token_ids if token_id < len(is_known) and is_known[token_id]]
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:

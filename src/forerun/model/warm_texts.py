@@ -62,7 +62,10 @@ class WarmTexts:
     """
 
     def __init__(self, cache: TreeCache, max_bytes: int) -> None:
-        self._cache, self._sliding, self._root, self._now = cache, cache.sliding, Block(place=-1), 0
+        self._cache = cache
+        self._sliding = cache.sliding
+        self._root = Block(place=-1)
+        self._now = 0
         self._num_blocks = max_bytes // (cache.bytes_per_slot * BLOCK)
         self._rows_N2LBKD = storage_of(cache, self._num_blocks)
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
@@ -91,7 +94,8 @@ class WarmTexts:
 
         The caller commits them.
         """
-        path, first = self._path(token_ids, owner), 0
+        path = self._path(token_ids, owner)
+        first = 0
         with self._cache.tell(TextMove(kind="restore", token_ids=token_ids, owner=owner, start=start)):
             self._sliding.lose(max((end for end in ends_in_part(path) if end > start), default=0))
             for block, num_tokens in path:
@@ -141,20 +145,25 @@ class WarmTexts:
         """
         block, num_shared = best_child(parent, token_ids, owner)
         if block is None or num_shared < min(len(token_ids), len(block.token_ids)):
-            block, num_shared = self._vacate(), 0
+            block = self._vacate()
+            num_shared = 0
         if block is None:
             return None
         self._use([block])
-        is_whole, num_tokens = start >= self._sliding.whole_from, len(token_ids)
+        is_whole = start >= self._sliding.whole_from
+        num_tokens = len(token_ids)
         is_completed = is_whole and not block.is_whole and num_tokens >= len(block.token_ids)
         if num_shared < num_tokens or is_completed:
             first = 0 if is_completed else num_shared
             block.is_whole = block.is_whole and is_whole
-            rows, slots = self._rows(block, first, num_tokens), self._slots(start + first, start + num_tokens)
+            rows = self._rows(block, first, num_tokens)
+            slots = self._slots(start + first, start + num_tokens)
             self._copy(rows, slots, is_whole=is_whole)
-            block.token_ids, block.is_whole = tuple(token_ids), is_whole
+            block.token_ids = tuple(token_ids)
+            block.is_whole = is_whole
         if num_shared == 0:
-            block.parent, block.owner = parent, owner
+            block.parent = parent
+            block.owner = owner
             parent.children.append(block)
         return block
 
@@ -215,11 +224,13 @@ def ends_in_part(path: Sequence[tuple[Block, int]]) -> list[int]:
 
 def best_child(parent: Block, token_ids: Sequence[int], owner: str) -> tuple[Block | None, int]:
     """The child of this owner with the longest common prefix, and its length; (None, 0) if no child shares a token."""
-    best, most = None, 0
+    best = None
+    most = 0
     for child in parent.children:
         num_shared = shared_length(child.token_ids, token_ids) if child.owner == owner else 0
         if num_shared > most:
-            best, most = child, num_shared
+            best = child
+            most = num_shared
     return best, most
 
 

@@ -103,18 +103,25 @@ class BlockWeight:
     """
 
     def __init__(
-        self, *, block_type: BlockType, dtype: torch.dtype = torch.float32, blocks_OB: Tensor | None = None,
+        self,
+        *,
+        block_type: BlockType,
+        dtype: torch.dtype = torch.float32,
+        blocks_OB: Tensor | None = None,
         rows: RowsInFile | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert (blocks_OB is None) != (rows is None), "blocks are in memory or in a file"
-        self.block_type, self.dtype, self.rows = block_type, dtype, rows
+        self.block_type = block_type
+        self.dtype = dtype
+        self.rows = rows
         self._blocks_OB = blocks_OB
 
     @property
     def blocks_OB(self) -> Tensor:  # noqa: N802  (a tensor, whose name ends with its shape)
         if self._blocks_OB is None:
             assert self.rows is not None, "blocks are in memory or in a file"
-            self._blocks_OB, self.rows = self.rows.read(), None
+            self._blocks_OB = self.rows.read()
+            self.rows = None
         return self._blocks_OB
 
     @property

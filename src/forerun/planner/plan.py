@@ -74,9 +74,13 @@ class Plan:
 
 
 def search(
-    profile: Profile, traces: Sequence[AnswerTrace], *, units: int | None = None, lookup: bool = True,
+    profile: Profile,
+    traces: Sequence[AnswerTrace],
+    *,
+    units: int | None = None,
+    lookup: bool = True,
     on_plan: OnPlan = lambda done, total: None,
-) -> list[Plan]:  # fmt: skip
+) -> list[Plan]:
     """The best plan of every split, fastest first; a serial split has one plan with adaptive and one with fixed widths.
 
     Every split is tried with a default tree on a part of the traces. For the fastest of these, better trees are found
@@ -177,7 +181,8 @@ def usual_drafters(split: Split) -> list[DrafterConfig]:
 
 def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
     """Hill climbing: change one parameter of the tree at a time, up or down, while that helps."""
-    best, tried = plan, {plan.tree}
+    best = plan
+    tried = {plan.tree}
     improves = True
     while improves:
         improves = False
@@ -188,7 +193,8 @@ def climb(player: Player, traces: Sequence[AnswerTrace], plan: Plan) -> Plan:
             tried.add(other)
             plan = player.play(traces, best.split, drafter)
             if speed_of(plan) > speed_of(best):
-                best, improves = plan, True
+                best = plan
+                improves = True
                 break
     return best
 

@@ -44,9 +44,11 @@ from forerun.engine.profile import Profile
 from forerun.sharding.plan import ShardPlan, plan_shards, why_indivisible
 
 BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
-HEAD_BYTES, CACHE_BYTES = 2.0, 2  # per element; the head stays in 16 bit, as with AWQ
+HEAD_BYTES = 2.0  # per element; the head stays in 16 bit, as with AWQ
+CACHE_BYTES = 2  # per element
 GROUP_SIZE: Final = 128  # inputs that share a scale; a unit's part of the MLP holds whole groups
-SUMS_PER_LAYER, SUM_BYTES = 2, 2  # after attention and after the MLP; bytes per element
+SUMS_PER_LAYER = 2  # after attention and after the MLP
+SUM_BYTES = 2  # per element
 MEMORY_SHARE: Final = 0.9  # of a unit's memory, available for weights and cache
 
 

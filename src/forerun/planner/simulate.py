@@ -121,7 +121,9 @@ class SerialSimulation:
     """Rounds of `DraftModelDrafter`; all answers share one drafter, because it learns."""
 
     def __init__(self, config: DraftModel, costs: Costs, policy: TreePolicy) -> None:
-        self._config, self._costs, self._clock = config, costs, VirtualClock()
+        self._config = config
+        self._costs = costs
+        self._clock = VirtualClock()
         self._guessed = GuessedTree(
             policy,
             verify_width=config.verify_width,
@@ -140,7 +142,9 @@ class SerialSimulation:
             self._chooser = Chooser(("draft_model",), rule.costs)
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
-        grower, clock, tally = self._grower, self._clock, Tally(trace)
+        grower = self._grower
+        clock = self._clock
+        tally = Tally(trace)
         grower.expect(trace, tally.outcome)
         grower.begin(trace.prompt_ids, PARAMS, None)
         if self._chooser is not None:
@@ -154,13 +158,16 @@ class SerialSimulation:
         return tally.outcome
 
     def _play_round(self, tally: Tally) -> None:
-        clock, chooser, overhead_s = self._clock, self._chooser, self._costs.serial_overhead_s
+        clock = self._clock
+        chooser = self._chooser
+        overhead_s = self._costs.serial_overhead_s
         if chooser is not None and chooser.turn.watched is not None:
             began = clock.now
             chooser.watch(self._propose(self._config.verify_width), clock.now - began)
         began = clock.now
         tree = self._propose(self._config.verify_width if chooser is None else chooser.turn.most_rows)
-        proposed, pass_s = clock.now, self._costs.target.step_s(len(tree))
+        proposed = clock.now
+        pass_s = self._costs.target.step_s(len(tree))
         acceptance = tally.verify(tree, pass_s)
         clock.spend(pass_s + CHOOSING * overhead_s)
         tally.add(acceptance, is_hit=self._grower.advance(acceptance.tokens))
@@ -168,9 +175,11 @@ class SerialSimulation:
             if chooser.turn.drafter is not None:
                 self._guessed.rule.end_round(len(acceptance.path))
             chooser.measure(
-                num_rows=len(tree), token_ids=acceptance.tokens, proposal_s=proposed - began,
+                num_rows=len(tree),
+                token_ids=acceptance.tokens,
+                proposal_s=proposed - began,
                 round_s=clock.now - proposed,
-            )  # fmt: skip
+            )
         clock.spend((1.0 - CHOOSING) * overhead_s)
 
     def _propose(self, most_rows: int) -> TokenTree:
@@ -195,7 +204,9 @@ class ParallelSimulation:
     """Rounds of `ParallelDrafter` with a worker in virtual time."""
 
     def __init__(self, config: Parallel, costs: Costs, policies: Policies) -> None:
-        self._costs, self._clock, self._rng = costs, VirtualClock(), random.Random(0)
+        self._costs = costs
+        self._clock = VirtualClock()
+        self._rng = random.Random(0)
         self._supply = VirtualSupply(self._clock, self._make_grower, wire_s=costs.wire_s)
         self._drafter = ParallelDrafter(
             self._supply,
@@ -211,13 +222,16 @@ class ParallelSimulation:
         self._supply.run(0.01)  # let the setup arrive, so that there is a grower
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
-        clock, tally = self._clock, Tally(trace)
+        clock = self._clock
+        tally = Tally(trace)
         self._grower.expect(trace, tally.outcome)
         self._drafter.begin(trace.prompt_ids, PARAMS, None)
         self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
-        began, overhead_s = clock.now, self._costs.parallel_overhead_s
+        began = clock.now
+        overhead_s = self._costs.parallel_overhead_s
         while tally.num_left:
-            asked_at, tree = clock.now, self._drafter.propose()
+            asked_at = clock.now
+            tree = self._drafter.propose()
             tally.wait(clock.now - asked_at, is_answered=self._drafter.is_answered)
             pass_s = self._costs.target.step_s(len(tree))
             acceptance = tally.verify(tree, pass_s)

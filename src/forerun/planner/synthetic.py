@@ -22,9 +22,13 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
 from forerun.planner.simulate import Costs, simulate
 
-TOP_ALPHA, TOP_BETA = 1.2, 0.4
-NUM_OTHERS, RATIO, OUTSIDE = 7, 0.5, 0.15
-LEAST_EXPONENT, MOST_EXPONENT = 1e-3, 30.0
+TOP_ALPHA = 1.2
+TOP_BETA = 0.4
+NUM_OTHERS = 7
+RATIO = 0.5
+OUTSIDE = 0.15
+LEAST_EXPONENT = 1e-3
+MOST_EXPONENT = 30.0
 MAX_BISECTIONS: Final = 16
 CLOSE: Final = 0.004  # tolerance on the acceptance
 LEAST_PROBABILITY: Final = 1e-9
@@ -53,7 +57,9 @@ class SyntheticPair:
         return [self._answer(rng) for _ in range(self.num_answers)]
 
     def _answer(self, rng: random.Random) -> AnswerTrace:
-        token_ids, children, log_probs = [], [], []
+        token_ids = []
+        children = []
+        log_probs = []
         for place in range(1, self.num_tokens + 1):
             probabilities = spread(rng.betavariate(TOP_ALPHA, TOP_BETA) ** self.exponent)
             ids = [place * (NUM_OTHERS + 2) + rank for rank in range(len(probabilities))]  # no id occurs twice
@@ -99,7 +105,8 @@ def traces_for(accepted: float, pair: SyntheticPair = USUAL_PAIR) -> list[Answer
     def accepts(exponent: float) -> float:
         return accepted_per_round(replace(pair, exponent=exponent).traces())
 
-    worst, best = accepts(MOST_EXPONENT), accepts(LEAST_EXPONENT)
+    worst = accepts(MOST_EXPONENT)
+    best = accepts(LEAST_EXPONENT)
     if not worst <= accepted <= best:
         raise ConfigError(
             f"{accepted:g} accepted tokens per round are not possible with {REFERENCE.verify_width} rows and "
@@ -110,7 +117,8 @@ def traces_for(accepted: float, pair: SyntheticPair = USUAL_PAIR) -> list[Answer
 
 def bisect(falling: Callable[[float], float], wanted: float) -> float:
     """The exponent at which a decreasing function takes this value, by bisection on a logarithmic scale."""
-    low, high = math.log(LEAST_EXPONENT), math.log(MOST_EXPONENT)
+    low = math.log(LEAST_EXPONENT)
+    high = math.log(MOST_EXPONENT)
     for _ in range(MAX_BISECTIONS):
         middle = 0.5 * (low + high)
         value = falling(math.exp(middle))

@@ -32,7 +32,10 @@ class TraceGrower:
     def __init__(
         self, guessed: GuessedTree, *, max_rows: int, spend: Callable[[int], float], is_remote: bool = False
     ) -> None:
-        self.guessed, self._max_rows, self._spend, self._is_remote = guessed, max_rows, spend, is_remote
+        self.guessed = guessed
+        self._max_rows = max_rows
+        self._spend = spend
+        self._is_remote = is_remote
         self._expanded: set[int] = set()  # the nodes that would have a row in the draft's cache
         self._num_caught_up = 0  # rows there of committed tokens before the root
         self._next: tuple[AnswerTrace, AnswerOutcome] | None = None
@@ -58,7 +61,8 @@ class TraceGrower:
         assert tuple(prompt_ids) == self._trace.prompt_ids, "the trace of another request"
         self._num_committed = 0  # tokens of the answer
         self._num_cached = 0  # tokens of the text in the draft's cache
-        self._expanded, self._num_caught_up = set(), 0
+        self._expanded = set()
+        self._num_caught_up = 0
         seed = self._trace.seed if self.guessed.policy.knows_noise else None
         noise = None if seed is None else KeyedNoise(seed, NUM_IDS)
         self.guessed.begin(prompt_ids, noise, self._trace.temperature)
@@ -97,7 +101,8 @@ class TraceGrower:
         """Commit tokens below the root; True if the last of them was a node of the tree."""
         if self._is_remote:
             self._spend(0)
-        was_rooted, done = self.is_rooted, self.guessed.advance(token_ids)
+        was_rooted = self.is_rooted
+        done = self.guessed.advance(token_ids)
         self._num_committed += len(token_ids)
         if was_rooted:
             self._num_cached += self._num_caught_up + 1 + sum(node in self._expanded for node in done.path)
@@ -116,10 +121,12 @@ class TraceGrower:
 
     def _guesses(self, node: int) -> tuple[Sequence[int], Sequence[float]]:
         """The draft's guesses after a node."""
-        trace, place = self._trace, self._num_committed + self.tree.depths[node]
+        trace = self._trace
+        place = self._num_committed + self.tree.depths[node]
         path = tuple(self.tree.path_tokens(node))
         is_true = path == trace.token_ids[self._num_committed : place] and place < len(trace.token_ids)
-        num_children, first = self.guessed.policy.num_children, 0
+        num_children = self.guessed.policy.num_children
+        first = 0
         if not is_true:
             place = hash((self._text_len, *path)) % len(trace.token_ids)  # whole numbers hash alike in every run
             first = NUM_IDS >> 1  # other ids, so that these guesses never equal those after tokens of the text

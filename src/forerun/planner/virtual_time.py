@@ -36,7 +36,8 @@ class Lane:
     """One direction of a wire: bytes with their arrival times."""
 
     def __init__(self, clock: VirtualClock, wire_s: float) -> None:
-        self._clock, self._wire_s = clock, wire_s
+        self._clock = clock
+        self._wire_s = wire_s
         self._queue: deque[tuple[float, bytes]] = deque()
 
     @property
@@ -60,10 +61,12 @@ class VirtualWorker:
 
     def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower], wire_s: float) -> None:
         self._clock = clock
-        self.inbox, self.outbox = Lane(clock, wire_s), Lane(clock, wire_s)
+        self.inbox = Lane(clock, wire_s)
+        self.outbox = Lane(clock, wire_s)
         draft = LoadedDraft(hello=HELLO, grower=make_grower, noise=KeyedNoise)
         self._session = WorkerSession(draft, self.outbox.put, clock)
-        self._free_at, self._wakes_at = clock.now, inf
+        self._free_at = clock.now
+        self._wakes_at = inf
 
     @property
     def next_at(self) -> float:
@@ -85,7 +88,8 @@ class VirtualWire:
     is_open = True
 
     def __init__(self, supply: "VirtualSupply", worker: VirtualWorker) -> None:
-        self._supply, self._worker = supply, worker
+        self._supply = supply
+        self._worker = worker
 
     def send(self, data: bytes) -> bool:
         return self._worker.inbox.put(data)
@@ -113,12 +117,14 @@ class VirtualSupply:
     pid = None
 
     def __init__(self, clock: VirtualClock, make_grower: Callable[[Setup], Grower], *, wire_s: float = WIRE_S) -> None:
-        self._clock, self._worker = clock, VirtualWorker(clock, make_grower, wire_s)
+        self._clock = clock
+        self._worker = VirtualWorker(clock, make_grower, wire_s)
         self._is_taken = False
 
     def run(self, seconds: float, *, until_arrival: bool = False) -> None:
         """Advance time and let the worker work; with `until_arrival`, only until a message reaches the target."""
-        began, worker = self._clock.now, self._worker
+        began = self._clock.now
+        worker = self._worker
         end = began + seconds
         while True:
             if until_arrival:

@@ -64,7 +64,8 @@ def kernel_threads() -> int:
 
 
 def _on_kernel_threads(num_threads: int, work: Callable[[], T]) -> T:
-    before, num_torch_threads = _threads.num_kernel_threads, 1 if _Pool.is_lost else torch.get_num_threads()
+    before = _threads.num_kernel_threads
+    num_torch_threads = 1 if _Pool.is_lost else torch.get_num_threads()
     try:
         _threads.num_kernel_threads = num_threads
         torch.set_num_threads(1)  # which may be the first use of torch in this thread

@@ -81,7 +81,8 @@ class KeyedNoise:
 
     def __init__(self, seed: int, vocab_size: int, *, device: str = "cpu") -> None:
         self.seed = seed
-        self._vocab_size, self._device = vocab_size, device
+        self._vocab_size = vocab_size
+        self._device = device
         self._rows_per_block = max(1, min(MAX_ROWS_PER_BLOCK, ELEMENTS_PER_BLOCK // vocab_size))
         self._blocks: dict[int, Tensor] = {}
         self._keys: dict[int, tuple[int, int, int]] = {}
@@ -108,7 +109,8 @@ class KeyedNoise:
     def rows(self, positions: Sequence[int]) -> Tensor:
         """[P, V] noise for the tokens at `positions`."""
         size = self._rows_per_block
-        first, last = min(positions) // size, max(positions) // size
+        first = min(positions) // size
+        last = max(positions) // size
         joined = self._block(first) if first == last else torch.cat([self._block(i) for i in range(first, last + 1)])
         places = [position - first * size for position in positions]
         if len(places) == 1:
@@ -133,7 +135,9 @@ class KeyedRows:
     """
 
     def __init__(self, noise: KeyedNoise, positions: Sequence[int], first_token: int) -> None:
-        self._noise, self.positions, self._first_token = noise, positions, first_token
+        self._noise = noise
+        self.positions = positions
+        self._first_token = first_token
 
     @property
     def seed_mix(self) -> int:

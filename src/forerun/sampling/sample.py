@@ -51,8 +51,11 @@ class LogitShaper:
         device: str = "cpu",
         truncate: Truncate = filter_scores,
     ) -> None:
-        self._params, self._device, self._truncate = params, device, truncate
-        self._is_filtered, self.needs_paths = params.is_filtered, params.has_penalties
+        self._params = params
+        self._device = device
+        self._truncate = truncate
+        self._is_filtered = params.is_filtered
+        self.needs_paths = params.has_penalties
         self.temperature_left = 1.0 if params.is_greedy or params.is_filtered else params.temperature
         self._counts_V = torch.zeros(vocab_size if self.needs_paths else 0, device=device)
         self._seen_V = torch.zeros(vocab_size if self.needs_paths else 0, dtype=torch.bool, device=device)

@@ -53,7 +53,8 @@ def find_last(
 
 def count_kept(leaders_TK: Tensor, mass_T1: Tensor | None, params: SamplingParams) -> Tensor:
     """[T, 1]: how many leading tokens of each row are kept, at least one; `mass` is the sum of all shares."""
-    best_T1, keep_TK = leaders_TK[:, :1], torch.ones_like(leaders_TK, dtype=torch.bool)
+    best_T1 = leaders_TK[:, :1]
+    keep_TK = torch.ones_like(leaders_TK, dtype=torch.bool)
     if mass_T1 is not None:
         shares_TK = shares(leaders_TK, best_T1)
         keep_TK &= shares_TK.cumsum(-1) - shares_TK < mass_T1.double() * params.top_p
@@ -69,7 +70,8 @@ def shares(scores: Tensor, best_T1: Tensor) -> Tensor:
 
 def keep_leading(scores_TV: Tensor, last_T1: Tensor, room_T1: Tensor) -> Tensor:
     """Keep the tokens with scores above each row's last one, and as many with an equal score as there is room for."""
-    is_out_TV, is_tied_TV = scores_TV < last_T1, scores_TV == last_T1
+    is_out_TV = scores_TV < last_T1
+    is_tied_TV = scores_TV == last_T1
     if bool((is_tied_TV.sum(-1, keepdim=True) > room_T1).any()):  # the next line changes nothing in other rows
         is_out_TV |= is_tied_TV & (is_tied_TV.cumsum(-1) > room_T1)
     return scores_TV.masked_fill(is_out_TV, float("-inf"))

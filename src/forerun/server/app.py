@@ -107,7 +107,9 @@ def is_field(part: str) -> bool:
 async def show_http_error(request: Request, error: HTTPException) -> Response:
     """Errors from the router itself: unknown paths and methods."""
     allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
-    method, path, code = request.method, request.scope["path"], HTTPStatus(error.status_code).phrase
+    method = request.method
+    path = request.scope["path"]
+    code = HTTPStatus(error.status_code).phrase
     message = no_method(method, path, allow) if allow else no_route(method, path)
     code = code.lower().replace(" ", "_")
     return await show_api_error(request, ApiError(error.status_code, message, code=code, allow=allow))

@@ -9,8 +9,12 @@ from forerun.core.field_types import read_fields, setting
 MAX_PORT: Final = 65535
 MIN_KEY_CHARACTERS: Final = 16
 COUNTS: Final = (
-    "max_connections", "max_connections_per_client", "max_queued", "max_queued_per_key", "max_queued_tokens",
-)  # fmt: skip
+    "max_connections",
+    "max_connections_per_client",
+    "max_queued",
+    "max_queued_per_key",
+    "max_queued_tokens",
+)
 MAX_REPLICAS: Final = 256
 MOST_BY_DEFAULT: Final = 8  # replicas
 
@@ -66,7 +70,7 @@ class ServerConfig:
     port: int = setting(8000, "--port", help="Port to listen on; 0 takes a free one.")
     model_name: str | None = setting(
         None, "--served-model-name", help="The model's name for clients [the last part of its own name]."
-    )  # fmt: skip
+    )
     requires_model_name: bool = setting(
         False, "--require-model-name", help="Refuse requests that name another model; otherwise a single model answers."
     )

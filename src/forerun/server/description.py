@@ -85,7 +85,8 @@ def declare_names(schema: Schema, names: list[str]) -> None:
 
 def declare_model(schema: Schema, service: Service) -> None:
     """Declare the model's vocabulary size, maximum length and drafters, and whether it fills in middles."""
-    engine, schemas = service.engine, schema["components"]["schemas"]
+    engine = service.engine
+    schemas = schema["components"]["schemas"]
     vocab_size = engine.spec.vocab_size
 
     def bound_prompt(node: Schema) -> None:

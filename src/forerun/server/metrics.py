@@ -28,11 +28,13 @@ class TextTally:
 
     def read(self, part: PrefillStep) -> None:
         """Count a part of the prompt that was read."""
-        self.num_read, self.num_reused = part.num_read, part.num_reused
+        self.num_read = part.num_read
+        self.num_reused = part.num_reused
 
     def write(self, step: DecodeStep) -> None:
         """Count a round. Tokens that were accepted past the end of the text are not counted."""
-        num_new, stats = len(step.token_ids), step.stats
+        num_new = len(step.token_ids)
+        stats = step.stats
         self.num_read = self._num_prompt
         self.num_written += num_new
         self.rounds.append(stats if stats.num_accepted <= num_new else replace(stats, num_accepted=num_new))
@@ -126,7 +128,8 @@ class ServerMetrics:
 
     def _twice(self, name: str, about: str, *labels: str) -> list[Counter]:
         """The same counter under each of the prefixes."""
-        name, about = f"spec_decode_num_{name}", f"{about}, as vLLM counts them."
+        name = f"spec_decode_num_{name}"
+        about = f"{about}, as vLLM counts them."
         return [self._counter(name, about, *labels, prefix=prefix) for prefix in PREFIXES]
 
     def _histogram(self, name: str, about: str) -> Histogram:

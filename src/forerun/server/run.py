@@ -68,7 +68,8 @@ def serve(models: ServedModels, listener: socket.socket, *, on_ready: Callable[[
     Raises:
         the error that kept the first model from loading, or ended the engine of a single one.
     """
-    server, url = make_server(models, listener), url_of(listener)
+    server = make_server(models, listener)
+    url = url_of(listener)
     asyncio.run(run_until_end(server, models, listener, on_ready=lambda: on_ready(url), on_end=server.end))
     if server.failure is not None:
         raise server.failure
@@ -112,7 +113,9 @@ def server_of(
             h11_max_incomplete_event_size=config.max_header_bytes,
         )
     )
-    server.drain, server.abandon, server.drain_s = drain, abandon, config.drain_s
+    server.drain = drain
+    server.abandon = abandon
+    server.drain_s = config.drain_s
     return server
 
 

@@ -44,8 +44,12 @@ class SharedExecutor(ModelExecutor):
         plan: ShardPlan,
         group: RankGroup,
     ) -> None:
-        self._vocab_size, self._vocab, self._cache = spec.vocab_size, plan.vocab, cache
-        self._group, self._backend, self._device = group, backend, str(cache.storage_2LSKD.device)
+        self._vocab_size = spec.vocab_size
+        self._vocab = plan.vocab
+        self._cache = cache
+        self._group = group
+        self._backend = backend
+        self._device = str(cache.storage_2LSKD.device)
         self._noise = KeyedNoise(0, spec.vocab_size, device=self._device)
         self._part = backend.executor(plan.local(spec), weights, cache, unused, group)
 
@@ -66,7 +70,8 @@ class SharedExecutor(ModelExecutor):
 
     def _run(self, inputs: ForwardInput, observe: Observer | None) -> ForwardOutput:
         output = self._part.run(inputs, observe)
-        logits, best = output.logits.new_empty(0, self._vocab_size), None
+        logits = output.logits.new_empty(0, self._vocab_size)
+        best = None
         if inputs.num_logit_rows and inputs.choice is not None:
             positions = [position + 1 for position in inputs.positions[-inputs.num_logit_rows :]]
             best = self._join(self._best_of(output.logits, inputs.choice, positions))
@@ -76,7 +81,8 @@ class SharedExecutor(ModelExecutor):
 
     def _best_of(self, logits_TN: Tensor, choice: TokenChoice, positions: Sequence[int]) -> BestTokens:
         """The best tokens among this rank's columns."""
-        first, num_real = self._vocab.start, self._vocab.num_real
+        first = self._vocab.start
+        num_real = self._vocab.num_real
         if num_real == 0:
             return BestTokens.nothing(len(logits_TN))
         scores_TN = widened(logits_TN[:, :num_real])

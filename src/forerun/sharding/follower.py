@@ -19,7 +19,9 @@ class Follower:
     """A rank's part of a model and its cache, which repeat every operation of the leader's."""
 
     def __init__(self, cache: TreeCache, texts: WarmTexts, executor: Executor) -> None:
-        self._cache, self._texts, self._executor = cache, texts, executor
+        self._cache = cache
+        self._texts = texts
+        self._executor = executor
 
     def follow(self, told: ToFollower) -> None:
         """Repeat an operation of the leader."""

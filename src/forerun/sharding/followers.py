@@ -122,7 +122,8 @@ class Followers:
 
     def blame(self) -> str | None:
         """The rank that has ended, and why; ends all other ranks, which are useless without it."""
-        deadline, reason = monotonic() + LAST_WORDS_S, self._fault()
+        deadline = monotonic() + LAST_WORDS_S
+        reason = self._fault()
         while reason is None and monotonic() < deadline:
             sleep(0.01)
             reason = self._fault()

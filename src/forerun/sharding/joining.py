@@ -43,7 +43,8 @@ def join_leader(address: Address, key: bytes | None) -> socket.socket:
     Raises:
         RankLostError: the leader does not listen in time.
     """
-    deadline, said = monotonic() + JOIN_S, ""
+    deadline = monotonic() + JOIN_S
+    said = ""
     while True:
         try:
             control = connect(address, key, HANDSHAKE_S, peer="leader")

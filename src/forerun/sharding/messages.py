@@ -60,9 +60,14 @@ class GroupOpening:
     def config(self, own: EngineConfig) -> EngineConfig:
         """A follower's config: the leader's settings, on its own device."""
         return replace(
-            own, target_ranks=self.num_ranks, dtype=self.dtype, weights=self.weights, inputs=self.inputs,
-            kernels=self.kernels, cache_bytes=self.cache_bytes,
-        )  # fmt: skip
+            own,
+            target_ranks=self.num_ranks,
+            dtype=self.dtype,
+            weights=self.weights,
+            inputs=self.inputs,
+            kernels=self.kernels,
+            cache_bytes=self.cache_bytes,
+        )
 
 
 class Signal(Enum):

@@ -126,7 +126,8 @@ def plan_shards(spec: ModelSpec, num_ranks: int, *, group_size: int = 1) -> tupl
         require_divisible(spec)
     group = spec.num_heads // spec.num_kv_heads
     copies = copies_per_kv_head(group, spec.num_kv_heads, num_ranks)
-    num_copies, num_served = spec.num_kv_heads * copies, group // copies
+    num_copies = spec.num_kv_heads * copies
+    num_served = group // copies
     features = lcm(group_size, gcd(FEATURES_ALIGNED, spec.intermediate_size))
     return tuple(
         ShardPlan(

@@ -36,10 +36,19 @@ class TorchGroup:
     """
 
     def __init__(
-        self, store: Any, rank: int, num_ranks: int, *, device: str, address: str = LOOPBACK,
+        self,
+        store: Any,
+        rank: int,
+        num_ranks: int,
+        *,
+        device: str,
+        address: str = LOOPBACK,
         blame: Callable[[], str | None] = unknown,
-    ) -> None:  # fmt: skip
-        self.rank, self.num_ranks, self._blame, self._is_lost = rank, num_ranks, blame, False
+    ) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._blame = blame
+        self._is_lost = False
         self._group = open_group(store, rank, num_ranks, device, address)
 
     def add_partials(self, partial_TH: Tensor, residual_TH: Tensor) -> Tensor:
@@ -90,9 +99,15 @@ def host_store(num_ranks: int, address: str = LOOPBACK) -> Any:
     """
     listener = socket.create_server((address, 0), family=family_of(address))
     return tcp_store()(
-        address, listener.getsockname()[1], num_ranks, is_master=True, master_listen_fd=listener.detach(),
-        wait_for_workers=False, timeout=timedelta(seconds=MEETING_S), use_libuv=True,
-    )  # fmt: skip
+        address,
+        listener.getsockname()[1],
+        num_ranks,
+        is_master=True,
+        master_listen_fd=listener.detach(),
+        wait_for_workers=False,
+        timeout=timedelta(seconds=MEETING_S),
+        use_libuv=True,
+    )
 
 
 def join_store(address: str, port: int, num_ranks: int) -> Any:

@@ -20,7 +20,9 @@ class ShardedWeights:
     """
 
     def __init__(self, whole: WeightSource, spec: ModelSpec, plan: ShardPlan) -> None:
-        self._whole, self._spec, self._plan = whole, spec, plan
+        self._whole = whole
+        self._spec = spec
+        self._plan = plan
 
     def table(self) -> Table:
         return self._whole.table()
@@ -33,7 +35,8 @@ class ShardedWeights:
         return weight, None if is_others else bias_O
 
     def vector(self, name: str) -> Tensor:
-        whole, kind = self._whole.vector(name), name.rpartition(".")[2]
+        whole = self._whole.vector(name)
+        kind = name.rpartition(".")[2]
         if not self._spec.qk_norm_whole or kind not in ("q_norm", "k_norm"):
             return whole
         own = part_of(name.removesuffix(kind) + "qkv", self._spec, self._plan).rows
@@ -47,8 +50,10 @@ def part_of(name: str, spec: ModelSpec, plan: ShardPlan) -> Part:
     match name.rpartition(".")[2]:
         case "qkv":
             queries = piece_of(plan.heads).scaled(spec.head_dim)
-            copies = [Piece(start=0, stop=0, padding=1) if idx is None else Piece(start=idx, stop=idx + 1)
-                      for idx in plan.kv_head_idxs]  # fmt: skip
+            copies = [
+                Piece(start=0, stop=0, padding=1) if idx is None else Piece(start=idx, stop=idx + 1)
+                for idx in plan.kv_head_idxs
+            ]
             keys = [copy.scaled(spec.head_dim, spec.q_size) for copy in copies]
             values = [copy.scaled(spec.head_dim, spec.q_size + spec.kv_size) for copy in copies]
             return Part(rows=([queries], keys, values))

@@ -48,7 +48,9 @@ class BestFirstGrowth:
         self, root_token: int, *, horizon: int, draft_width: int, min_mass: float = 0.0, min_confidence: float = 0.0
     ) -> None:
         self.tree = TokenTree(root_token)
-        self._horizon, self._draft_width, self._min_mass = horizon, draft_width, min_mass
+        self._horizon = horizon
+        self._draft_width = draft_width
+        self._min_mass = min_mass
         self._max_doubt = -math.log(min_confidence) if min_confidence else math.inf  # -log prob given the parent
         self._frontier: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # (-log prob, depth, node), ascending
         self._best_costs = padded([0.0], horizon)  # -log prob of the horizon's members, ascending
@@ -79,7 +81,9 @@ class BestFirstGrowth:
         Args:
             foresee: returns the tokens that the draft may propose after a node, and their log-probabilities.
         """
-        frontier, limit, num_known = self._frontier, self._best_costs[-1], 0
+        frontier = self._frontier
+        limit = self._best_costs[-1]
+        num_known = 0
         if math.fsum(math.exp(-cost) for cost, _, _ in frontier[: self._draft_width]) < self._min_mass:
             return []
         batch: list[int] = []
@@ -104,7 +108,9 @@ class BestFirstGrowth:
 
     def _foresee(self, node: int, foresee: Foresee, foreseen: list[tuple[float, int, int, int]]) -> None:
         """Add the foreseen children of this node to the heap, except those that are in the tree."""
-        cost, depth, known = -self.tree.log_probs[node], self.tree.depths[node] + 1, self.tree.children(node)
+        cost = -self.tree.log_probs[node]
+        depth = self.tree.depths[node] + 1
+        known = self.tree.children(node)
         for token_id, log_prob in foresee(node):
             if token_id not in known:
                 heappush(foreseen, (cost - min(log_prob, 0.0), depth, node, token_id))
@@ -117,8 +123,12 @@ class BestFirstGrowth:
             token_ids: distinct tokens, likeliest first.
             log_probs: their log-probabilities given the parent, each <= 0, descending.
         """
-        tree, frontier, best_costs = self.tree, self._frontier, self._best_costs
-        parent_cost, depth, added = -tree.log_probs[parent], tree.depths[parent] + 1, []
+        tree = self.tree
+        frontier = self._frontier
+        best_costs = self._best_costs
+        parent_cost = -tree.log_probs[parent]
+        depth = tree.depths[parent] + 1
+        added = []
         known = tree.children(parent)
         if known and self._foreseen:
             added = self._settle(parent_cost, known, dict(zip(token_ids, log_probs, strict=True)))
@@ -199,7 +209,8 @@ class CalibratedGuesses:
         log_probs = list(takewhile(isfinite, log_probs))  # impossible tokens are never added
         cells, values = self._table.calibrate(log_probs, tree.depths[node] + 1)
         ranked = sorted(zip(values, token_ids, cells, strict=False), key=itemgetter(0), reverse=True)
-        token_ids, values = [token_id for _, token_id, _ in ranked], [value for value, _, _ in ranked]
+        token_ids = [token_id for _, token_id, _ in ranked]
+        values = [value for value, _, _ in ranked]
         children = growth.add_children(node, token_ids, values)
         if children:
             cell_of = {token_id: cell for _, token_id, cell in ranked}
@@ -233,9 +244,11 @@ class AcceptanceTable:
 
     def calibrate(self, log_probs: Sequence[float], depth: int) -> tuple[list[int], list[float]]:
         """The cell of each sibling, likeliest first, and the calibrated log-probability that it is right."""
-        num_true, num_tried = self._num_true, self._num_tried
+        num_true = self._num_true
+        num_tried = self._num_tried
         place = 0 if depth == 1 else 1 if depth <= 3 else 2
-        cells, values = [], []
+        cells = []
+        values = []
         for rank, log_prob in enumerate(log_probs):
             bin_ = int(min(NUM_BINS - 1, max(0.0, -log_prob) / BIN_WIDTH))
             cell = (bin_ * NUM_DEPTHS + place) * NUM_RANKS + min(rank, NUM_RANKS - 1)

@@ -31,7 +31,9 @@ class TokenTree:
     def of(cls, token_ids: Sequence[int], parents: Sequence[int], log_probs: Sequence[float]) -> "TokenTree":
         """A tree from its lists; the root's entries in `parents` and `log_probs` are ignored."""
         tree = cls(token_ids[0])
-        tree.token_ids, tree.parents, tree.log_probs = list(token_ids), [-1, *parents[1:]], [0.0, *log_probs[1:]]
+        tree.token_ids = list(token_ids)
+        tree.parents = [-1, *parents[1:]]
+        tree.log_probs = [0.0, *log_probs[1:]]
         depths = tree.depths
         for parent in tree.parents[1:]:
             depths.append(depths[parent] + 1)
@@ -54,7 +56,8 @@ class TokenTree:
         Tokens at the chain's start that are in the tree already are not added again.
         """
         added: list[int] = []
-        here, self.chain = 0, token_ids
+        here = 0
+        self.chain = token_ids
         for token_id, log_prob in zip(token_ids, log_probs, strict=True):
             node = None if added else self.children(here).get(token_id)
             if node is None:
@@ -65,7 +68,8 @@ class TokenTree:
 
     def children(self, parent: int) -> dict[int, int]:
         """The children of `parent`, as a map from token to node."""
-        parents, token_ids = self.parents, self.token_ids
+        parents = self.parents
+        token_ids = self.token_ids
         try:
             first = parents.index(parent, parent + 1)
         except ValueError:
@@ -83,19 +87,25 @@ class TokenTree:
     def descend(self, token_ids: Sequence[int]) -> list[int]:
         """The nodes along `token_ids` from below the root, as far as they are in the tree."""
         nodes: list[int] = []
-        here, own_ids, wanted = 0, self.token_ids, iter(token_ids)
+        here = 0
+        own_ids = self.token_ids
+        wanted = iter(token_ids)
         token_id = next(wanted, None)
         for node, parent in enumerate(self.parents):  # one pass meets every child after its parent
             if parent == here and own_ids[node] == token_id:
                 nodes.append(node)
-                here, token_id = node, next(wanted, None)
+                here = node
+                token_id = next(wanted, None)
         return nodes
 
     def copy(self) -> "TokenTree":
         """An independent tree with the same nodes."""
         copied = TokenTree(self.token_ids[0])
-        copied.token_ids, copied.parents = self.token_ids.copy(), self.parents.copy()
-        copied.depths, copied.log_probs, copied.chain = self.depths.copy(), self.log_probs.copy(), self.chain
+        copied.token_ids = self.token_ids.copy()
+        copied.parents = self.parents.copy()
+        copied.depths = self.depths.copy()
+        copied.log_probs = self.log_probs.copy()
+        copied.chain = self.chain
         return copied
 
     def select(self, nodes: Sequence[int]) -> "TokenTree":
@@ -105,7 +115,8 @@ class TokenTree:
         root, *others = nodes
         lone = {self.parents[node] for node in others} - places.keys()
         assert not lone, f"a child of {lone} is kept without its parent, in {nodes}"
-        base_depth, base_log_prob = self.depths[root], self.log_probs[root]
+        base_depth = self.depths[root]
+        base_log_prob = self.log_probs[root]
         chosen = TokenTree(self.token_ids[root])
         chosen.token_ids += [self.token_ids[node] for node in others]
         chosen.parents += [places[self.parents[node]] for node in others]

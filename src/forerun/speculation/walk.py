@@ -36,7 +36,8 @@ def walk(tree: TokenTree, choices: Sequence[int]) -> Acceptance:
     Source: SpecExec, arXiv 2406.02532 (verification); we separate choosing from walking.
     """
     assert len(choices) == len(tree), f"{len(choices)} choices for {len(tree)} nodes"
-    parents, token_ids = tree.parents, tree.token_ids
+    parents = tree.parents
+    token_ids = tree.token_ids
     here = 0
     path: list[int] = []
     for node in range(1, len(token_ids)):

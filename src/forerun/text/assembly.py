@@ -45,7 +45,8 @@ class TextAssembly:
 
     def add(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
         """Append ids until the text ends; return those taken and the text they add."""
-        start, shown = len(self.token_ids), len(self.text)
+        start = len(self.token_ids)
+        shown = len(self.text)
         for token_id in token_ids:
             self._add_one(token_id)
             if self.finish is not None:

@@ -53,10 +53,12 @@ class BoundedChild:
     """
 
     def __init__(self, module: str, head: Mapping[str, object]) -> None:
-        self._module, self._head = module, to_line(head)
+        self._module = module
+        self._head = to_line(head)
         self._process: subprocess.Popen[bytes] | None = None
         self._has_head = self._has_answered = False
-        self._lock, self._owner = Lock(), os.getpid()
+        self._lock = Lock()
+        self._owner = os.getpid()
 
     def begin(self) -> None:
         """Start the process, if it does not run, without waiting for it."""
@@ -104,10 +106,13 @@ class BoundedChild:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", *cache, "-c", RUN, self._module, *places],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
                 env=place_of_windows(),
                 start_new_session=True,  # Ctrl-C in a terminal is for this process alone
-            )  # fmt: skip
+            )
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no process can be started to run the model's own programs ({error}): allow this one to start others"
@@ -145,7 +150,8 @@ class BoundedChild:
         return answer
 
     def _end(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             end_process(process, self._owner)
 

@@ -29,7 +29,8 @@ class ChatTemplate:
     """
 
     def __init__(self, *, source: str, special_tokens: Mapping[str, str]) -> None:
-        self.source, self.special_tokens = source, special_tokens
+        self.source = source
+        self.special_tokens = special_tokens
         self._traits: TemplateTraits | None = None
         self._child = BoundedChild("forerun.text.template_child", {"source": source})
 

@@ -49,8 +49,11 @@ class Constraint:
         after: bytes,
         trigger: bytes,
     ) -> None:
-        self._fresh, self._tokens, self._all_but_stops = fresh, tokens, all_but_stops
-        self._after, self._trigger = after, trigger
+        self._fresh = fresh
+        self._tokens = tokens
+        self._all_but_stops = all_but_stops
+        self._after = after
+        self._trigger = trigger
         start = State(Phase.BEFORE) if after else State(Phase.FREE) if trigger else self._begun(b"")
         self._states = [start]  # the state of the text, then those of drafted tokens
 

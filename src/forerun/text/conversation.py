@@ -21,13 +21,15 @@ class Conversation:
     """
 
     def __init__(self, *, has_template: bool, system_prompt: str | None) -> None:
-        self._has_template, self.system_prompt = has_template, system_prompt
+        self._has_template = has_template
+        self.system_prompt = system_prompt
         self.turns: list[Exchange] = []
         self.num_dropped = 0
 
     def clear(self) -> None:
         """Remove everything except the system prompt."""
-        self.turns, self.num_dropped = [], 0
+        self.turns = []
+        self.num_dropped = 0
 
     def prompt(self, said: str, num_dropped: int | None = None) -> str | Sequence[Mapping[str, str]]:
         """The model's input for this message, without this many of the oldest turns."""

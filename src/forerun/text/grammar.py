@@ -35,7 +35,8 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, stop_ids: Sequence[int]) -> None:
-        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
         self._stop_ids = sorted(id_ for id_ in stop_ids if id_ < vocab_size)
         self._tokens: LLTokenizer | None = None
         self._compiled: dict[Grammar, LLMatcher] = {}
@@ -55,7 +56,8 @@ class GrammarCompiler:
             if len(self._compiled) > MOST_KEPT:
                 del self._compiled[next(iter(self._compiled))]
             fresh = matcher.deep_copy()
-        after, trigger = grammar.after.encode(), grammar.trigger.encode()
+        after = grammar.after.encode()
+        trigger = grammar.trigger.encode()
         return Constraint(fresh, self._tokens, self._all_but_stops(), after=after, trigger=trigger)
 
     def _read_tokens(self) -> "LLTokenizer":

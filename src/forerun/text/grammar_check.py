@@ -32,7 +32,8 @@ class GrammarCheck:
     def __init__(self) -> None:
         self._child = BoundedChild("forerun.text.grammar_child", {})
         self._good = dict.fromkeys((ANY_TEXT,))  # the newest last
-        self._is_warm, self._lock = False, Lock()
+        self._is_warm = False
+        self._lock = Lock()
 
     def close(self) -> None:
         """End the process."""

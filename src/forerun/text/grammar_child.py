@@ -13,8 +13,12 @@ from forerun.text.child_loop import Answer, Said, answer_questions
 
 STACK_BYTES: Final = 2**20  # less than other threads have, so that nested rules overflow the stack here first
 SEARCH_S: Final = 0.2
-WALK_S, WALK_PART_S = 0.1, 0.02  # for texts of a whole grammar, and of a part in which a fault is searched
-NUM_SHORT, NUM_WALKS, MAX_STEPS, MAX_DEPTH = 2, 16, 1_000, 64
+WALK_S = 0.1  # for texts of a whole grammar
+WALK_PART_S = 0.02  # for texts of a part in which a fault is searched
+NUM_SHORT = 2
+NUM_WALKS = 16
+MAX_STEPS = 1_000
+MAX_DEPTH = 64
 CLOSERS: Final = tuple(b'"}]0123456789tfn')  # what may end a JSON value, the likeliest first
 OPENERS: Final = tuple(b",{[")  # what makes it longer
 OF_LIMITS: Final = ("too many", "fuel", "limit")  # in messages about llguidance's limits
@@ -27,7 +31,8 @@ SHARED: Final = ("$defs", "definitions", "x-guidance")  # keys of the whole sche
 class _Bytes:
     """A vocabulary of single bytes and one token that ends a text, which replaces all named tokens."""
 
-    bos_token_id, eos_token_id = None, NUM_BYTES
+    bos_token_id = None
+    eos_token_id = NUM_BYTES
     tokens: Final = [*(bytes([value]) for value in range(NUM_BYTES)), b"\xff<end>"]
     special_token_ids: Final = [NUM_BYTES]
 
@@ -86,8 +91,10 @@ def dead_end_of(start: LLMatcher, until: float) -> str:
 
 def walk(matcher: LLMatcher, number: int, until: float) -> str:
     """Write a text that the grammar allows, another one for each number; return a fault if it cannot go on."""
-    random, is_short = Random(number), number < NUM_SHORT
-    written, depth = bytearray(), 0
+    random = Random(number)
+    is_short = number < NUM_SHORT
+    written = bytearray()
+    depth = 0
     for _ in range(MAX_STEPS):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         allowed = [] if matcher.is_error() else [token for token in range(NUM_BYTES + 1) if mask >> token & 1]
@@ -143,7 +150,8 @@ def place_of(schemas: Mapping[str, Any], fault_of: Callable[[str], str]) -> str:
         part: Mapping[str, Any] = whole
         found = place
         while inner := next(((path, item) for path, item in parts_of(part) if fails(item, whole)), None):
-            found, part = f"{found}.{inner[0]}", inner[1]
+            found = f"{found}.{inner[0]}"
+            part = inner[1]
         keys = (
             key
             for key in sorted(part, key="type".__eq__)

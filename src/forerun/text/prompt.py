@@ -54,8 +54,10 @@ def encode(
         prompt_ids = tokenizer.encode(prompt)
     elif holds_messages(prompt):
         prompt_ids = tokenizer.apply_chat_template(
-            prompt, variables, continue_final_message=continue_final_message  # type: ignore[arg-type]
-        )  # fmt: skip
+            prompt,  # type: ignore[arg-type]
+            variables,
+            continue_final_message=continue_final_message,
+        )
     else:
         prompt_ids = read_ids(prompt)
     if not prompt_ids:
@@ -119,7 +121,8 @@ def room_for(params: SamplingParams, num_prompt: int, max_length: int, *, most_p
     Raises:
         ContextOverflowError: prompt and answer do not fit.
     """
-    room, asked_for = max_length - num_prompt, params.max_new_tokens
+    room = max_length - num_prompt
+    asked_for = params.max_new_tokens
     wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
     if room < 1 or wanted > room:
         asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"

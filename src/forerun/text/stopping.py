@@ -28,7 +28,8 @@ class StopStrings:
         place = self._find(window)
         if place is not None:
             end, start = place
-            self._held, self.found = "", window[start:end]
+            self._held = ""
+            self.found = window[start:end]
             return window[:start], True
         num_certain = len(window) - num_held(window, self._stops)
         self._held = window[num_certain:]
@@ -36,7 +37,8 @@ class StopStrings:
 
     def flush(self) -> str:
         """The text that was held back, at the end of the stream."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
     def _find(self, window: str) -> tuple[int, int] | None:

@@ -81,9 +81,12 @@ def fault_of(error: Exception) -> str:
 def environment() -> ImmutableSandboxedEnvironment:
     """The environment that templates run in."""
     made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
-        optimized=False, finalize=_as_it_is,
-    )  # fmt: skip
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlock, loopcontrols],
+        optimized=False,
+        finalize=_as_it_is,
+    )
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise_exception
     made.globals["strftime_now"] = datetime.now().strftime

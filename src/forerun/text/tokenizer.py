@@ -51,7 +51,9 @@ class Tokenizer:
             foreign_parts: parts of tokenizer.json that the backend lacks and that only a process with limits may run.
             twins: ids that the backend lacks, because another id has the same text, and this other id.
         """
-        self._backend, self._special_tokens, self._twins = backend, special_tokens, twins
+        self._backend = backend
+        self._special_tokens = special_tokens
+        self._twins = twins
         self._encoder = BoundedEncoder(backend, foreign_parts) if foreign_parts else LocalEncoder(backend)
         self.chat_template = None if template is None else ChatTemplate(source=template, special_tokens=special_tokens)
         added = backend.get_added_tokens_decoder()
@@ -217,7 +219,8 @@ class IncrementalDecoder:
         Args:
             shown: special tokens whose texts are part of the text.
         """
-        self._tokenizer, self._shown = tokenizer, shown
+        self._tokenizer = tokenizer
+        self._shown = shown
         self._context: list[int] = []
         self._pending: list[int] = []
         self._next_look = 1
@@ -260,7 +263,9 @@ class IncrementalDecoder:
         return self._tokenizer.decode(self._context + self._pending)[len(before) :]
 
     def _advance(self) -> None:
-        self._context, self._pending, self._next_look = self._pending, [], 1
+        self._context = self._pending
+        self._pending = []
+        self._next_look = 1
 
 
 def any_of(texts: Sequence[str]) -> re.Pattern[str]:

@@ -18,7 +18,8 @@ MAX_IDS: Final = 2**20  # four times the largest published vocabulary; ids beyon
 # and Llama 2 drafts for it well; two vocabularies that were trained separately differ in nearly all their ids.
 MAX_TRAINED_SHARE: Final = 1 / 1000
 MAX_NAMED: Final = 3
-TEXT_BITS, ADDED_BIT = 2**31 - 1, 2**31
+TEXT_BITS = 2**31 - 1
+ADDED_BIT = 2**31
 UNKNOWN: Final = "another token"
 
 logger = logging.getLogger(__name__)

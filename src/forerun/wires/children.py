@@ -82,7 +82,8 @@ def end_all_that_name(folder: str) -> None:
 
 def those_that_name(folder: str) -> list[int]:
     """Pids of these processes, parents first, without this process."""
-    parents, named = dict[int, int](), []
+    parents = dict[int, int]()
+    named = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
@@ -104,7 +105,8 @@ class StarvationWatch:
     """Distinguishes a hanging process from one that is silent because it gets no CPU time."""
 
     def __init__(self) -> None:
-        self._used_s, self._judged_at = 0.0, monotonic()
+        self._used_s = 0.0
+        self._judged_at = monotonic()
 
     def is_starved(self, pid: int | None) -> bool:
         """True if the process is runnable but gets no CPU time, or was not watched for long enough yet."""
@@ -115,7 +117,8 @@ class StarvationWatch:
         if watched_s < MIN_WATCH_S:
             return True
         share = (used_s - self._used_s) / watched_s
-        self._used_s, self._judged_at = used_s, monotonic()
+        self._used_s = used_s
+        self._judged_at = monotonic()
         return watched_s > MAX_WATCH_S or share < STARVED_SHARE
 
 

@@ -59,7 +59,8 @@ class Address:
 
 def read_key(path: str | Path) -> bytes:
     """The key in a file that only its owner may read, without white space around it."""
-    given, path = str(path), shown(str(path))
+    given = str(path)
+    path = shown(str(path))
     advice = f"make one with: (umask 077; head -c 32 /dev/urandom | base64 > {path})"
     try:
         with path_of(given).open("rb") as file:
@@ -194,7 +195,9 @@ class Admission:
     def __init__(self, listener: socket.socket, key: bytes | None, *, handshake_s: float) -> None:
         require_long(key)
         listener.setblocking(False)
-        self._listener, self._key, self._handshake_s = listener, key, handshake_s
+        self._listener = listener
+        self._key = key
+        self._handshake_s = handshake_s
         self._pending: dict[int, PendingPeer] = {}  # by file number, oldest first
 
     def accept(self, timeout_s: float) -> socket.socket | None:

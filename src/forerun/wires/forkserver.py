@@ -21,7 +21,9 @@ from forerun.wires.channel import Channel, wait_readable
 from forerun.wires.children import die_with_parent
 from forerun.wires.frames import MessageKinds
 
-KILL, HEALTHY, ENGINE_GONE = b"K", b"G", b""  # the engine's messages: kill the worker; it works; end of socket
+KILL = b"K"  # the engine's message to kill the worker
+HEALTHY = b"G"  # the engine's message that the worker works
+ENGINE_GONE = b""  # end of socket
 MAX_TEXT: Final = 4000  # characters of a traceback; its end is the most useful part
 FIRST_DELAY_S: Final = 0.1  # short enough that a user does not notice a restart after a single crash
 MAX_DELAY_S: Final = 5.0  # a process that is available again after hours is found within this time
@@ -99,7 +101,8 @@ def _fork_worker(
     """
     engines, workers = socket.socketpair()
     ended, held_while_alive = os.pipe()  # programs that the worker starts do not inherit it
-    parent, pid = os.getpid(), os.fork()
+    parent = os.getpid()
+    pid = os.fork()
     if pid == 0:
         code = 1
         try:

@@ -73,13 +73,15 @@ class FrameReader(Generic[MessageT]):
     """
 
     def __init__(self, kinds: MessageKinds[MessageT]) -> None:
-        self._kinds, self._held = kinds, b""
+        self._kinds = kinds
+        self._held = b""
         self._is_skipping = False
         self.num_faults = 0
 
     def feed(self, data: bytes) -> list[MessageT]:
         """The messages completed by `data`, in order."""
-        held, place = self._held + data, 0
+        held = self._held + data
+        place = 0
         messages: list[MessageT] = []
         while True:
             start = _next_start(held, place)

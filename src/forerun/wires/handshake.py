@@ -73,7 +73,8 @@ class SocketHandshake:
 
     def __init__(self, sock: socket.socket, key: bytes | None, *, is_listener: bool) -> None:
         sock.setblocking(False)
-        self.sock, self._received = sock, b""
+        self.sock = sock
+        self._received = b""
         self._steps = shake_hands(key, is_listener=is_listener)
         self._num_wanted = self._send(*next(self._steps))
 
@@ -89,7 +90,8 @@ class SocketHandshake:
                     raise ConnectionAbortedError(HUNG_UP)
                 self._received += chunk
                 continue
-            received, self._received = self._received, b""
+            received = self._received
+            self._received = b""
             try:
                 self._num_wanted = self._send(*self._steps.send(received))
             except StopIteration:

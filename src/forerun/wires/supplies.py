@@ -29,7 +29,8 @@ class Backoff:
     """Determines when a failed action may be tried again."""
 
     def __init__(self) -> None:
-        self._num_failures, self._retry_at = 0, 0.0
+        self._num_failures = 0
+        self._retry_at = 0.0
 
     def is_over(self) -> bool:
         """Whether the next attempt may begin."""
@@ -57,8 +58,10 @@ class LocalSupply:
     """
 
     def __init__(self, command: Command) -> None:
-        self._command, self._cores = command, own_cores()
-        self._backoff, self._starvation = Backoff(), StarvationWatch()
+        self._command = command
+        self._cores = own_cores()
+        self._backoff = Backoff()
+        self._starvation = StarvationWatch()
         self.trouble = ""
         self.pid: int | None = None
         self._control: socket.socket | None = None
@@ -108,7 +111,9 @@ class LocalSupply:
         # not on the cores to which the calling thread is bound now
         self._process, ours = run_on(self._cores, lambda: start_child(self._command))
         ours.setblocking(False)
-        self._control, self._reader, self._descriptors = ours, FrameReader(EVENTS), list[int]()
+        self._control = ours
+        self._reader = FrameReader(EVENTS)
+        self._descriptors = list[int]()
         self._finalizer = weakref.finalize(self, _end, self._process, ours)
 
     def _read(self, control: socket.socket) -> list[WorkerEvent]:
@@ -118,7 +123,8 @@ class LocalSupply:
         except BlockingIOError:
             return []
         except OSError:
-            data, descriptors = b"", []
+            data = b""
+            descriptors = []
         if not data:
             self._restart_later()
         self._descriptors += descriptors
@@ -127,7 +133,8 @@ class LocalSupply:
     def _note(self, event: WorkerEvent) -> None:
         match event.kind:
             case EventKind.STARTED:
-                self.pid, self.trouble = event.pid, ""
+                self.pid = event.pid
+                self.trouble = ""
             case EventKind.ENDED:
                 how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
                 self.trouble = f"the drafter's process ended with {how}; another one is being started"
@@ -162,19 +169,23 @@ class RemoteSupply:
 
     def __init__(self, address: Address, key: bytes | None) -> None:
         require_channels()
-        self._address, self._key = address, key
-        self.pid, self.trouble = None, ""
+        self._address = address
+        self._key = key
+        self.pid = None
+        self.trouble = ""
         self._made: Channel | None = None
         self._attempt: threading.Thread | None = None
         self._present: Channel | None = None
-        self._backoff, self._is_closed = Backoff(), False
+        self._backoff = Backoff()
+        self._is_closed = False
 
     def take(self) -> Channel | None:
         if self._attempt is not None:
             if self._attempt.is_alive():
                 return None
             self._attempt = None
-            self._present, self._made = self._made, None
+            self._present = self._made
+            self._made = None
             return self._present
         if (self._present is None or not self._present.is_open) and self._backoff.is_over():
             self._backoff.note_failure()  # counts as a failure until the worker works
@@ -217,4 +228,5 @@ class RemoteSupply:
         if self._is_closed:
             made.close()
         else:
-            self.trouble, self._made = "", made
+            self.trouble = ""
+            self._made = made

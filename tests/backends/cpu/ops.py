@@ -176,7 +176,8 @@ def sample(
         key: 64 bits, `splitmix64(splitmix64(seed) ^ position)`; None for no noise.
     """
     end = len(scores_V) if end is None else end
-    scratch, top_two = torch.empty(end - begin), TopTwo()
+    scratch = torch.empty(end - begin)
+    top_two = TopTwo()
     library().forerun_sample(
         floats(scores_V), begin, end, c_float(temperature), byref(row_noise(key)), byref(top_two), floats(scratch)
     )
@@ -188,8 +189,10 @@ def topk(
 ) -> TopTokens:
     """The `count` best tokens, at most 16, by score / temperature + noise, the noise to about 2e-6."""
     ids_V = None if ids is None else c_void_p(ids.data_ptr())
-    tokens, totals = (c_int32 * count)(), (c_float * count)()
-    scratch, forerun_topk = torch.empty_like(scores_V), library().forerun_topk
+    tokens = (c_int32 * count)()
+    totals = (c_float * count)()
+    scratch = torch.empty_like(scores_V)
+    forerun_topk = library().forerun_topk
     forerun_topk.restype = c_float
     log_sum = forerun_topk(
         floats(scores_V), len(scores_V), c_float(temperature), byref(row_noise(key)), ids_V, c_int(count), tokens,
@@ -206,7 +209,8 @@ def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:
     assert keys_SKD.is_contiguous(), keys_SKD.stride()
     assert values_SKD.is_contiguous(), values_SKD.stride()
     assert keys_SKD.dtype == values_SKD.dtype in (torch.float32, torch.bfloat16), keys_SKD.dtype
-    is_bf16, slot_stride = keys_SKD.dtype == torch.bfloat16, keys_SKD.stride(0)
+    is_bf16 = keys_SKD.dtype == torch.bfloat16
+    slot_stride = keys_SKD.stride(0)
     return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), is_bf16, slot_stride)
 
 

@@ -30,9 +30,12 @@ class Case:
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         rng = random.Random(seed)
         generator = torch.Generator().manual_seed(seed)
-        self.rng, self.prefix_len = rng, rng.choice(PREFIXES)
-        self.num_rows, num_earlier = rng.choice([1, 2, 7, 16, 17, 40]), rng.choice([0, 3, 90])
-        num_kv_heads, group = rng.choice([1, 2, 3]), rng.choice([1, 2, 4, 5, 7, 8])
+        self.rng = rng
+        self.prefix_len = rng.choice(PREFIXES)
+        self.num_rows = rng.choice([1, 2, 7, 16, 17, 40])
+        num_earlier = rng.choice([0, 3, 90])
+        num_kv_heads = rng.choice([1, 2, 3])
+        group = rng.choice([1, 2, 4, 5, 7, 8])
         head_dim = rng.choice([2, 6, 20, 32, 64, 80, 96, 128])
         self.ancestry_TW = random_ancestry(rng, self.num_rows + num_earlier)[num_earlier:]
         num_slots = self.prefix_len + self.num_rows + num_earlier
@@ -84,9 +87,11 @@ def test_a_row_has_the_same_bits_alone_with_all_else_poisoned(dtype: torch.dtype
     case = Case(seed, dtype)
     together = case.tree()
     for row in case.rng.sample(range(case.num_rows), min(case.num_rows, 6)):
-        keys, values = torch.full_like(case.keys_SKD, NAN), torch.full_like(case.values_SKD, NAN)
+        keys = torch.full_like(case.keys_SKD, NAN)
+        values = torch.full_like(case.values_SKD, NAN)
         slots = case.slots_of(row)
-        keys[slots], values[slots] = case.keys_SKD[slots], case.values_SKD[slots]
+        keys[slots] = case.keys_SKD[slots]
+        values[slots] = case.values_SKD[slots]
         alone = ops.tree_attention(
             case.q_TQD[row : row + 1].contiguous(), keys, values,
             prefix_len=case.prefix_len, ancestry_TW=case.ancestry_TW[row : row + 1],
@@ -101,7 +106,8 @@ def test_a_row_of_a_tree_has_the_bits_of_its_path_as_a_text(dtype: torch.dtype, 
     together = case.tree()
     for row in case.rng.sample(range(case.num_rows), min(case.num_rows, 4)):
         slots = case.slots_of(row)
-        keys, values = case.keys_SKD[slots], case.values_SKD[slots]
+        keys = case.keys_SKD[slots]
+        values = case.values_SKD[slots]
         own = case.q_TQD[row : row + 1]
         for num_rows in {1, min(len(slots), 2), min(len(slots), 37)}:
             others = torch.randn(num_rows - 1, *own.shape[1:])
@@ -115,7 +121,8 @@ def test_a_row_of_a_tree_has_the_bits_of_its_path_as_a_text(dtype: torch.dtype, 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_bit_depends_on_how_rows_are_shared_out(dtype: torch.dtype, seed: int) -> None:
     case = Case(seed, dtype)
-    tree, causal = case.tree(), case.causal()
+    tree = case.tree()
+    causal = case.causal()
     for rows_per_call in (1, 2, 5, 11):
         assert torch.equal(case.tree(rows_per_call), tree)
         assert torch.equal(case.causal(rows_per_call), causal)
@@ -137,7 +144,8 @@ def test_nan_that_a_row_sees_shows(dtype: torch.dtype, place: int, is_key: bool)
 @DTYPES
 def test_large_scores_neither_overflow_nor_lose_the_leader(dtype: torch.dtype) -> None:
     keys, values = torch.zeros(2, 1400, 1, 2, dtype=dtype)
-    keys[1300], values[1300] = 256.0, 3.0
+    keys[1300] = 256.0
+    values[1300] = 3.0
     q = torch.full((1, 1, 2), 256.0)
     mixed = ops.tree_attention(q, keys, values, prefix_len=1399, ancestry_TW=None)
     assert torch.equal(mixed, torch.full((1, 2), 3.0))

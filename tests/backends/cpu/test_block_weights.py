@@ -36,7 +36,8 @@ class BlockSource:
     """
 
     def __init__(self, spec: ModelSpec, types: tuple[BlockType, ...], table: BlockType | None) -> None:
-        self._spec, self._types = spec, types
+        self._spec = spec
+        self._types = types
         self._table: Table = DenseWeight(values_OI=torch.randn(spec.vocab_size, spec.hidden_size))
         if table is not None:
             self._table = self._blocks(table, spec.vocab_size, 0)
@@ -45,7 +46,8 @@ class BlockSource:
         return self._table
 
     def linear(self, name: str) -> tuple[Weight, Tensor | None]:
-        spec, seed = self._spec, sum(map(ord, name))
+        spec = self._spec
+        seed = sum(map(ord, name))
         if name == "head" and spec.tied_embeddings:
             return self._table, None
         sizes = {
@@ -99,7 +101,8 @@ def test_every_buffer_is_that_of_the_dequantised_model(
 @pytest.mark.parametrize("table", BLOCKS)
 def test_an_embedding_in_the_heads_memory_is_that_of_the_dequantised_model_bit_for_bit(table: BlockType) -> None:
     spec = spec_of(is_tied=True)
-    source, token_ids = BlockSource(spec, ("Q4_1",), table), list(range(spec.vocab_size))
+    source = BlockSource(spec, ("Q4_1",), table)
+    token_ids = list(range(spec.vocab_size))
     held = source.table()
     assert isinstance(held, BlockWeight)
     expected = dequantise_blocks(held.blocks_OB, table)
@@ -113,7 +116,8 @@ def test_an_embedding_in_the_heads_memory_is_that_of_the_dequantised_model_bit_f
         executor.run(inputs, lambda op, buffer: found.append(buffer.clone()) if op.kind == "embed" else None)
     assert torch.equal(found[0], expected)
     assert torch.equal(executor.embed(torch.tensor([[3, 49], [0, 3]])), expected[torch.tensor([[3, 49], [0, 3]])])
-    output, rows = executor.output(), torch.randn(3, spec.hidden_size)
+    output = executor.output()
+    rows = torch.randn(3, spec.hidden_size)
     assert output is not None, "a draft multiplies by these blocks too"
     scores = rows @ expected.T
     assert (output(rows) - scores).abs().max() <= 0.03 * scores.abs().max()  # inputs of 8 bits
@@ -122,7 +126,8 @@ def test_an_embedding_in_the_heads_memory_is_that_of_the_dequantised_model_bit_f
 @pytest.mark.parametrize("types", [("Q4_1",), ("Q4_K", "Q6_K")], ids="+".join)
 def test_fusing_and_threads_change_no_bit_also_where_rows_are_many(types: tuple[BlockType, ...]) -> None:
     """400 rows of 256 inputs are prepared by all threads together, each part of a weight after the other."""
-    spec, results = spec_of(is_tied=True), []
+    spec = spec_of(is_tied=True)
+    results = []
     before = torch.get_num_threads()
     for num_rows in (3, 400):
         results.clear()

@@ -18,7 +18,8 @@ def busy(num_threads: int) -> tuple[float, bool]:
 
 def play(crew: Crew, machine: Machine, seconds: float, most: int = 2) -> tuple[list[int], float]:
     """The threads of each pass, and the passes a second."""
-    elapsed_s, threads = 0.0, list[int]()
+    elapsed_s = 0.0
+    threads = list[int]()
     while elapsed_s < seconds:
         threads.append(crew.threads(most))
         pass_s, is_stopped = machine(threads[-1])
@@ -33,7 +34,8 @@ def test_a_quiet_machine_gives_every_pass_all_threads() -> None:
 
 
 def test_a_core_lost_now_and_then_changes_nothing() -> None:
-    crew, passes = Crew(), 0
+    crew = Crew()
+    passes = 0
 
     def machine(num_threads: int) -> tuple[float, bool]:
         nonlocal passes

@@ -38,7 +38,8 @@ def executor_of(
     cache = TreeCache(spec.body, NUM_SLOTS, dtype=dtype, device="cpu", move_slots=NATIVE.move_slots)
     cache.reserve(NUM_SLOTS)
     with inference():
-        table, output = embedding(typed["embed_tokens.weight"]), plain_linear(typed["lm_head.weight"])
+        table = embedding(typed["embed_tokens.weight"])
+        output = plain_linear(typed["lm_head.weight"])
         return make(spec, weights, table, output, cache)
 
 
@@ -48,13 +49,17 @@ def in_torch(*arguments: object) -> HeadExecutor:
 
 def passes(executor: HeadExecutor, vocab_size: int, seed: int) -> list[ForwardOutput]:
     """A text in two passes, some of whose rows are then unknown, a tree behind it, and rows behind it in its place."""
-    rng, generator, outputs = random.Random(seed), torch.Generator().manual_seed(seed), []
-    num_text, num_nodes = rng.randint(2, 90), rng.randint(1, 9)
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    outputs = []
+    num_text = rng.randint(2, 90)
+    num_nodes = rng.randint(1, 9)
     if seed % 4 == 3:
         num_text = rng.randint(520, 1200)  # more than a chunk of attention
 
     def run(first: int, num_rows: int, num_logit_rows: int, parents: list[int] | None = None) -> None:
-        ancestry, places = None, list(range(first, first + num_rows))
+        ancestry = None
+        places = list(range(first, first + num_rows))
         if parents is not None:
             ancestry = np.eye(num_rows, dtype=np.bool_)
             for row, parent in enumerate(parents, 1):

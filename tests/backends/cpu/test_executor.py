@@ -89,7 +89,8 @@ def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> l
         for cache in (mine, theirs):
             generator = torch.Generator().manual_seed(seed)
             rounded = torch.randn(cache.keys_LSKD[:, :prefix_len].shape, generator=generator).to(dtype)
-            cache.keys_LSKD[:, :prefix_len], cache.values_LSKD[:, :prefix_len] = rounded, rounded.flip(1)
+            cache.keys_LSKD[:, :prefix_len] = rounded
+            cache.values_LSKD[:, :prefix_len] = rounded.flip(1)
             cache.keys_LSKD[:, prefix_len + 30 :] = float("nan")
     return diff_buffers(executors[0], mine, executors[1], theirs, random_pass(rng, spec, prefix_len))
 
@@ -213,12 +214,14 @@ def test_other_dtypes_are_left_to_torch() -> None:
 def test_a_pass_that_is_given_up_computes_nothing(threads: int) -> None:
     spec, weights = random_model(1, torch.float32)
     runner = tiny_runner(spec, weights, backend=NATIVE)
-    before, flag = torch.get_num_threads(), StopFlag()
+    before = torch.get_num_threads()
+    flag = StopFlag()
     torch.set_num_threads(threads)
     try:
         first, second = ([token % spec.vocab_size for token in range(start, start + 40)] for start in (0, 7))
         runner.append(first, num_logit_rows=0)
-        keys, rows = runner.cache.keys_LSKD.clone(), runner.executor.fused.buffer("x", 40).clone()  # type: ignore[attr-defined]
+        keys = runner.cache.keys_LSKD.clone()  # type: ignore[attr-defined]
+        rows = runner.executor.fused.buffer("x", 40).clone()
         flag.set()
         with stopped_by(flag), pytest.raises(PassStopped):
             runner.append(second, num_logit_rows=0)

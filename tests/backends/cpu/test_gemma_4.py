@@ -69,10 +69,12 @@ def test_every_buffer_is_the_references(seed: int, dtype: torch.dtype, weight_fo
         native = NATIVE.executor(spec, LoadedWeights(weights, weight_format), mine)
         reference = REFERENCE.executor(spec, LoadedWeights(wide, weight_format), theirs)
         prefix_len = rng.choice([0, 1, 15, 40])
-        generator, shape = torch.Generator().manual_seed(seed), mine.keys_LSKD[:, :prefix_len].shape
+        generator = torch.Generator().manual_seed(seed)
+        shape = mine.keys_LSKD[:, :prefix_len].shape
         text = torch.randn(shape, generator=generator).to(dtype)
         for cache in (mine, theirs):
-            cache.keys_LSKD[:, :prefix_len], cache.values_LSKD[:, :prefix_len] = text, text.flip(1)
+            cache.keys_LSKD[:, :prefix_len] = text
+            cache.values_LSKD[:, :prefix_len] = text.flip(1)
             cache.keys_LSKD[:, prefix_len + 30 :] = float("nan")
     inputs = replace(random_pass(rng, spec, prefix_len), num_logit_rows=1)
     found = diff_buffers(native, mine, reference, theirs, inputs)
@@ -113,7 +115,9 @@ def test_a_text_and_a_tree_have_torchs_logits_and_the_same_bits_with_every_instr
 def test_a_row_has_the_same_bits_in_a_prompt_alone_and_with_any_number_of_threads(size: str) -> None:
     spec, weights = model_like(size, torch.float32)
     token_ids = [random.Random(1).randrange(spec.vocab_size) for _ in range(50)]
-    runner, found, before = tiny_runner(spec, weights, backend=NATIVE), [], torch.get_num_threads()
+    runner = tiny_runner(spec, weights, backend=NATIVE)
+    found = []
+    before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)

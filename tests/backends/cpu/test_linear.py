@@ -65,7 +65,8 @@ def rounded(name: str, x_TI: Tensor, linear: Product) -> tuple[Tensor, int]:
     if name in ("float32", "int8_wide"):
         return x_TI.double(), x_TI.shape[1] + 2
     most = MOST_OF_BLOCKS if name in BLOCKS else 127
-    group, num_in = linear.descriptor.group, x_TI.shape[1]
+    group = linear.descriptor.group
+    num_in = x_TI.shape[1]
     padded = torch.nn.functional.pad(x_TI, (0, -num_in % group)).view(len(x_TI), -1, group)
     largest = padded.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, torch.tensor(float(most)) / largest, 0.0)  # a plain number would be multiplied
@@ -114,7 +115,9 @@ def close(y: Tensor, expected: Tensor, bound: Tensor) -> bool:
 def test_products_are_those_of_float64(name: str) -> None:
     for num_out, num_in in ((1, 1), (5, 3), (16, 32), (17, 31), (33, 100), (50, 257), (40, 640), (70, 1152)):
         weight = weight_of(name, num_out, num_in)
-        linear, weight_OI, sizes_OI = packed(name, weight), exact(weight), magnitudes(weight)
+        linear = packed(name, weight)
+        weight_OI = exact(weight)
+        sizes_OI = magnitudes(weight)
         for num_rows in ROWS:
             x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows)
             assert close(linear(x_TI), *products(name, x_TI, weight_OI, sizes_OI, linear)), (num_out, num_in, num_rows)
@@ -180,8 +183,10 @@ def test_any_cut_of_panels_gives_the_whole_and_touches_nothing_else(name: str) -
 @pytest.mark.parametrize("name", AS_STORED)
 def test_gate_and_up_side_by_side_or_multiplied(name: str) -> None:
     for half in (1, 16, 21):
-        weight, bias = weight_of(name, 2 * half, 100), random_tensor(2 * half, seed=4)
-        linear, plain = packed(name, weight, bias, half), packed(name, weight, bias)
+        weight = weight_of(name, 2 * half, 100)
+        bias = random_tensor(2 * half, seed=4)
+        linear = packed(name, weight, bias, half)
+        plain = packed(name, weight, bias)
         for num_rows in (1, 5, 9):
             x_TI = random_tensor(num_rows, weight.shape[1], seed=num_rows) / 4
             both = linear(x_TI)
@@ -192,8 +197,10 @@ def test_gate_and_up_side_by_side_or_multiplied(name: str) -> None:
 
 @pytest.mark.parametrize("name", AS_STORED)
 def test_bias_is_added_and_then_the_residual_also_in_place(name: str) -> None:
-    weight, bias = weight_of(name, 37, 64), random_tensor(37, seed=5)
-    x_TI, residual = random_tensor(9, weight.shape[1], seed=6), random_tensor(9, 37, seed=7)
+    weight = weight_of(name, 37, 64)
+    bias = random_tensor(37, seed=5)
+    x_TI = random_tensor(9, weight.shape[1], seed=6)
+    residual = random_tensor(9, 37, seed=7)
     linear = packed(name, weight, bias)
     biased = packed(name, weight)(x_TI) + bias
     assert torch.equal(linear(x_TI), biased)
@@ -230,7 +237,8 @@ def test_int4_scales_of_16_bits_and_any_zeros_are_exact(group_size: int) -> None
     """A row is 127 times one input alone, which int8 holds, and so every product 127 times one weight."""
     for scale_dtype in (torch.float16, torch.bfloat16):
         generator = torch.Generator().manual_seed(group_size)
-        num_out, num_in = 40, 256
+        num_out = 40
+        num_in = 256
         weight = Int4Weight(
             values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
             scales_OG=torch.rand(num_out, num_in // group_size, generator=generator).to(scale_dtype).float(),

@@ -49,7 +49,8 @@ def kept_in(folder: Path, about: str = "m", *, is_whole: bool = True, num_bytes:
 
 def pack_all(model: Path, file: PackedFile | None) -> list[bytes]:
     """The packed bytes of all linears, read once the file is finished."""
-    weights, linears = GgufCheckpoint(name="m", path=model).weights(dtype=torch.float32), list[PackedLinear]()
+    weights = GgufCheckpoint(name="m", path=model).weights(dtype=torch.float32)
+    linears = list[PackedLinear]()
     for name in LINEARS:
         weight, bias_O = weights.linear(name)
         paired = weight.shape[0] // 2 if name.endswith("gate_up") else 0
@@ -173,7 +174,9 @@ def test_a_damaged_file_is_left_aside_and_made_anew(
 def test_checksums_are_compared_once_a_boot(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compared, plain, boot = list[int](), packed_file.require_sums, tmp_path / "boot"
+    compared = list[int]()
+    plain = packed_file.require_sums
+    boot = tmp_path / "boot"
     monkeypatch.setattr(packed_file, "require_sums", lambda *given: compared.append(1) or plain(*given))
     monkeypatch.setattr(packed_index, "BOOT", boot)
     folder = tmp_path / "packed"
@@ -188,7 +191,8 @@ def test_checksums_are_compared_once_a_boot(
 def test_damage_before_a_boot_is_found_after_it_though_no_time_has_changed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot, folder = tmp_path / "boot", tmp_path / "packed"
+    boot = tmp_path / "boot"
+    folder = tmp_path / "packed"
     monkeypatch.setattr(packed_index, "BOOT", boot)
     boot.write_text("first")
     expected = [pack_all(model, open_packed(kept_in(folder))) for _ in range(2)][1]
@@ -205,7 +209,8 @@ def test_damage_before_a_boot_is_found_after_it_though_no_time_has_changed(
 def test_a_place_that_takes_no_file_is_said_once(
     place: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, kept = tmp_path / "packed", kept_in(tmp_path / "packed")
+    folder = tmp_path / "packed"
+    kept = kept_in(tmp_path / "packed")
     if place == "a file":
         folder.touch()
     elif place == "read-only":

@@ -33,7 +33,8 @@ def test_a_gate_far_from_zero_is_shut_or_open_and_nan_stays_nan() -> None:
 def test_rope_turns_queries_and_keys_and_fills_only_the_rows_slots(
     dtype: torch.dtype, has_norms: bool, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> None:
-    positions, first_slot = [4, 9, 0, 9, 5], 2
+    positions = [4, 9, 0, 9, 5]
+    first_slot = 2
     qkv = random_tensor(5, (num_heads + 2 * num_kv_heads) * head_dim, seed=4)
     spec = RopeSpec(theta=100.0)
     turns = rope_table(spec, head_dim, 10, dtype=torch.float32, device="cpu")

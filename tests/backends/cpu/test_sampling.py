@@ -13,7 +13,8 @@ from tests.backends.cpu import ops
 
 pytestmark = pytest.mark.usefixtures("tier")
 SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 def random_scores(rng: random.Random, size: int) -> Tensor:
@@ -129,7 +130,8 @@ def test_nan_shows_in_the_sum_of_a_rank() -> None:
 
 def test_a_row_that_threads_share_has_the_token_and_lead_that_it_has_among_others() -> None:
     """One row of a large vocabulary is cut into slices, one for each thread; many rows are dealt out whole."""
-    size, noise = 1 << 18, KeyedNoise(3, 1 << 18)
+    size = 1 << 18
+    noise = KeyedNoise(3, 1 << 18)
     scores = torch.randn(4, size, generator=torch.Generator().manual_seed(1))
     scores[1] = 0.0
     num_threads = torch.get_num_threads()

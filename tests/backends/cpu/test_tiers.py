@@ -47,7 +47,9 @@ def tiers_here() -> list[str]:
 
 def differing(name: str, shape: tuple[int, int], num_rows: int, seed: int) -> tuple[int, list[str]]:
     """How many products were compared with those of the first instruction set on one thread, and which differed."""
-    num_checks, wrong, expected = 0, [], None
+    num_checks = 0
+    wrong = []
+    expected = None
     linear = packed(name, weight_of(name, *shape))
     x_TI = random_tensor(num_rows, linear.descriptor.num_in, seed=seed)
     for tier in tiers_here():
@@ -108,7 +110,8 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 def bits_by_tier(folder: Path, library_path: Path, compiler: str, *emulator: str) -> dict[str, str]:
     """What tests/backends/cpu/tier_bits.cpp prints for each instruction set."""
-    source, program = Path(__file__).with_name("tier_bits.cpp"), folder / f"bits_{compiler}"
+    source = Path(__file__).with_name("tier_bits.cpp")
+    program = folder / f"bits_{compiler}"
     run(compiler, "-O1", "-std=c++17", f"-I{CPP / 'cpp'}", source, library_path, "-o", program, cwd=folder)
     return tiers_and_bits(run("env", f"LD_LIBRARY_PATH={library_path.parent}", *emulator, program, cwd=folder))
 

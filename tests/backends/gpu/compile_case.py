@@ -104,7 +104,8 @@ class PackedModel:
 
 def packed_model(spec: ModelSpec, weight_format: WeightFormat) -> PackedModel:
     """A model's weights in a format."""
-    hidden, middle = spec.hidden_size, spec.intermediate_size
+    hidden = spec.hidden_size
+    middle = spec.intermediate_size
     qkv = weight(spec.q_size + 2 * spec.kv_size, hidden, weight_format)
     return PackedModel(
         qkv=pack(qkv, None, compute=COMPUTE, head_dim=spec.head_dim),

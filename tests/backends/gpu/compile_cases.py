@@ -98,8 +98,10 @@ def _tree_cases() -> Iterator[CompileCase]:
         )
         for changes in ({}, {"rereads": True}, {"follows": True})
     )  # fmt: skip
-    rows, text_P = row_table(), empty(NUM_SLOTS, dtype=torch.int32)
-    children, draft_ids = _topk(4), empty(VOCAB_SIZE, dtype=torch.int32)
+    rows = row_table()
+    text_P = empty(NUM_SLOTS, dtype=torch.int32)
+    children = _topk(4)
+    draft_ids = empty(VOCAB_SIZE, dtype=torch.int32)
     costs_AN = empty(MAX_MATCH + 1, tree.verify_width - 1)
     steps = {
         "grow first": partial(grow, tree, rows, text_P, spare_slot=SPARE_SLOT),
@@ -120,7 +122,8 @@ def _tree_cases() -> Iterator[CompileCase]:
 def _score_cases() -> Iterator[CompileCase]:
     """What shapes scores in memory and draws from them."""
     tree = DeviceTree(verify_width=32, draft_width=4, num_children=NUM_CHILDREN, min_mass=0.01, device=DEVICE)
-    settings, filters = RequestSettings.for_vocabulary(VOCAB_SIZE, DEVICE), Filters.on(DEVICE)
+    settings = RequestSettings.for_vocabulary(VOCAB_SIZE, DEVICE)
+    filters = Filters.on(DEVICE)
     rows = ScoreRows.over(empty(32, VOCAB_SIZE), num_rows=32, num_columns=VOCAB_SIZE)
     ids = empty(VOCAB_SIZE, dtype=torch.int32)
 
@@ -153,7 +156,8 @@ def _score_cases() -> Iterator[CompileCase]:
 def _cache_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
     """What does not depend on the format of weights."""
     table_VH = empty(VOCAB_SIZE, spec.hidden_size, dtype=COMPUTE)
-    x, rows = empty(MAX_ROWS, spec.hidden_size), row_table()
+    x = empty(MAX_ROWS, spec.hidden_size)
+    rows = row_table()
     start = partial(embed, table_VH, rows.token_ids, x, _next_norm(spec, 1), scale=1.0, num_rows=32)
     yield CompileCase(name="embed", model=model, num_rows=32, launch=partial(_launch, start), is_product=False)
     move = partial(move_slots, cache(spec), empty(2 + 32, dtype=torch.int32))
@@ -163,7 +167,8 @@ def _cache_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
 def _attention_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
     keys_SKD, values_SKD = cache(spec)[:, 0]
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
-    rows, num_heads = row_table(), spec.num_heads
+    rows = row_table()
+    num_heads = spec.num_heads
     workspace = AttentionWorkspace.for_heads(
         max_rows=MAX_ROWS, num_heads=num_heads, head_dim=spec.head_dim, max_splits=65, device=DEVICE
     )
@@ -179,7 +184,8 @@ def _attention_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
 
 def _rank_cases(model: str, spec: ModelSpec) -> Iterator[CompileCase]:
     """What adds up the partials of several ranks, and what waits for them alone."""
-    rows, x = row_table(), empty(MAX_ROWS, spec.hidden_size)
+    rows = row_table()
+    x = empty(MAX_ROWS, spec.hidden_size)
     add = partial(
         add_partials, _exchange(spec), x, num_rows=8, next_norm=_next_norm(spec, num_tiles_of(spec.hidden_size)),
         row_skips=rows.row_skips, sublayer=2, num_sublayers=rows.num_sublayers,
@@ -200,7 +206,8 @@ def _partial_cases(model: str, spec: ModelSpec, weight_format: WeightFormat) -> 
     num_in = spec.intermediate_size // NUM_RANKS
     packed = pack(weight(spec.hidden_size, num_in, weight_format), None, compute=COMPUTE)
     workspace = SplitWorkspace.for_linears([packed], max_rows=MAX_ROWS, device=DEVICE)
-    gated, exchange = empty(MAX_ROWS, num_in, dtype=COMPUTE), _exchange(spec)
+    gated = empty(MAX_ROWS, num_in, dtype=COMPUTE)
+    exchange = _exchange(spec)
     for num_rows in ROWS_OF_LINEARS:
         step = partial(linear_partial, gated, packed, exchange, num_rows=num_rows, workspace=workspace)
         launch = partial(_launch, step)
@@ -208,9 +215,11 @@ def _partial_cases(model: str, spec: ModelSpec, weight_format: WeightFormat) -> 
 
 
 def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
-    rows, norm = row_table(), _input_norm(spec, packed)
+    rows = row_table()
+    norm = _input_norm(spec, packed)
     workspace = _workspace(packed)
-    h, x = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE), empty(MAX_ROWS, spec.hidden_size)
+    h = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    x = empty(MAX_ROWS, spec.hidden_size)
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
     gated = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE)
     keys_SKD, values_SKD = cache(spec)[:, 0]
@@ -239,8 +248,10 @@ def _linear_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: in
 
 
 def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int) -> Iterator[CompileCase]:
-    h, y = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE), empty(MAX_ROWS, VOCAB_SIZE)
-    norm, workspace = _input_norm(spec, packed), _workspace(packed)
+    h = empty(MAX_ROWS, spec.hidden_size, dtype=COMPUTE)
+    y = empty(MAX_ROWS, VOCAB_SIZE)
+    norm = _input_norm(spec, packed)
+    workspace = _workspace(packed)
 
     def head(overlaps: bool, *, is_topk: bool) -> LmHead:
         maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=MAX_ROWS, is_topk=is_topk, device=DEVICE)
@@ -268,7 +279,8 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
 
 def _exchange(spec: ModelSpec) -> RankExchange:
     """The first rank's end of one between eight."""
-    num_programs, place_bytes = num_tiles_of(spec.hidden_size), MAX_ROWS * spec.hidden_size * COMPUTE.itemsize
+    num_programs = num_tiles_of(spec.hidden_size)
+    place_bytes = MAX_ROWS * spec.hidden_size * COMPUTE.itemsize
     return RankExchange(
         rank=0,
         memories=(),

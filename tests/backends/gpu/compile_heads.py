@@ -36,10 +36,12 @@ def spec_of(head_dim: int) -> ModelSpec:
 
 def launch_all(dtype: torch.dtype, head_dim: int, *, overlaps: bool) -> None:
     """A layer's first half, for few rows and for many; with norms of heads, which take registers."""
-    spec, rows = spec_of(head_dim), row_table()
+    spec = spec_of(head_dim)
+    rows = row_table()
     keys_SKD, values_SKD = (empty(NUM_SLOTS, NUM_KV_HEADS, head_dim, dtype=dtype) for _ in range(2))
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=dtype) for _ in range(2))
-    device, head_norms = str(q.device), (empty(head_dim), empty(head_dim))
+    device = str(q.device)
+    head_norms = (empty(head_dim), empty(head_dim))
     parts = AttentionWorkspace.for_heads(
         max_rows=32, num_heads=NUM_HEADS, head_dim=head_dim, max_splits=65, device=device
     )

@@ -49,7 +49,9 @@ GPT_OSS: Final = ModelSpec(
 
 def mechanism_cases() -> Iterator[CompileCase]:
     """A case for each kernel that a mechanism changes or adds."""
-    rows, x, h = row_table(), empty(MAX_ROWS, GEMMA.hidden_size), empty(MAX_ROWS, GEMMA.hidden_size, dtype=COMPUTE)
+    rows = row_table()
+    x = empty(MAX_ROWS, GEMMA.hidden_size)
+    h = empty(MAX_ROWS, GEMMA.hidden_size, dtype=COMPUTE)
     following = _next_norm(GEMMA)
     start = partial(
         embed, empty(GEMMA.vocab_size, GEMMA.hidden_size, dtype=COMPUTE), rows.token_ids, x, following, scale=50.5
@@ -78,7 +80,9 @@ def mechanism_cases() -> Iterator[CompileCase]:
 
 def _experts() -> Iterator[CompileCase]:
     """The experts of a layer, in bfloat16 and in int4."""
-    spec, size, rows = GPT_OSS, GPT_OSS.hidden_size, row_table()
+    spec = GPT_OSS
+    size = GPT_OSS.hidden_size
+    rows = row_table()
     pairs = ExpertPairs.for_model(spec, max_rows=MAX_ROWS, dtype=COMPUTE, device=DEVICE)
     counts = {"num_rows": 8, "num_experts": spec.num_experts}
     choose = partial(choose_experts, empty(MAX_ROWS, spec.num_experts), rows.lengths, pairs, num_rows=8, num_chosen=4)
@@ -100,20 +104,25 @@ def _experts() -> Iterator[CompileCase]:
             multiply_experts, empty(MAX_ROWS, size, dtype=COMPUTE), all_gates, all_outs, pairs, norm=_input_norm(45),
             gate=spec.gate, **counts,
         )  # fmt: skip
-        name, launch = f"multiply_experts, {weight_format}", partial(_launch, multiply)
+        name = f"multiply_experts, {weight_format}"
+        launch = partial(_launch, multiply)
         yield CompileCase(name=name, model=MODEL, num_rows=8, launch=launch)
 
 
 def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
     """Queries with scales, products without a norm of their inputs, a tanh-GELU gate and capped logits."""
-    spec, size = GEMMA, GEMMA.hidden_size
+    spec = GEMMA
+    size = GEMMA.hidden_size
     heads = pack(weight(spec.q_size + 2 * spec.kv_size, size, "plain"), None, compute=COMPUTE, head_dim=spec.head_dim)
     out = pack(weight(size, spec.intermediate_size, "plain"), None, compute=COMPUTE)
     gate = pack(weight(2 * spec.intermediate_size, size, "plain"), None, compute=COMPUTE, paired=True)
     head = pack(weight(spec.vocab_size, size, "plain"), None, compute=COMPUTE)
-    gated, rows = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE), row_table()
+    gated = empty(MAX_ROWS, spec.intermediate_size, dtype=COMPUTE)
+    rows = row_table()
     keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
-    q, norm, no_norm = empty(MAX_ROWS, spec.q_size, dtype=COMPUTE), _input_norm(1), _input_norm(0)
+    q = empty(MAX_ROWS, spec.q_size, dtype=COMPUTE)
+    norm = _input_norm(1)
+    no_norm = _input_norm(0)
     scaled = partial(
         qkv, h, heads, q, keys_SKD, keys_SKD, empty(NUM_SLOTS, 2, spec.head_dim), rows, spec=spec,
         head_norms=(empty(spec.head_dim), empty(spec.head_dim)), query_scales_P=empty(NUM_SLOTS), norm=norm,
@@ -141,9 +150,11 @@ def _products(h: object) -> dict[str, tuple[partial[None], DeviceLinear]]:
 
 
 def _layer_inputs(token_ids: Tensor) -> dict[str, partial[None]]:
-    spec, size = GEMMA4, GEMMA4.layer_input_size
+    spec = GEMMA4
+    size = GEMMA4.layer_input_size
     width = spec.num_layers * size
-    inputs, gated = empty(MAX_ROWS, width), empty(MAX_ROWS, size, dtype=COMPUTE)
+    inputs = empty(MAX_ROWS, width)
+    gated = empty(MAX_ROWS, size, dtype=COMPUTE)
     table = empty(spec.vocab_size, width, dtype=COMPUTE)
     return {
         "layer_inputs": partial(
@@ -165,7 +176,8 @@ def _whole_heads() -> partial[None]:
 
 
 def _attention_cases(spec: ModelSpec, name: str, sinks_Q: Tensor | None) -> Iterator[CompileCase]:
-    rows, window = row_table(), spec.window or 0
+    rows = row_table()
+    window = spec.window or 0
     keys_SKD = empty(NUM_SLOTS, spec.num_kv_heads, spec.head_dim, dtype=COMPUTE)
     q, mixed = (empty(MAX_ROWS, spec.q_size, dtype=COMPUTE) for _ in range(2))
     workspace = AttentionWorkspace.for_heads(

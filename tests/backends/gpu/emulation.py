@@ -47,7 +47,8 @@ def spare_idle_work() -> None:
 
 def keep_shapes() -> None:
     """Of types and results alike in shape, all that follows from the shape is made once."""
-    check, wrap = core.block_type.__init__, core.tensor.__init__
+    check = core.block_type.__init__
+    wrap = core.tensor.__init__
 
     @cache
     def checked(shape: tuple[int, ...]) -> core.block_type:
@@ -63,12 +64,18 @@ def keep_shapes() -> None:
 
     def block_type(self: Any, element_ty: core.dtype, shape: Iterable[Any]) -> None:
         known = checked(tuple(size.value if isinstance(size, core.constexpr) else size for size in shape))
-        self.element_ty, self.shape, self.numel = element_ty, known.shape, known.numel
+        self.element_ty = element_ty
+        self.shape = known.shape
+        self.numel = known.numel
         self.name = f"<{known.shape}, {element_ty}>"
 
     def tensor(self: Any, handle: Any, kind: core.dtype) -> None:
         known = wrapped(tuple(kind.shape) if kind.is_block() else ())
-        self.handle, self.type, self.dtype, self.shape, self.numel = handle, kind, kind.scalar, known.shape, known.numel
+        self.handle = handle
+        self.type = kind
+        self.dtype = kind.scalar
+        self.shape = known.shape
+        self.numel = known.numel
 
     # Those of another Triton may have more.
     if vars(checked((2, 4))).keys() == {"element_ty", "shape", "numel", "name"}:

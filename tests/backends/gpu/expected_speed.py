@@ -63,9 +63,11 @@ class Expected:
 
 def expect(packed: DeviceLinear, num_rows: int, found: Resources) -> Expected:
     """For a weight and the kernel that multiplies rows by it."""
-    tiles, rows = packed.tiles, packed.rows_of_program(num_rows)
+    tiles = packed.tiles
+    rows = packed.rows_of_program(num_rows)
     num_blocks, num_tiles, num_splits = packed.grid(num_rows)
-    num_programs, inputs = num_blocks * num_tiles * num_splits, ceil(packed.num_in / tiles.block_in)
+    num_programs = num_blocks * num_tiles * num_splits
+    inputs = ceil(packed.num_in / tiles.block_in)
     threads = found.num_warps * WARP_SIZE
     resident = min(
         REGISTERS // (ceil(found.registers / 8) * 8 * threads), SHARED // (found.shared_bytes + KIB),
@@ -95,7 +97,8 @@ def expect(packed: DeviceLinear, num_rows: int, found: Resources) -> Expected:
 
 def weight_bytes(packed: DeviceLinear) -> int:
     """Of a matrix and its scales."""
-    matrix, scales = packed.weight.matrix, packed.weight.scales
+    matrix = packed.weight.matrix
+    scales = packed.weight.scales
     return matrix.nbytes + (0 if scales is None else scales.nbytes)
 
 
@@ -111,7 +114,8 @@ def idle_seconds(layer: Mapping[str, Expected]) -> float:
     names = list(layer)
     idle = 0.0
     for before, name in zip([names[-1], *names[:-1]], names, strict=True):
-        ahead, kernel = layer[before], layer[name]
+        ahead = layer[before]
+        kernel = layer[name]
         if name == "attention":
             idle += END + JOIN + RELEASE
             idle += max(0.0, ATTENTION + RELEASE - kernel.early_bytes / BANDWIDTH)

@@ -39,7 +39,8 @@ class Sum:
         device = exchange.memories[0].device
         self.before = random_rows(SIZE, torch.float32, seed=9).to(device)
         self.norm_weight = torch.linspace(0.5, 2.0, SIZE, device=device)
-        self.x, self.h = self.before.clone(), poisoned(MOST_ROWS, SIZE, dtype=dtype).to(device)
+        self.x = self.before.clone()
+        self.h = poisoned(MOST_ROWS, SIZE, dtype=dtype).to(device)
         self.squares = poisoned(num_tiles_of(SIZE), MOST_ROWS).to(device)
         add_partials(
             exchange, self.x, num_rows=num_rows, row_skips=row_skips, sublayer=1, num_sublayers=3, overlaps=False,
@@ -126,8 +127,10 @@ def test_a_rank_that_waits_in_vain_says_so_and_goes_on(device: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_rows", [3, 20, 40])
 def test_a_product_goes_to_the_place_of_the_next_exchange(num_rows: int, dtype: torch.dtype) -> None:
-    weight, bias_O = random_weight(SIZE, 256, "plain", dtype), random_rows(SIZE, torch.float32, num_rows=1)[0]
-    packed, inputs = pack_split(weight, bias_O, compute=dtype, num_splits=2), random_rows(256, dtype)
+    weight = random_weight(SIZE, 256, "plain", dtype)
+    bias_O = random_rows(SIZE, torch.float32, num_rows=1)[0]
+    packed = pack_split(weight, bias_O, compute=dtype, num_splits=2)
+    inputs = random_rows(256, dtype)
     one, other = local_exchanges(2, SIZE, dtype, "cpu")
     for number in (1, 2):
         begin_at([one, other], number - 1)
@@ -147,10 +150,8 @@ def recorded_rank(exchange: RankExchange, inputs: Tensor, x: Tensor) -> tuple[to
     weight = packed.weight._replace(matrix=packed.weight.matrix.cuda())
     packed = replace(packed, weight=weight)
     workspace = SplitWorkspace.for_linears([packed], max_rows=MOST_ROWS, device="cuda")
-    h, squares = (
-        torch.zeros(MOST_ROWS, SIZE, dtype=torch.bfloat16).cuda(),
-        torch.zeros(num_tiles_of(SIZE), MOST_ROWS).cuda(),
-    )
+    h = torch.zeros(MOST_ROWS, SIZE, dtype=torch.bfloat16).cuda()
+    squares = torch.zeros(num_tiles_of(SIZE), MOST_ROWS).cuda()
     norm = NextNorm(weight=torch.ones(SIZE).cuda(), h=h, squares=squares, scale=1.0)
 
     def work() -> None:
@@ -161,7 +162,8 @@ def recorded_rank(exchange: RankExchange, inputs: Tensor, x: Tensor) -> tuple[to
 
     flags_of(exchange).fill_(1)  # as if all others were there already
     work()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
     with torch.cuda.graph(graph, stream=stream):
         work()
     return graph, stream

@@ -52,7 +52,8 @@ class BlockHeaded(Headed):
     ) -> None:  # fmt: skip
         config = DraftHead(model="-", verify_width=verify_width, adaptive=False)
         super().__init__(seed, device, config, num_layers=num_layers, known=known)
-        self.policy, rng = TreePolicy(looks_up=looks_up), random.Random(seed)
+        self.policy = TreePolicy(looks_up=looks_up)
+        rng = random.Random(seed)
         if "windows" in fields:
             fields["body"] = random_body(rng, vocab_size=self.num_columns, num_layers=len(fields["windows"]))
         self.block = random_block(rng, self.spec, **{"block_size": 4, **fields})
@@ -61,7 +62,8 @@ class BlockHeaded(Headed):
             self.tensors["lm_head.weight"] = self.tensors["lm_head.weight"][list(known)]
 
     def drafter_of(self) -> heads.BlockDrafter:
-        head, block = block_head(self.block, self.here), self.block
+        head = block_head(self.block, self.here)
+        block = self.block
         runner = self.runner(block.body, block.block_size, lambda cache: BlockExecutor(head, cache))
         return heads.BlockDrafter(
             runner, self.config, self.policy, target_vocab_size=VOCAB, taps=block.taps(self.spec.num_layers),
@@ -114,7 +116,8 @@ def test_the_heads_cache_holds_all_committed_tokens(device: str) -> None:
     decoder = headed.decoder()
     decoder._rule = Depths(0, 2, 0, *[2] * 9)  # type: ignore[assignment]
     found = headed.rounds(decoder, TEXT[:3], SAMPLED, 5)
-    text, draft = [*TEXT[:3], *(token for tokens in found for token in tokens)], decoder._rounds.draft
+    text = [*TEXT[:3], *(token for tokens in found for token in tokens)]
+    draft = decoder._rounds.draft
     assert isinstance(draft, BlockOnDevice)
     num_tokens = len(draft.runner.cached_ids)
     assert num_tokens > 5
@@ -135,7 +138,8 @@ class Drafted:
         self.headed = BlockHeaded(seed, device, num_layers=rng.randint(1, 2), block_size=rng.randint(2, 6), **fields)
         self.draft, self.tree = self.headed.on_device()
         self.arrays = {name: tensor.double().numpy() for name, tensor in self.headed.tensors.items()}
-        self.text, self.known = self.tokens(rng.randint(1, 16)), set[int]()
+        self.text = self.tokens(rng.randint(1, 16))
+        self.known = set[int]()
         shape = CAPACITY, len(self.draft.taps), self.headed.spec.hidden_size
         self.features = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
@@ -153,16 +157,19 @@ class Drafted:
 
     def check_round(self) -> None:
         """Random nodes have the logits of the reference, in the first pass and in another."""
-        root, spec = len(self.text) - 1, self.headed.block
+        root = len(self.text) - 1
+        spec = self.headed.block
         self.tree.begin(root=self.text[-1], committed=root, draft_committed=root)
         columns = [self.draft.taps.index(layer) for layer in spec.taps(2)]
         features = {place: self.features[place, columns].double().cpu().numpy() for place in self.known}
         outputs = block_outputs(spec, self.arrays, self.text[-1], root, features)
         for first_row in (1, 0):
-            depths, parents = [self.rng.randrange(spec.block_size + 1) for _ in range(WIDTH)], self.tokens(WIDTH)
+            depths = [self.rng.randrange(spec.block_size + 1) for _ in range(WIDTH)]
+            parents = self.tokens(WIDTH)
             rows = slice(first_row, first_row + WIDTH)
             if first_row:  # the root is the first of a round
-                depths[0], parents[0] = 0, self.text[-1]
+                depths[0] = 0
+                parents[0] = self.text[-1]
             self.draft.rows.positions[rows] = root + torch.tensor(depths, dtype=torch.int32)
             self.draft.rows.token_ids[rows] = torch.tensor(parents, dtype=torch.int32)
             self.draft.pass_layers(rows.stop, 0)
@@ -178,7 +185,8 @@ class Drafted:
 
     def accept(self) -> None:
         """The target verified six nodes, and some of them are accepted."""
-        root, path = len(self.text) - 1, sorted(self.rng.sample(range(1, 6), self.rng.randint(0, 3)))
+        root = len(self.text) - 1
+        path = sorted(self.rng.sample(range(1, 6), self.rng.randint(0, 3)))
         places = [root, *[root + 2] * 5]
         for depth, node in enumerate(path, 1):
             places[node] = root + depth
@@ -220,7 +228,8 @@ def test_missing_features_stay_missing_in_a_restored_text(device: str) -> None:
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording could not repeat data that the host reads or copies, or sizes that depend on data."""
     blocks = [BlockHeaded(3, device, **fields).on_device()[0] for fields in (NARROW, PAIRS, SHIFTED)]
-    features, places_R = torch.zeros(6, 4, 32, device=device), torch.arange(6, device=device)
+    features = torch.zeros(6, 4, 32, device=device)
+    places_R = torch.arange(6, device=device)
     for name in ("tensor", "as_tensor", "from_numpy", "nonzero", "masked_select"):
         monkeypatch.setattr(torch, name, None)
     for name in ("item", "tolist", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__"):

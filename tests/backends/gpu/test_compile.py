@@ -36,7 +36,8 @@ INT4_BUDGETS = {8: (2.2, 256), 32: (2.9, 128)}
 INT4_OUTPUTS = 128
 INT4_KERNELS = ("qkv_kernel", "linear_add_kernel", "linear_gate_kernel")
 LANES = 32
-MOST_IDLE, LEAST_SHARE = 0.03, 0.85  # of a layer's time; of the bandwidth, while a kernel runs
+MOST_IDLE = 0.03  # of a layer's time
+LEAST_SHARE = 0.85  # of the bandwidth, while a kernel runs
 MODELS = (
     "any model", "newer families", "Llama-3.2-1B", "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.2-1B bfloat16",
     "Llama-3.1-8B bfloat16", "Llama-3.1-8B int8", "Llama-3.1-8B int4", "Llama-3.1-70B int4",
@@ -68,7 +69,8 @@ def faults_of(compile_cases: list[dict[str, Any]]) -> list[str]:
 
 def int4_overruns(compile_cases: list[dict[str, Any]]) -> list[str]:
     """Loops over int4 weights with more instructions a weight than are meant, a line for each."""
-    overruns, num_checked = [], 0
+    overruns = []
+    num_checked = 0
     for case in compile_cases:
         rows = int(re.findall(r", (\d+) rows", case["name"])[0])
         for kernel in case["kernels"]:
@@ -112,7 +114,8 @@ def test_memory_hardly_rests_between_the_kernels_of_a_layer(typical: list[dict[s
     place = " of Llama-3.1-8B bfloat16, 8 rows, for sm_90"
     found = {case["name"].removesuffix(place): case for case in typical if case["name"].endswith(place)}
     layer = {short: Expected(**found[name]["kernels"][0]["expected"]) for name, short in names.items()}
-    busy, idle = sum(kernel.seconds for kernel in layer.values()), idle_seconds(layer)
+    busy = sum(kernel.seconds for kernel in layer.values())
+    idle = idle_seconds(layer)
     assert idle <= MOST_IDLE * (busy + idle)
     assert all(kernel.share > LEAST_SHARE for kernel in layer.values())
 

@@ -89,7 +89,9 @@ class Pair:
         self.spec = spec or spec_of()
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(5), dtype=torch.float32)
         self.target = runner_of(self.spec, self.weights, device)
-        self.draft_spec, self.draft_weights, self.vocabulary = self.spec, noisy(self.weights, spread), None
+        self.draft_spec = self.spec
+        self.draft_weights = noisy(self.weights, spread)
+        self.vocabulary = None
         if known is not None:
             self.vocabulary = map_of(known, self.spec.vocab_size)
             self.draft_spec, self.draft_weights = mapped_model(self.spec, self.draft_weights, self.vocabulary)

@@ -119,7 +119,8 @@ class Pair:
 
 @pytest.mark.parametrize(("shape", "dtype"), in_turn(list(SHAPES), DTYPES))
 def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtype, device: str) -> None:
-    spec, rng = spec_of(shape), random.Random(1)
+    spec = spec_of(shape)
+    rng = random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(10)
     assert pair.largest(tree_pass(7, 10, rng, spec.vocab_size, taps=(0, 1))) < CLOSE[dtype]
@@ -128,28 +129,32 @@ def test_every_buffer_is_torchs_after_every_kernel(shape: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_quantised_weights_are_those_of_torch(weight_format: WeightFormat, device: str) -> None:
-    spec, rng = spec_of("llama"), random.Random(1)
+    spec = spec_of("llama")
+    rng = random.Random(1)
     pair = Pair(spec, torch.float32, device, weight_format)
     pair.read(5)
     assert pair.largest(tree_pass(4, 5, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
 def test_a_tree_behind_a_long_text_sees_all_of_it(device: str) -> None:
-    spec, rng = spec_of("llama", num_layers=1), random.Random(2)
+    spec = spec_of("llama", num_layers=1)
+    rng = random.Random(2)
     pair = Pair(spec, torch.float32, device)
     pair.read(260)
     assert pair.largest(tree_pass(9, 260, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
 def test_wide_passes_are_those_of_torch(device: str) -> None:
-    spec, rng = spec_of("llama", num_layers=1), random.Random(2)
+    spec = spec_of("llama", num_layers=1)
+    rng = random.Random(2)
     pair = Pair(spec, torch.float32, device)
     pair.read(3)
     assert pair.largest(text_pass(40, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(device: str) -> None:
-    spec, rng = spec_of("llama", num_layers=3), random.Random(4)
+    spec = spec_of("llama", num_layers=3)
+    rng = random.Random(4)
     pair = Pair(spec, torch.float32, device)
     pair.read(6)
     skipped: SkipSet = frozenset({(1, "attention"), (1, "mlp")})
@@ -176,7 +181,8 @@ def test_the_bits_of_a_row_are_its_own(dtype: torch.dtype, device: str) -> None:
 
 
 def test_a_recorded_pass_gives_what_the_first_one_gave(device: str) -> None:
-    runner, rng = runner_of(spec_of("qwen2"), torch.bfloat16, device), random.Random(6)
+    runner = runner_of(spec_of("qwen2"), torch.bfloat16, device)
+    rng = random.Random(6)
     runner.sync([rng.randrange(runner.spec.vocab_size) for _ in range(20)])
     plain = tree_pass(6, 20, rng, runner.spec.vocab_size)
     for inputs in (plain, replace(plain, taps=(1,)), replace(plain, taps=(0, 1))):

@@ -32,7 +32,8 @@ from tests.backends.gpu.test_executor import CLOSE, FEW_SLOTS, Pair, spec_of, te
     ids=str,
 )
 def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dtype, device: str) -> None:
-    spec, rng = spec_of(family), random.Random(1)
+    spec = spec_of(family)
+    rng = random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(20)
     assert pair.largest(tree_pass(7, 20, rng, spec.vocab_size, taps=(0, 1))) < CLOSE[dtype]
@@ -41,7 +42,8 @@ def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dty
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_quantised_experts_are_those_of_torch(weight_format: WeightFormat, device: str) -> None:
-    spec, rng = spec_of("gpt_oss", num_layers=1, sliding_layers=()), random.Random(1)
+    spec = spec_of("gpt_oss", num_layers=1, sliding_layers=())
+    rng = random.Random(1)
     pair = Pair(spec, torch.float32, device, weight_format)
     pair.read(5)
     assert pair.largest(tree_pass(4, 5, rng, spec.vocab_size)) < CLOSE[torch.float32]
@@ -50,17 +52,16 @@ def test_quantised_experts_are_those_of_torch(weight_format: WeightFormat, devic
 @pytest.mark.parametrize("num_rows", rest_slow([40, 64], 1))
 def test_experts_of_many_rows_are_those_of_torch(num_rows: int, device: str) -> None:
     """Some experts have more rows than a tile."""
-    spec, rng = (
-        spec_of("gpt_oss", num_layers=1, sliding_layers=(), num_experts=3, num_chosen_experts=2),
-        random.Random(2),
-    )
+    spec = spec_of("gpt_oss", num_layers=1, sliding_layers=(), num_experts=3, num_chosen_experts=2)
+    rng = random.Random(2)
     pair = Pair(spec, torch.float32, device)
     pair.read(3)
     assert pair.largest(text_pass(num_rows, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(device: str) -> None:
-    spec, rng = spec_of("gpt_oss"), random.Random(4)
+    spec = spec_of("gpt_oss")
+    rng = random.Random(4)
     pair = Pair(spec, torch.float32, device)
     pair.read(6)
     row_skips = np.random.default_rng(0).random((5, 6)) < 0.4

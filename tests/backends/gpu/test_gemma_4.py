@@ -21,7 +21,8 @@ from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, text
 
 @pytest.mark.parametrize(("size", "dtype"), in_turn(list(LIKE), DTYPES))
 def test_every_buffer_is_torchs_after_every_kernel(size: str, dtype: torch.dtype, device: str) -> None:
-    spec, rng = model_like(size, dtype)[0], random.Random(1)
+    spec = model_like(size, dtype)[0]
+    rng = random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(20)
     assert pair.largest(tree_pass(7, 20, rng, spec.vocab_size, taps=(0, 2))) < CLOSE[dtype]
@@ -29,7 +30,8 @@ def test_every_buffer_is_torchs_after_every_kernel(size: str, dtype: torch.dtype
 
 
 def test_wide_passes_behind_a_long_text_are_those_of_torch(device: str) -> None:
-    spec, rng = model_like("E2B", torch.float32, window=140)[0], random.Random(2)
+    spec = model_like("E2B", torch.float32, window=140)[0]
+    rng = random.Random(2)
     pair = Pair(spec, torch.float32, device)
     pair.read(200)
     assert pair.largest(text_pass(40, 200, rng, spec.vocab_size)) < CLOSE[torch.float32]
@@ -38,7 +40,8 @@ def test_wide_passes_behind_a_long_text_are_those_of_torch(device: str) -> None:
 @pytest.mark.parametrize("size", rest_slow(["E2B", "31B"], 1))
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(size: str, device: str) -> None:
     """A layer's factor stands behind its MLP, behind its attention if that is left out, or behind neither."""
-    spec, rng = model_like(size, torch.float32)[0], random.Random(4)
+    spec = model_like(size, torch.float32)[0]
+    rng = random.Random(4)
     pair = Pair(spec, torch.float32, device)
     pair.read(6)
     row_skips = np.random.default_rng(0).random((5, 2 * spec.num_layers)) < 0.4

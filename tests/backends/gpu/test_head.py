@@ -20,8 +20,12 @@ from forerun.sampling.noise import gumbel_rows, signed32, splitmix64
 from forerun.sampling.sample import topk
 from tests.backends.gpu.scores import sample_scores
 
-SEED, TEMPERATURE, POISON = 99, 0.8, -7
-VOCAB, SIZE, MAX_ROWS = 150, 160, 33
+SEED = 99
+TEMPERATURE = 0.8
+POISON = -7
+VOCAB = 150
+SIZE = 160
+MAX_ROWS = 33
 
 
 class HeadCase:
@@ -130,7 +134,8 @@ def test_the_topk_is_of_the_tokens_that_the_target_knows(
 ) -> None:
     case = HeadCase("plain", torch.bfloat16)
     column_ids = None if column_ids is None else column_ids[:vocab_size]
-    first_row, num_rows = 1, 20
+    first_row = 1
+    num_rows = 20
     found = case.topk(
         num_rows, first_row=first_row, num_children=num_children, vocab_size=vocab_size, column_ids=column_ids
     )

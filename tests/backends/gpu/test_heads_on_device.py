@@ -56,7 +56,8 @@ class Headed(ABC):
     tensors: dict[str, Tensor]  # the head's
 
     def __init__(self, seed: int, device: str, config: DraftHead, *, num_layers: int, known: Sequence[int] | None):
-        self.config, self.device = config, device
+        self.config = config
+        self.device = device
         self.spec = spec_of(vocab_size=VOCAB, num_layers=num_layers)
         self.weights = random_weights(self.spec, torch.Generator().manual_seed(seed), dtype=torch.float32)
         self.vocabulary = None if known is None else head_vocabulary(torch.tensor(known), VOCAB)
@@ -148,12 +149,15 @@ class Checked:
     """Every row that the head gets scores for on the device is compared with the published formulas."""
 
     def __init__(self, headed: EagleHeaded, decoder: DeviceDecoder) -> None:
-        self.headed, self.rounds, self.num_rows = headed, decoder._rounds, 0
+        self.headed = headed
+        self.rounds = decoder._rounds
+        self.num_rows = 0
         self.rounds.graphs.records = False  # A recording could not compare.
         self.arrays: dict[str, Floats] = {name: tensor.double().numpy() for name, tensor in headed.tensors.items()}
         self.missing = set[int]()
         assert isinstance(self.rounds.draft, EagleOnDevice)
-        self._write, self.draft = self.rounds.draft.write_scores, self.rounds.draft
+        self._write = self.rounds.draft.write_scores
+        self.draft = self.rounds.draft
         self.draft.write_scores = self.write_scores  # type: ignore[method-assign]
 
     def features(self, text: list[int]) -> dict[int, Floats]:
@@ -166,9 +170,11 @@ class Checked:
 
     def write_scores(self, num_rows: int, first_row: int) -> None:
         self._write(num_rows, first_row)
-        tree, root = self.rounds.tree, int(self.rounds.tree.header[COMMITTED.value])
+        tree = self.rounds.tree
+        root = int(self.rounds.tree.header[COMMITTED.value])
         text = self.rounds._text_P[: root + 1].tolist()
-        features, scores = self.features(text), self.draft.score_rows.scores
+        features = self.features(text)
+        scores = self.draft.score_rows.scores
         for row, node in enumerate(node for node in tree.batch_W.tolist() if node >= 0):
             above = [other for other in range(1, tree.capacity) if int(tree.nodes.ancestors[node]) >> other & 1]
             path = [int(tree.nodes.tokens[other]) for other in above]

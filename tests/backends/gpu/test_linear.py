@@ -39,7 +39,8 @@ def logits_of(
     packed: DeviceLinear, h: Tensor, num_rows: int, first_row: int = 0, norm: InputNorm | None = None
 ) -> Tensor:
     """Rows that must not be written stay poisoned; counters must be 0 again."""
-    y, workspace = poisoned(MOST_ROWS, packed.num_out), workspace_of(packed)
+    y = poisoned(MOST_ROWS, packed.num_out)
+    workspace = workspace_of(packed)
     workspace.partials.fill_(float("nan"))
     linear(
         h, packed, y, num_rows=num_rows, first_row=first_row, norm=norm or no_norm(), workspace=workspace,
@@ -56,7 +57,8 @@ def logits_of(
 def test_a_product_is_that_of_the_dequantised_weight(
     weight_format: WeightFormat, dtype: torch.dtype, num_splits: int
 ) -> None:
-    weight, bias_O = random_weight(48, 256, weight_format, dtype), random_rows(48, torch.float32, num_rows=1)[0]
+    weight = random_weight(48, 256, weight_format, dtype)
+    bias_O = random_rows(48, torch.float32, num_rows=1)[0]
     packed = pack_split(weight, bias_O, compute=dtype, num_splits=num_splits)
     h_TI = random_rows(256, dtype)
     found = logits_of(packed, h_TI, 3)
@@ -68,7 +70,8 @@ def test_a_product_is_that_of_the_dequantised_weight(
 def test_shapes_need_not_be_multiples_of_a_tile(weight_format: WeightFormat, num_out: int, num_in: int) -> None:
     """Among them are groups of 32 and of 64 inputs, and a group that is shorter."""
     weight = random_weight(num_out, num_in, weight_format, torch.bfloat16)
-    packed, h_TI = pack(weight, None, compute=torch.bfloat16), random_rows(num_in, torch.bfloat16)
+    packed = pack(weight, None, compute=torch.bfloat16)
+    h_TI = random_rows(num_in, torch.bfloat16)
     found = logits_of(packed, h_TI, 2)
     torch.testing.assert_close(found.double(), product_of(h_TI[:2], weight), rtol=0, atol=2e-4)
 
@@ -89,7 +92,8 @@ def test_a_row_has_the_same_bits_in_any_company(weight_format: WeightFormat) -> 
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFormat, num_splits: int) -> None:
     """The widest has two programs for each tile of outputs, which share inputs or do not."""
-    weight, num_rows = random_weight(72, 512, weight_format, torch.bfloat16), 2 * WIDE_COUNTS[-1]
+    weight = random_weight(72, 512, weight_format, torch.bfloat16)
+    num_rows = 2 * WIDE_COUNTS[-1]
     packed = pack_split(weight, None, compute=torch.bfloat16, num_splits=num_splits)
     h_TI = random_rows(512, torch.bfloat16, num_rows=num_rows)
     norm, factors_T1 = norm_of(scale=1.0, size=512, num_rows=num_rows)
@@ -113,8 +117,10 @@ def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFor
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 64])
 def test_a_norm_left_out_before_is_made_up_for_after(scale: float) -> None:
-    weight, bias_O = random_weight(32, 64, "plain", torch.float32), random_rows(32, torch.float32, num_rows=1)[0]
-    packed, h_TI = pack(weight, bias_O, compute=torch.float32), random_rows(64, torch.float32)
+    weight = random_weight(32, 64, "plain", torch.float32)
+    bias_O = random_rows(32, torch.float32, num_rows=1)[0]
+    packed = pack(weight, bias_O, compute=torch.float32)
+    h_TI = random_rows(64, torch.float32)
     norm, factors_T1 = norm_of(scale=scale, size=64)
     expected = product_of(h_TI, weight) * factors_T1 + bias_O
     torch.testing.assert_close(
@@ -135,7 +141,8 @@ def gated_of(packed: DeviceLinear, h_TI: Tensor, num_rows: int) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_gates_and_ups_are_multiplied(weight_format: WeightFormat, dtype: torch.dtype) -> None:
-    weight, bias_O = random_weight(2 * 37, 256, weight_format, dtype), random_rows(74, torch.float32, num_rows=1)[0]
+    weight = random_weight(2 * 37, 256, weight_format, dtype)
+    bias_O = random_rows(74, torch.float32, num_rows=1)[0]
     packed = pack_split(weight, bias_O, compute=dtype, num_splits=2, paired=True)
     h_TI = random_rows(256, dtype)
     _, factors_T1 = norm_of(scale=1.0, size=256)
@@ -150,9 +157,12 @@ class Sum:
     """What one `linear_add` wrote: x, the input of the next norm, and squares summed over tiles."""
 
     def __init__(self, packed: DeviceLinear, inputs: Tensor, num_rows: int, row_skips: Tensor | None = None) -> None:
-        num_out, dtype = packed.num_out, inputs.dtype
-        self.before, self.norm_weight = random_rows(num_out, torch.float32, seed=7), torch.linspace(0.5, 2.0, num_out)
-        self.x, self.h = self.before.clone(), poisoned(MOST_ROWS, num_out, dtype=dtype)
+        num_out = packed.num_out
+        dtype = inputs.dtype
+        self.before = random_rows(num_out, torch.float32, seed=7)
+        self.norm_weight = torch.linspace(0.5, 2.0, num_out)
+        self.x = self.before.clone()
+        self.h = poisoned(MOST_ROWS, num_out, dtype=dtype)
         self.squares = poisoned(packed.num_tiles, MOST_ROWS)
         next_norm = NextNorm(weight=self.norm_weight, h=self.h, squares=self.squares, scale=0.25)
         linear_add(
@@ -167,7 +177,8 @@ class Sum:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_product_is_added_and_prepared_for_the_next_norm(weight_format: WeightFormat, dtype: torch.dtype) -> None:
-    weight, bias_O = random_weight(70, 256, weight_format, dtype), random_rows(70, torch.float32, num_rows=1)[0]
+    weight = random_weight(70, 256, weight_format, dtype)
+    bias_O = random_rows(70, torch.float32, num_rows=1)[0]
     packed = pack_split(weight, bias_O, compute=dtype, num_splits=2)
     inputs = random_rows(256, dtype)
     found = Sum(packed, inputs, 3)
@@ -181,9 +192,11 @@ def test_a_product_is_added_and_prepared_for_the_next_norm(weight_format: Weight
 
 def test_a_skipped_row_keeps_its_x_and_is_prepared_all_the_same() -> None:
     weight = random_weight(48, 64, "plain", torch.bfloat16)
-    packed, inputs = pack(weight, None, compute=torch.bfloat16), random_rows(64, torch.bfloat16)
+    packed = pack(weight, None, compute=torch.bfloat16)
+    inputs = random_rows(64, torch.bfloat16)
     row_skips = torch.tensor([0, 1, 0, 1, 0, 1], dtype=torch.int32)  # row 0 leaves out sublayer 1, row 1 the others
-    plain, skipped = Sum(packed, inputs, 2), Sum(packed, inputs, 2, row_skips)
+    plain = Sum(packed, inputs, 2)
+    skipped = Sum(packed, inputs, 2, row_skips)
     assert torch.equal(skipped.x[0], skipped.before[0])
     assert torch.equal(skipped.x[1], plain.x[1])
     torch.testing.assert_close(skipped.squares[:, 0].sum(), skipped.before[0].square().sum())
@@ -203,7 +216,8 @@ def test_every_split_has_inputs(weight_format: WeightFormat, num_out: int, num_i
 def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute: torch.dtype) -> None:
     """Each row is one input alone, and so every product one weight, which float32 holds. Some scales are negative."""
     generator = torch.Generator().manual_seed(group_size)
-    num_out, num_in = 24, 1280
+    num_out = 24
+    num_in = 1280
     weight = Int4Weight(
         values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
         scales_OG=torch.randn(num_out, num_in // group_size, generator=generator),
@@ -211,7 +225,8 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
         group_size=group_size,
     )
     assert (weight.scales_OG.view(torch.int32) & 15).count_nonzero() > 0
-    packed, expected = pack(weight, None, compute=compute), dequantise(weight).T
+    packed = pack(weight, None, compute=compute)
+    expected = dequantise(weight).T
     for inputs in torch.randperm(num_in, generator=generator)[: 2 * MOST_ROWS].split(MOST_ROWS):
         h_TI = torch.zeros(MOST_ROWS, num_in, dtype=compute)
         h_TI[torch.arange(MOST_ROWS), inputs] = 1.0
@@ -222,7 +237,8 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
 @pytest.mark.parametrize("shape", [(4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (57344, 8192)], ids=str)
 def test_multiprocessors_of_a_large_gpu_have_equally_much_to_do(shape: tuple[int, int]) -> None:
     tiles = choose_tiles(*shape, weight_format="plain", compute=torch.bfloat16)
-    num_tiles, num_blocks = -(-shape[0] // tiles.block_out), -(-shape[1] // tiles.block_in)
+    num_tiles = -(-shape[0] // tiles.block_out)
+    num_blocks = -(-shape[1] // tiles.block_in)
     most_programs = -(-num_tiles * tiles.num_splits // MULTIPROCESSORS)
     most_blocks = most_programs * -(-num_blocks // tiles.num_splits)
     assert num_tiles * num_blocks / MULTIPROCESSORS > 0.96 * most_blocks

@@ -68,7 +68,8 @@ def test_the_chain_is_the_one_that_the_host_hangs() -> None:
     for ending in ([0, 1], [1, 1, 0], [0, 0, 0, 1]):
         written = [*written, *ending]
         chain.accept(ending)
-        ours, theirs = hang(written, chain_costs(chain.log_probs())), TokenTree(written[-1])
+        ours = hang(written, chain_costs(chain.log_probs()))
+        theirs = TokenTree(written[-1])
         chain.hang_into(theirs)
         assert ours.nodes.tokens[: len(theirs)].tolist() == theirs.token_ids
         assert (-ours.nodes.costs[: len(theirs)]).tolist() == pytest.approx(theirs.log_probs, abs=1e-5)

@@ -32,7 +32,8 @@ FAMILIES = ("gemma3_text", "granite", "ministral3", "smollm3", "mistral", "olmo3
 
 @pytest.mark.parametrize(("family", "dtype"), in_turn(list(FAMILIES), DTYPES))
 def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dtype, device: str) -> None:
-    spec, rng = spec_of(family), random.Random(1)
+    spec = spec_of(family)
+    rng = random.Random(1)
     pair = Pair(spec, dtype, device)
     pair.read(20)
     assert pair.largest(tree_pass(7, 20, rng, spec.vocab_size, taps=(0, 1))) < CLOSE[dtype]
@@ -41,7 +42,8 @@ def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dty
 
 @pytest.mark.parametrize("family", rest_slow(["gemma3_text", "olmo3"], 1))
 def test_wide_passes_behind_a_long_text_are_those_of_torch(family: str, device: str) -> None:
-    spec, rng = spec_of(family, window=140), random.Random(2)
+    spec = spec_of(family, window=140)
+    rng = random.Random(2)
     pair = Pair(spec, torch.float32, device)
     pair.read(200)
     assert pair.largest(text_pass(40, 200, rng, spec.vocab_size)) < CLOSE[torch.float32]
@@ -50,7 +52,8 @@ def test_wide_passes_behind_a_long_text_are_those_of_torch(family: str, device: 
 
 @pytest.mark.parametrize("family", rest_slow(["gemma3_text", "olmo3"], 1))
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(family: str, device: str) -> None:
-    spec, rng = spec_of(family), random.Random(4)
+    spec = spec_of(family)
+    rng = random.Random(4)
     pair = Pair(spec, torch.float32, device)
     pair.read(6)
     row_skips = np.random.default_rng(0).random((5, 6)) < 0.4
@@ -65,7 +68,8 @@ def test_left_out_sublayers_and_row_skips_are_those_of_torch(family: str, device
 
 
 def test_capped_logits_are_those_of_torch(device: str) -> None:
-    spec, rng = spec_of("granite", logit_cap=2.0), random.Random(1)
+    spec = spec_of("granite", logit_cap=2.0)
+    rng = random.Random(1)
     pair = Pair(spec, torch.float32, device)
     pair.read(5)
     inputs = tree_pass(7, 5, rng, spec.vocab_size)

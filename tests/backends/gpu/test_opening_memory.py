@@ -57,7 +57,8 @@ def layer_elements(spec: ModelSpec) -> list[int]:
 @pytest.mark.parametrize("weight_format", rest_slow(reversed(BYTES), 1))
 def test_a_model_takes_what_stays_and_one_weight_more(weight_format: WeightFormat) -> None:
     one, two = (opened(replace(SPEC, num_layers=count), weight_format) for count in (1, 2))
-    elements, cache = layer_elements(SPEC), 256 * SPEC.kv_bytes_per_token(2) / SPEC.num_layers
+    elements = layer_elements(SPEC)
+    cache = 256 * SPEC.kv_bytes_per_token(2) / SPEC.num_layers
     per_layer = BYTES[weight_format] * sum(elements) + cache
     small = 300_000  # Norms, the table of rows, scales of int8, zeros of int4.
     assert per_layer <= two.live - one.live <= per_layer + small

@@ -84,9 +84,11 @@ def shared_executor(group: PeerGroup, spec: ModelSpec, dtype: torch.dtype, weigh
 
 def exchange_all(group: PeerGroup) -> None:
     """Parts of many sizes, of which most take several turns, by ranks that are now and then late."""
-    rng, naps = random.Random(1), random.Random(group.rank)
+    rng = random.Random(1)
+    naps = random.Random(group.rank)
     for number in range(6):
-        num_rows, num_columns = rng.randint(1, 9), rng.randint(1, 100)
+        num_rows = rng.randint(1, 9)
+        num_columns = rng.randint(1, 100)
         time.sleep(naps.choice([0.0, 0.02]))
         part = torch.full((num_rows, num_columns), float(100 * group.rank + number), device=group.device)
         others = [part - 100.0 * (group.rank - rank) for rank in range(group.num_ranks)]

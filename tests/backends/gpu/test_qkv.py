@@ -29,7 +29,9 @@ from tests.backends.gpu.linears import (
     workspace_of,
 )
 
-NUM_SLOTS, NUM_POSITIONS, HIDDEN = 64, 50, 128
+NUM_SLOTS = 64
+NUM_POSITIONS = 50
+HIDDEN = 128
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 SPEC = ModelSpec(
     family="llama", num_layers=1, hidden_size=HIDDEN, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64,
@@ -42,7 +44,8 @@ class Case:
 
     def __init__(self, spec: ModelSpec, weight_format: WeightFormat, dtype: torch.dtype, *, has_norms: bool = False):
         num_out = spec.q_size + 2 * spec.kv_size
-        self.spec, self.dtype = spec, dtype
+        self.spec = spec
+        self.dtype = dtype
         self.weight: Weight = random_weight(num_out, HIDDEN, weight_format, dtype)
         self.bias_O = random_rows(num_out, torch.float32, num_rows=1, seed=3)[0]
         self.packed: DeviceLinear = pack_split(
@@ -58,10 +61,12 @@ class Case:
 
     def run(self, num_rows: int, first_row: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, values of rows first_row..; whatever is not theirs must stay poisoned."""
-        spec, cache_shape = self.spec, (2, NUM_SLOTS, self.spec.num_kv_heads, self.spec.head_dim)
+        spec = self.spec
+        cache_shape = (2, NUM_SLOTS, self.spec.num_kv_heads, self.spec.head_dim)
         rows = RowTable(max_rows=MOST_ROWS, max_tree_slots=1, num_sublayers=1, device="cpu")
         slots = self.slots[first_row:]
-        rows.slots[: len(slots)], rows.positions[: len(slots)] = slots, self.positions[first_row:]
+        rows.slots[: len(slots)] = slots
+        rows.positions[: len(slots)] = self.positions[first_row:]
         q, (keys_SKD, values_SKD) = (
             poisoned(MOST_ROWS, spec.q_size, dtype=self.dtype),
             poisoned(*cache_shape).to(self.dtype),

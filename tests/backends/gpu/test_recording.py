@@ -98,7 +98,8 @@ def test_a_request_of_4096_tokens_meets_no_pass_that_is_not_recorded(
 
 
 def test_no_kernel_is_launched_first_while_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, launched = set[str](), set[str]()
+    compiled = set[str]()
+    launched = set[str]()
 
     class Kernel:
         def __getitem__(self, _grid: object) -> Callable[..., None]:

@@ -74,7 +74,8 @@ def check_samples(sampled: Sampled, scores_TV: Tensor, noise_TV: Tensor | None, 
 
 @triton.jit
 def write_noise(seed_mix, positions, exact, quick, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    rows_T, tokens_V = tl.arange(0, ROWS), tl.arange(0, SIZE)
+    rows_T = tl.arange(0, ROWS)
+    tokens_V = tl.arange(0, SIZE)
     low_T, high_T = row_keys(seed_mix, tl.load(positions + rows_T))
     places_TV = rows_T[:, None] * SIZE + tokens_V[None, :]
     tl.store(exact + places_TV, exact_noise(low_T[:, None], high_T[:, None], tokens_V[None, :]))
@@ -83,8 +84,10 @@ def write_noise(seed_mix, positions, exact, quick, ROWS: tl.constexpr, SIZE: tl.
 
 @pytest.mark.parametrize("seed", [0, 1, SEED])
 def test_noise_has_the_bits_it_has_everywhere_else(seed: int) -> None:
-    positions, size = [0, 1, 130, 2**31 - 2], 1 << 14
-    exact_TV, quick_TV = torch.empty(4, size), torch.empty(4, size)
+    positions = [0, 1, 130, 2**31 - 2]
+    size = 1 << 14
+    exact_TV = torch.empty(4, size)
+    quick_TV = torch.empty(4, size)
     seed_mix = torch.tensor([signed64(splitmix64(seed))])
     write_noise[(1,)](seed_mix, torch.tensor(positions, dtype=torch.int32), exact_TV, quick_TV, 4, size)
     expected_TV = gumbel_rows(seed, positions, size, device="cpu")

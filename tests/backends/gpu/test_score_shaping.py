@@ -21,8 +21,10 @@ from forerun.backends.gpu.tree.device_tree import OUTCOME_HEADER, DeviceTree
 VOCAB_SIZE = 1100  # Three blocks, the last one not full.
 PARENTS = [-1, 0, 0, 1, 3, 3]
 TREE_TOKENS = [5, 7, 9, 7, 3, 1099]
-PROMPT, WRITTEN = [1, 2, 3, 5], [5, 5, 7]
-NAN, INF = float("nan"), float("inf")
+PROMPT = [1, 2, 3, 5]
+WRITTEN = [5, 5, 7]
+NAN = float("nan")
+INF = float("inf")
 
 
 def tree_of(tokens: list[int]) -> DeviceTree:
@@ -49,7 +51,8 @@ def shaped(
     rows = ScoreRows.over(
         torch.cat((scores_RV, torch.ones(num_rows, 9)), 1), num_rows=num_rows, num_columns=num_columns
     )
-    row_nodes, tree = None if nodes is None else torch.tensor(nodes, dtype=torch.int32), tree_of(TREE_TOKENS)
+    row_nodes = None if nodes is None else torch.tensor(nodes, dtype=torch.int32)
+    tree = tree_of(TREE_TOKENS)
     paths = RowPaths(tree.nodes.tokens, tree.nodes.ancestors, row_nodes)
     shape_scores(rows, settings, paths, num_rows=num_rows, column_ids=column_ids, overlaps=False)
     assert rows.scores[:, num_columns:].eq(1).all(), "what lies behind the columns is not theirs"
@@ -69,7 +72,8 @@ SETTINGS = [
 def test_scores_have_the_bits_of_the_hosts_loop(settings: dict[str, Any], nodes: list[int] | None) -> None:
     params = SamplingParams(**settings)
     scores_RV = 3 * torch.randn(len(PARENTS if nodes is None else nodes), VOCAB_SIZE)
-    scores_RV[0, 4], scores_RV[1, 1090] = NAN, INF
+    scores_RV[0, 4] = NAN
+    scores_RV[1, 1090] = INF
     rows = shaped(scores_RV, params, nodes=nodes)
     shaper = LogitShaper(params, VOCAB_SIZE, PROMPT)
     shaper.commit(WRITTEN)
@@ -92,7 +96,8 @@ def test_columns_of_a_draft_are_those_of_their_tokens() -> None:
 
 
 def test_what_a_round_wrote_is_counted() -> None:
-    settings, tree = RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu"), tree_of(TREE_TOKENS)
+    settings = RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu")
+    tree = tree_of(TREE_TOKENS)
     settings.begin(SamplingParams(presence_penalty=1.0), PROMPT, WRITTEN)
     tree.outcome[:] = 77
     tree.outcome[0] = 3

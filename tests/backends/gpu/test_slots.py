@@ -11,7 +11,8 @@ from forerun.backends.gpu.tree.move_slots import move_slots
 def test_slots_move_in_order_in_every_layer(dtype: torch.dtype, sources: list[int]) -> None:
     before = torch.randint(-100, 100, (2, 3, 12, 2, 24)).to(dtype)
     moves = torch.tensor([len(sources), 3, *sources, *[77] * (16 - len(sources))], dtype=torch.int32)
-    after, wanted = before.clone(), before.clone()
+    after = before.clone()
+    wanted = before.clone()
     wanted[:, :, 3 : 3 + len(sources)] = before[:, :, sources]
     move_slots(after, moves)
     assert torch.equal(after, wanted)

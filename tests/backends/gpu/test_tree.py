@@ -55,14 +55,19 @@ class Cache:
     def run(self, rows: RowTable) -> list[Text | None]:
         """A pass: the text each row stands for, None for a spare row."""
         header = rows.header.tolist()
-        tokens, positions = rows.token_ids.tolist(), rows.positions.tolist()
-        slots, lengths = rows.slots.tolist(), rows.lengths.tolist()
-        prefix_len, stride, numbers = header[PREFIX_LEN], header[TREE_STRIDE], range(header[NUM_ROWS])
+        tokens = rows.token_ids.tolist()
+        positions = rows.positions.tolist()
+        slots = rows.slots.tolist()
+        lengths = rows.lengths.tolist()
+        prefix_len = header[PREFIX_LEN]
+        stride = header[TREE_STRIDE]
+        numbers = range(header[NUM_ROWS])
         new = {slots[row]: row for row in numbers}
         assert len(new) + max(slots[: len(numbers)].count(SPARE) - 1, 0) == len(numbers), "no other slot is used twice"
         assert min(new) >= header[FIRST_SLOT]
         assert header[IS_CAUSAL] == 0
-        seen, texts = {}, {}
+        seen = {}
+        texts = {}
         for row in numbers:
             assert positions[row] == lengths[row] - 1
             tree_slots = rows.tree_slots[row * stride : row * stride + lengths[row] - prefix_len].tolist()
@@ -98,7 +103,9 @@ class Request:
     """A text, the tree on the device, both caches, and the tree that the Python classes would have grown."""
 
     def __init__(self, seed: int, shape: Shape, *, num_tokens: int, num_missing: int = 0) -> None:
-        self.rng, self.shape, self.seed = random.Random(seed), shape, seed
+        self.rng = random.Random(seed)
+        self.shape = shape
+        self.seed = seed
         self.text: Text = tuple(self.rng.randrange(4) for _ in range(num_tokens))
         self.tree = tree_of(shape)
         self.draft_rows = table_for(self.tree, shape.draft_width + self.tree.shape.most_behind)
@@ -120,7 +127,8 @@ class Request:
         return tokens, sorted((-rng.randrange(4 * GRID) / GRID for _ in tokens), reverse=True)
 
     def plant(self, *, looks_up: bool) -> BestFirstGrowth:
-        shape, root = self.shape, self.text[-1]
+        shape = self.shape
+        root = self.text[-1]
         growth = BestFirstGrowth(
             root, horizon=shape.verify_width, draft_width=shape.draft_width, min_mass=shape.min_mass
         )
@@ -147,10 +155,12 @@ class Request:
         assert [text for text in texts if text is not None] == wanted
         assert texts[: len(batch)] == wanted, "spare rows come last"
         size = self.shape.draft_width, self.shape.num_children
-        tokens_WC, log_probs_WC = torch.full(size, 3, dtype=torch.int32), torch.full(size, -0.001)
+        tokens_WC = torch.full(size, 3, dtype=torch.int32)
+        log_probs_WC = torch.full(size, -0.001)
         for row, (node, text) in enumerate(zip(batch, wanted, strict=True)):
             tokens, log_probs = self.law(text)
-            tokens_WC[row], log_probs_WC[row] = torch.tensor(tokens), torch.tensor(log_probs)
+            tokens_WC[row] = torch.tensor(tokens)
+            log_probs_WC[row] = torch.tensor(log_probs)
             growth.add_children(node, tokens, log_probs)
         return TopK(tokens_WC, log_probs_WC)
 
@@ -164,18 +174,21 @@ class Request:
         choices = [self.rng.choice([*tree.children(node), self.rng.randrange(VOCAB)]) for node in range(len(tree))]
         choices_R = torch.full((len(texts),), POISON, dtype=torch.int32)
         choices_R[: len(tree)] = torch.tensor(choices)
-        bests_R, seconds_R = torch.arange(len(texts)) + 10.0, torch.arange(len(texts)) / 4
+        bests_R = torch.arange(len(texts)) + 10.0
+        seconds_R = torch.arange(len(texts)) / 4
         walk_on_device(self.tree, Sampled(choices_R, bests_R, seconds_R), self.text_P)
         move_slots(self.target.storage_2LSKD, self.tree.target_moves)
         if not self.shape.follows:
             move_slots(self.draft.storage_2LSKD, self.tree.draft_moves)
-        acceptance, outcome = walk(tree, choices), read_outcome(self.tree.outcome.clone())
+        acceptance = walk(tree, choices)
+        outcome = read_outcome(self.tree.outcome.clone())
         path = 0, *acceptance.path
         assert tuple(outcome.token_ids) == acceptance.tokens
         assert outcome.bests == [10.0 + node for node in path]
         assert outcome.margins == [10.0 + 0.75 * node for node in path]
         assert outcome.num_verified == len(tree)
-        self.text, self.num_missing = self.text + acceptance.tokens, outcome.num_behind
+        self.text = self.text + acceptance.tokens
+        self.num_missing = outcome.num_behind
         self.check_caches(outcome)
         return outcome
 
@@ -186,7 +199,8 @@ class Request:
             assert [cache.read(slot) for slot in range(length)] == [self.text[: slot + 1] for slot in range(length)]
 
     def play(self, depth: int, *, looks_up: bool = False) -> RoundOutcome:
-        growth, children = self.plant(looks_up=looks_up), None
+        growth = self.plant(looks_up=looks_up)
+        children = None
         for _ in range(depth):
             children = self.expand(growth, children)
         return self.verify(growth.tree.select(growth.tree.best(self.shape.verify_width)), children)
@@ -273,7 +287,8 @@ def test_where_cost_and_depth_tie_the_earlier_stays() -> None:
 
 def test_the_draft_reads_its_own_ids_and_the_target_its_own() -> None:
     tree = planted(root=17, num_missing=1, shape=Shape(verify_width=4, draft_width=2, num_children=1))
-    rows, target_rows = table_for(tree, 3), table_for(tree, 4)
+    rows = table_for(tree, 3)
+    target_rows = table_for(tree, 4)
     draft_ids = torch.full((VOCAB,), POISON, dtype=torch.int32)
     draft_ids[[17, 18, 30]] = torch.tensor([3, 4, 5], dtype=torch.int32)
     text_P = torch.tensor([POISON, POISON, POISON, 18], dtype=torch.int32)

@@ -23,7 +23,8 @@ from forerun.backends.gpu.sampling.truncation import LEADERS, truncated
 NUM_LEADERS = LEADERS.value
 MANY = 16500  # More tokens than LEADERS tiles have, so that only leading ones are looked at.
 FEW = 300
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 def params_of(**changes: Any) -> SamplingParams:

@@ -37,8 +37,13 @@ class Texts:
         window: int = 0,
         has_sinks: bool = False,
     ) -> None:
-        self.texts, self.q_TQD, self.prefix_len, self.is_causal = texts, q_TQD, prefix_len, is_causal
-        self.window, self.written_2SKD, self.has_sinks = window, cache_2SKD, has_sinks
+        self.texts = texts
+        self.q_TQD = q_TQD
+        self.prefix_len = prefix_len
+        self.is_causal = is_causal
+        self.window = window
+        self.written_2SKD = cache_2SKD
+        self.has_sinks = has_sinks
         self.sinks_Q = random_tensor(q_TQD.shape[1], dtype=q_TQD.dtype, seed=7) if has_sinks else None
         first = max(0, prefix_len - window) if window else 0  # What precedes all windows may be anything.
         seen = sorted({slot for text in texts for slot in text[first:]})
@@ -116,7 +121,8 @@ class Texts:
     def by_tree_attention(
         self, *, num_splits: int | None = None, is_settled: bool = False, workspace: AttentionWorkspace | None = None
     ) -> Tensor:
-        mixed, workspace = self._poisoned(), workspace or self.workspace()
+        mixed = self._poisoned()
+        workspace = workspace or self.workspace()
         tree_attention(
             self.q_TQD.flatten(1), *self.cache_2SKD, mixed, self.table(), num_rows=len(self.texts),
             num_heads=self.q_TQD.shape[1], num_splits=self.prefix_len // SPLIT if num_splits is None else num_splits,

@@ -41,7 +41,8 @@ class AttentionCase:
         # Slots behind the live ones hold NaN, and heads of a slot do not lie side by side: a cache's view of itself.
         storage = self._random((2, num_slots + 3, num_kv_heads, head_dim), generator, dtype)
         storage[:, num_slots:] = float("nan")
-        self.keys_SKD, self.values_SKD = storage[0, :num_slots], storage[1, :num_slots]
+        self.keys_SKD = storage[0, :num_slots]
+        self.values_SKD = storage[1, :num_slots]
         self.ancestry_TW = None
         if not is_causal:
             matrix = torch.from_numpy(ancestry_matrix(random_parents(rng, num_tree)))
@@ -64,7 +65,8 @@ class AttentionCase:
 
     def visible(self) -> Tensor:
         """Who sees which slot, spelled out."""
-        num_rows, num_slots = len(self.q_TQD), len(self.keys_SKD)
+        num_rows = len(self.q_TQD)
+        num_slots = len(self.keys_SKD)
         seen = torch.zeros(num_rows, num_slots, dtype=torch.bool)
         for row in range(num_rows):
             for slot in range(num_slots):

@@ -112,7 +112,8 @@ def test_a_file_of_the_users_is_a_data_set_of_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*EAGLE_SETS, "spec_bench"])
 def test_a_set_is_taken_from_the_folder_then_from_the_cache(tmp_path: Path, name: str) -> None:
-    folder, cache = tmp_path / "folder", tmp_path / "cache"
+    folder = tmp_path / "folder"
+    cache = tmp_path / "cache"
     write_rows(cache / name / "question.jsonl", [{"turns": ["cached"]}])
     assert load_dataset(name, folder=folder, cache=cache, base_url=NOWHERE).questions[0].turns == ("cached",)
     path = write_rows(folder / name / "question.jsonl", [{"turns": ["mine"]}])

@@ -50,7 +50,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_dropped_wherever_it_was_torn(tmp_path: Path) -> None:
-    whole, last = b'{"a": 1}\n', json.dumps({"b": ["ü", {"c": 1.5e-3}], "d": "}"}, ensure_ascii=False).encode()
+    whole = b'{"a": 1}\n'
+    last = json.dumps({"b": ["ü", {"c": 1.5e-3}], "d": "}"}, ensure_ascii=False).encode()
     for length in range(len(last)):
         objects, kept = read_whole_lines(write(tmp_path, whole + last[:length]))
         assert [line.values for line in objects] == [{"a": 1}]

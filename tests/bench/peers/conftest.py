@@ -53,7 +53,8 @@ def packed_pair(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     pytest.importorskip("gguf")
     from tests.golden.gguf_writer import write_gguf
 
-    place, plan = tmp_path_factory.mktemp("gguf"), pair.plan
+    place = tmp_path_factory.mktemp("gguf")
+    plan = pair.plan
     assert plan.draft is not None
     target = write_gguf(Path(plan.target), place / "target.gguf")
     draft = write_gguf(Path(plan.draft), place / "draft.gguf")

@@ -23,17 +23,24 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int)
     flags = parser.parse_args()
     params = llama.CommonParams()
-    params.model.path, params.hostnames, params.port = flags.model, [flags.host], flags.port
-    params.n_parallel, params.n_ctx, params.n_gpu_layers = flags.parallel, flags.ctx_size, flags.gpu_layers
-    params.cpuparams.n_threads, params.cpuparams_batch.n_threads = flags.threads, flags.threads_batch
-    params.cache_type_k, params.cache_type_v = TYPES[flags.cache_type_k], TYPES[flags.cache_type_v]
+    params.model.path = flags.model
+    params.hostnames = [flags.host]
+    params.port = flags.port
+    params.n_parallel = flags.parallel
+    params.n_ctx = flags.ctx_size
+    params.n_gpu_layers = flags.gpu_layers
+    params.cpuparams.n_threads = flags.threads
+    params.cpuparams_batch.n_threads = flags.threads_batch
+    params.cache_type_k = TYPES[flags.cache_type_k]
+    params.cache_type_v = TYPES[flags.cache_type_v]
     if flags.spec_type is not None:
         name = f"COMMON_SPECULATIVE_TYPE_{flags.spec_type.replace('-', '_').upper()}"
         params.speculative.types = [llama.common_speculative_type[name]]
     if flags.model_draft is not None:
         draft = params.speculative.draft
         draft.mparams.path = flags.model_draft
-        draft.cache_type_k, draft.cache_type_v = TYPES[flags.cache_type_k_draft], TYPES[flags.cache_type_v_draft]
+        draft.cache_type_k = TYPES[flags.cache_type_k_draft]
+        draft.cache_type_v = TYPES[flags.cache_type_v_draft]
         draft.n_max = flags.spec_draft_n_max or draft.n_max
     server = llama.Server(params)
     sys.stderr.write(f"{server.listening_address}\n")

@@ -11,7 +11,9 @@ from forerun.bench.report.summary import PromptSpeed, summarise_run
 from forerun.core.errors import ConfigError
 from tests.bench.sample_run import sample_records
 
-NUM_DATASETS, NUM_CONTESTANTS, NUM_PROMPTS = 4, 4, 20
+NUM_DATASETS = 4
+NUM_CONTESTANTS = 4
+NUM_PROMPTS = 20
 
 
 def report(seed: int, *, factor: float = 1.0, noise: float = 0.02, num_prompts: int = NUM_PROMPTS) -> RunSpeeds:

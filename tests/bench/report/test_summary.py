@@ -63,7 +63,8 @@ def test_the_row_over_all_is_all_tokens_over_all_their_time(summary: Summary) ->
 
 
 def test_ratios_refer_to_the_baseline_on_the_same_prompts(summary: Summary) -> None:
-    none, drafter = row(summary, "gsm8k", "none"), row(summary, "gsm8k", "draft_model")
+    none = row(summary, "gsm8k", "none")
+    drafter = row(summary, "gsm8k", "draft_model")
     assert none.ratio is None
     assert drafter.ratio is not None
     assert none.speed is not None
@@ -146,7 +147,8 @@ def test_a_drafted_text_is_compared_with_that_of_the_same_engine_without_drafts(
     summary = summarise_run(RecordedRun(records=tuple(records), about={"contestants": kinds}), baseline="none")
     found = {name: row(summary, None, name, records[-1].temperature).kept_texts for name in names}
     assert found["none"] is found["llama_cpp"] is None
-    own, lookup = found["draft_model"], found["llama_cpp_lookup"]
+    own = found["draft_model"]
+    lookup = found["llama_cpp_lookup"]
     assert own is not None
     assert lookup is not None
     assert (own.num_same, own.num_different, own.first_difference) == (own.num_compared, 0, None)

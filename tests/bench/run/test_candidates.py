@@ -80,7 +80,8 @@ def test_the_best_settings_are_taken_and_all_that_were_tried_are_written_down(
 
 
 def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    field, tunes = make(), list[float]()
+    field = make()
+    tunes = list[float]()
 
     def tune(open_with: object, grid: Any, prompts: object, params: Any) -> list[module.Trial]:
         tunes.append(params.temperature)

@@ -25,7 +25,8 @@ from forerun.sampling.noise import KeyedNoise
 from tests.drafting.mapped import random_map
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
-PROMPT, ANSWER = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9]
+PROMPT = [3, 1, 4, 1, 5]
+ANSWER = [9, 2, 6, 5, 3, 5, 8, 9]
 CODE = ["def add(left, right):", "class Point:", "def add(left, right):"]
 SAMPLED = SamplingParams(max_new_tokens=40, temperature=0.7, seed=4, ignore_eos=True)
 WITHOUT_LOOKUP = Policies(tree=TreePolicy(looks_up=False))
@@ -93,7 +94,8 @@ def test_the_built_in_pair_is_recorded() -> None:
 
 def in_sequence(accepted: Sequence[int]) -> list[int]:
     """The places at which rounds in sequence begin."""
-    places, place = [], 0
+    places = []
+    place = 0
     while place < len(accepted):
         places.append(place)
         place += accepted[place] + 1
@@ -134,7 +136,8 @@ def test_guesses_with_layers_skipped_are_those_that_layer_skip_drafts(
         for text, trace in zip(CODE, traces, strict=True):
             place = 0
             for step in engine.stream(text, params):
-                tree, guesses = step.stats.tree, trace.skip_children[place]
+                tree = step.stats.tree
+                guesses = trace.skip_children[place]
                 assert len(guesses) == NUM_CHILDREN
                 if tree is not None:
                     first = [

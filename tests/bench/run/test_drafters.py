@@ -51,7 +51,8 @@ def test_an_answer_is_that_of_none_and_its_columns_fit_together(
     none: DrafterContestant, contestant: DrafterContestant, params: SamplingParams
 ) -> None:
     prompt_ids = none.engine.encode(PROMPT)
-    plain, turn = none.write(prompt_ids, params), contestant.write(prompt_ids, params)
+    plain = none.write(prompt_ids, params)
+    turn = contestant.write(prompt_ids, params)
     assert (turn.token_ids, turn.text) == (plain.token_ids, plain.text)
     assert turn.text
     for answer in (plain, turn):

@@ -118,7 +118,8 @@ def test_a_run_cut_while_it_writes_goes_on_where_it_was(
 
 def check_same(path: Path, whole: Path) -> None:
     assert keys_in(path) == keys_in(whole)
-    written, expected = records_in(path), records_in(whole)
+    written = records_in(path)
+    expected = records_in(whole)
     for name, records in written.items():
         ids, expected_ids = (
             {(record.question_id, record.repeat): record.turns[0].token_ids for record in side}

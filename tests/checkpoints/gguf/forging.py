@@ -76,7 +76,8 @@ class GgufForger:
                 changed = bytes([raw[place] ^ 1 << rng.randrange(8)])
                 return f"bit of byte {place}", splice(raw, place, place + 1, changed)
             case 2:
-                place, num_bytes = rng.randrange(len(raw) - 64), rng.randrange(1, 64)
+                place = rng.randrange(len(raw) - 64)
+                num_bytes = rng.randrange(1, 64)
                 return f"{num_bytes} bytes at {place}", splice(raw, place, place + num_bytes, rng.randbytes(num_bytes))
             case 3:
                 return self._crowd(raw, fields)
@@ -118,7 +119,8 @@ class GgufForger:
         name = self._rng.choice((b"x", b"y", b"tokenizer.ggml.merges"))
         keys = [(name, many[how])] if how in many else numbered(number // 4)
         entries = b"".join(pack("<Q", len(name)) + name + value for name, value in keys)
-        place, num_keys = fields[3][1], unpack_from("<Q", raw, 16)[0]
+        place = fields[3][1]
+        num_keys = unpack_from("<Q", raw, 16)[0]
         return f"{number} {how}", splice(splice(raw, place, place, entries), 16, 24, pack("<Q", num_keys + len(keys)))
 
 
@@ -174,7 +176,8 @@ def fields_of(raw: bytes) -> Iterator[tuple[str, int, int]]:
         if value_of(code) != 9:
             yield from values(value_of(code), 1)
             continue
-        inner, count = number("type", 4), number("count", 8)
+        inner = number("type", 4)
+        count = number("count", 8)
         yield from (inner, count)
         yield from values(value_of(inner), value_of(count))
     for _ in range(value_of(head[1])):

@@ -11,7 +11,12 @@ import torch
 from forerun.model.block_types import BLOCKS
 from tests.blocks import random_blocks
 
-HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 256, 512, 4, 2, 64, 40
+HIDDEN = 256
+INNER = 512
+HEADS = 4
+KV_HEADS = 2
+HEAD_DIM = 64
+VOCABULARY = 40
 SHAPES: Final = {
     "attn_norm.weight": (HIDDEN,),
     "ffn_norm.weight": (HIDDEN,),

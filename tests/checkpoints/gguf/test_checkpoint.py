@@ -114,7 +114,8 @@ def test_the_dtype_is_that_of_most_bytes_and_bfloat16_for_codes(default_type: st
 def test_codes_are_counted_as_they_are_stored(tmp_path: Path) -> None:
     source = opened(tmp_path, default_type="Q4_K", types={"token_embd": "F16"})
     sheet = read_sheet(source)
-    num_codes, num_half = 256 * (256 + 128 + 128 + 256 + 512 + 512 + 512) // 256 * 144, 2 * 40 * 256
+    num_codes = 256 * (256 + 128 + 128 + 256 + 512 + 512 + 512) // 256 * 144
+    num_half = 2 * 40 * 256
     assert sheet.stored_formats == {"Q4_K": num_codes, "F16": num_half, "F32": 3 * 256 * 4}
     assert sheet.weights_bytes == num_codes + ELEMENT_BYTES[str(sheet.dtype)] * (40 * 256 + 3 * 256)
     assert sheet.files == (("x.gguf", source.path.stat().st_size),)

@@ -15,7 +15,8 @@ from forerun.engine.model_loading import Checkpoint
 from tests.checkpoints.cost import cost, outcome
 from tests.checkpoints.gguf.forging import GgufForger
 
-NUM_FORGED, NUM_FORGED_SLOW = 24, 3000
+NUM_FORGED = 24
+NUM_FORGED_SLOW = 3000
 MAX_S: Final = 5.0
 MAX_EXTRA_BYTES: Final = 100 * 10**6  # beyond the file's size and what a good file takes
 
@@ -38,7 +39,8 @@ def read_weights(source: CheckpointSource, checkpoint: Checkpoint) -> None:
 
 def require_read_rightly(path: Path, what: str) -> None:
     """Metadata and places of tensors are those that the package finds; numbers that are not equal to themselves too."""
-    file, reference = read_model(path), gguf.GGUFReader(path)
+    file = read_model(path)
+    reference = gguf.GGUFReader(path)
     theirs = {key: field.contents() for key, field in reference.fields.items() if not key.startswith("GGUF.")}
     ours = {key: list(value) if isinstance(value, tuple) else value for key, value in file.metadata.items()}
     assert repr(sorted(ours.items())) == repr(sorted(theirs.items())), what
@@ -51,7 +53,9 @@ def require_read_rightly(path: Path, what: str) -> None:
 
 
 def test_forged_files_are_refused_in_one_line_or_read_rightly(tmp_path: Path) -> None:
-    forger, path, counts = GgufForger(tmp_path, seed=1), tmp_path / "forged.gguf", Counter[str]()
+    forger = GgufForger(tmp_path, seed=1)
+    path = tmp_path / "forged.gguf"
+    counts = Counter[str]()
     for good in forger.good:
         assert outcome(opened(good), read_weights) == "loaded"
     for _ in range(NUM_FORGED):
@@ -68,9 +72,12 @@ def test_forged_files_are_refused_in_one_line_or_read_rightly(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_forged_files_cost_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    forger, path, counts = GgufForger(tmp_path, seed=2), tmp_path / "forged.gguf", Counter[str]()
+    forger = GgufForger(tmp_path, seed=2)
+    path = tmp_path / "forged.gguf"
+    counts = Counter[str]()
     usual_bytes = max(cost(opened(good), read_weights)[2] for good in forger.good * 2)
-    worst_s, worst_bytes = 0.0, 0
+    worst_s = 0.0
+    worst_bytes = 0
     for _ in range(NUM_FORGED_SLOW):
         what = forger.forge(path)
         status, seconds, num_bytes = cost(opened(path), read_weights)
@@ -81,6 +88,7 @@ def test_forged_files_cost_little(tmp_path: Path, capsys: pytest.CaptureFixture[
         if status == "loaded":
             require_read_rightly(path, what)
         counts[status] += 1
-        worst_s, worst_bytes = max(worst_s, seconds), max(worst_bytes, extra_bytes)
+        worst_s = max(worst_s, seconds)
+        worst_bytes = max(worst_bytes, extra_bytes)
     with capsys.disabled():
         sys.stdout.write(f"\n{dict(counts)}; at most {worst_s:.2f} s and {worst_bytes / 1e6:.1f} MB beyond the file\n")

@@ -93,7 +93,8 @@ def test_values_of_every_type_and_arrays_are_those_that_were_written(tmp_path: P
 @pytest.mark.parametrize("alignment", [8, 32, 128])
 def test_a_tensor_lies_where_the_package_finds_it_whatever_the_alignment(alignment: int, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gguf", lambda writer: writer.add_custom_alignment(alignment))
-    found, reference = read_gguf(path).tensors["weight"], gguf.GGUFReader(path).tensors[0]
+    found = read_gguf(path).tensors["weight"]
+    reference = gguf.GGUFReader(path).tensors[0]
     assert (found.offset, found.num_bytes) == (reference.data_offset, reference.n_bytes)
     assert (found.shape, found.dtype) == ((2, 4), "F32")
 
@@ -171,8 +172,10 @@ def test_texts_that_would_take_much_more_memory_than_any_vocabulary_are_refused(
 
 def test_the_largest_published_vocabulary_is_read(tmp_path: Path) -> None:
     """Gemma 4's: 262,144 tokens with scores and types, and 514,906 merges, of the mean length of its texts."""
-    num_tokens, num_merges = 262_144, 514_906
-    token, merge = pack("<Q", 8) + b"aaaaaaaa", pack("<Q", 12) + "\u2581ab".encode() + b" cdefgh"
+    num_tokens = 262_144
+    num_merges = 514_906
+    token = pack("<Q", 8) + b"aaaaaaaa"
+    merge = pack("<Q", 12) + "\u2581ab".encode() + b" cdefgh"
     keys = (
         text(b"tokens") + pack("<IIQ", 9, 8, num_tokens) + token * num_tokens,
         text(b"scores") + pack("<IIQ", 9, 6, num_tokens) + bytes(4 * num_tokens),

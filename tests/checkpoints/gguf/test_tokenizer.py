@@ -53,7 +53,8 @@ PUBLISHED_SPLITTINGS: Final = {
 def write_trained(folder: Path, splitting: pre_tokenizers.PreTokenizer) -> Path:
     """A byte-level tokenizer of a few hundred tokens, trained on the very texts that tests encode."""
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = splitting, decoders.ByteLevel()
+    backend.pre_tokenizer = splitting
+    backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False, min_frequency=1)
     backend.train_from_iterator([*TEXTS, TEXT], trainer)
@@ -281,7 +282,8 @@ def test_a_file_written_by_the_formats_own_package_is_read_whole(tmp_path: Path)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    ours, theirs = read_tokenizer(read_gguf(tmp_path / "model.gguf")), read_folder(folder)
+    ours = read_tokenizer(read_gguf(tmp_path / "model.gguf"))
+    theirs = read_folder(folder)
     for text in TEXTS:
         assert ours.encode(text) == theirs.encode(text)
     message = [{"role": "user", "content": "the fox"}]

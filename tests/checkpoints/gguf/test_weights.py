@@ -28,7 +28,8 @@ def trained(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
 def fused(values: dict[str, torch.Tensor], suffix: str, *, architecture: str) -> torch.Tensor:
     q, k, v = (values[f"blk.0.attn_{part}.{suffix}"] for part in "qkv")
     if architecture == "llama":
-        q, k = trained(q, HEADS), trained(k, KV_HEADS)
+        q = trained(q, HEADS)
+        k = trained(k, KV_HEADS)
     return torch.cat((q, k, v))
 
 
@@ -37,7 +38,8 @@ def fused(values: dict[str, torch.Tensor], suffix: str, *, architecture: str) ->
 def test_weights_are_those_that_the_package_dequantises(architecture: str, type_name: str, tmp_path: Path) -> None:
     types, default = (MIXED, "Q4_K") if type_name == "mixed" else ({}, type_name)
     path = write_model(tmp_path / "x.gguf", architecture=architecture, types=types, default_type=default)
-    values, weights = values_of(path), weights_of(path)
+    values = values_of(path)
+    weights = weights_of(path)
     qkv, bias = weights.linear("layers.0.qkv")
     assert torch.equal(dequantise(qkv), fused(values, "weight", architecture=architecture))
     assert (bias is not None) == (architecture == "qwen2")
@@ -61,7 +63,8 @@ def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
 
 def test_codes_stay_packed_and_unequal_formats_are_stacked(tmp_path: Path) -> None:
     weights = weights_of(write_model(tmp_path / "x.gguf", types=MIXED, default_type="Q4_K"), dtype=torch.bfloat16)
-    qkv, gate_up = weights.linear("layers.0.qkv")[0], weights.linear("layers.0.gate_up")[0]
+    qkv = weights.linear("layers.0.qkv")[0]
+    gate_up = weights.linear("layers.0.gate_up")[0]
     assert isinstance(qkv, StackedWeight)
     assert [(part.shape[0], getattr(part, "block_type", None)) for part in qkv.parts] == [(384, "Q4_K"), (128, "Q6_K")]
     assert isinstance(gate_up, StackedWeight)
@@ -75,7 +78,8 @@ def test_codes_stay_packed_and_unequal_formats_are_stacked(tmp_path: Path) -> No
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_other_formats_are_rounded_from_the_values_of_the_codes(weight_format: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "x.gguf", types=MIXED, default_type="Q4_K")
-    plain, rounded = weights_of(path), weights_of(path, weight_format=weight_format)
+    plain = weights_of(path)
+    rounded = weights_of(path, weight_format=weight_format)
     for name in ("layers.0.qkv", "layers.0.mlp_out"):
         expected = quantise(as_plain(plain.linear(name)[0]), weight_format)  # type: ignore[arg-type]
         assert torch.equal(dequantise(rounded.linear(name)[0]), dequantise(expected))
@@ -87,7 +91,8 @@ def test_a_head_of_its_own_and_biases_of_llama_are_read(tmp_path: Path) -> None:
     shapes = {"output.weight": (40, 256), "blk.0.attn_q.bias": (256,)}
     shapes |= {f"blk.0.attn_{part}.bias": (128,) for part in "kv"}
     path = write_model(tmp_path / "x.gguf", shapes=shapes)
-    values, weights = values_of(path), weights_of(path)
+    values = values_of(path)
+    weights = weights_of(path)
     assert torch.equal(dequantise(weights.linear("head")[0]), values["output.weight"])
     bias = weights.linear("layers.0.qkv")[1]
     assert bias is not None

@@ -7,7 +7,12 @@ from typing import Any
 
 from forerun.checkpoints.gguf.header import GgufFile
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
+BYTE = 6
 
 
 def gguf_of(metadata: Mapping[str, Any]) -> GgufFile:
@@ -23,7 +28,8 @@ def metadata_of(file: Path, *, pre: str | None, num_rows: int = 0, **more: objec
         more: other keys below tokenizer.ggml.
     """
     content = json.loads(file.read_text(encoding="utf-8"))
-    model, added = content["model"], content["added_tokens"]
+    model = content["model"]
+    added = content["added_tokens"]
     ids = model["vocab"] | {token["content"]: token["id"] for token in added}
     of_id = {id_: token for token, id_ in ids.items()}
     size = max(num_rows, 1 + max(of_id))

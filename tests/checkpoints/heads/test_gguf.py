@@ -99,7 +99,8 @@ def test_an_eagle3_file_is_read(tmp_path: Path) -> None:
     body = random_body(rng, num_layers=1, vocab_size=20, qkv_bias=False, qk_norm=False)
     spec = random_eagle(rng, TARGET, body=body, layer_ids=(2, 3, 4), num_taps=3, norms_each=False, norms_all=True,
                         norms_logits=True, norms_state=False)  # fmt: skip
-    weights, ids = eagle_tensors(spec, TARGET, 5), torch.arange(20) * 3
+    weights = eagle_tensors(spec, TARGET, 5)
+    ids = torch.arange(20) * 3
     named = {
         gguf_name(name): paired(tensor, body.head_dim) if "q_proj" in name or "k_proj" in name else tensor
         for name, tensor in weights.items()
@@ -117,7 +118,8 @@ def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, BlockSpec,
     """A DFlash head whose config GGUF can say, and its weights."""
     rng = random.Random(seed)
     spec = random_block(rng, TARGET, markov_rank=0, **changes)
-    num_layers, has_pairs = spec.body.num_layers, spec.pair_rank > 0
+    num_layers = spec.body.num_layers
+    has_pairs = spec.pair_rank > 0
     is_causal = rng.random() < 0.5
     windows = tuple(rng.choice([None, 8]) for _ in range(num_layers)) if rng.random() < 0.7 else (None,) * num_layers
     spec = replace(spec, windows=windows, is_causal=(is_causal,) * num_layers)

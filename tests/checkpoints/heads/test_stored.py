@@ -63,7 +63,8 @@ def require_equal(stored: StoredHead, weights: dict[str, Tensor], ids: Tensor | 
 def test_eagle3_folders_are_read(seed: int, dialect: str, tmp_path: Path) -> None:
     is_flat = dialect == "flat"
     spec, weights, ids = random_case(seed, **({"norms_state": False} if is_flat else {"norms_logits": True}))
-    named, config = with_map(weights, ids, TARGET.vocab_size), nested_config(spec, TARGET)
+    named = with_map(weights, ids, TARGET.vocab_size)
+    config = nested_config(spec, TARGET)
     if is_flat:
         named = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in named.items()}
         config = flat_config(spec, TARGET)
@@ -82,7 +83,8 @@ def test_the_usual_layers_are_those_of_eagle() -> None:
 def test_dflash_folders_are_read(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     spec = random_block(rng, TARGET)
-    window, is_causal = rng.choice([None, 3]), rng.random() < 0.5
+    window = rng.choice([None, 3])
+    is_causal = rng.random() < 0.5
     num_layers = spec.body.num_layers
     spec = replace(spec, windows=(window,) * num_layers, is_causal=(is_causal,) * num_layers)
     stored = opened(write_block(tmp_path / "head", spec, TARGET, seed=seed))
@@ -120,7 +122,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edited(folder: Path, edit: Callable[[dict[str, Any], dict[str, Tensor]], object]) -> Path:
-    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
     edit(config, tensors)
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")

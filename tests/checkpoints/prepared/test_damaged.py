@@ -22,7 +22,8 @@ from tests.checkpoints.cost import forked
 from tests.checkpoints.folders import INDEX, SINGLE
 from tests.checkpoints.prepared.models import config_of, prepare, write_model
 
-NUM_DAMAGED, NUM_MANY = 60, 3000
+NUM_DAMAGED = 60
+NUM_MANY = 3000
 MAX_S: Final = 5.0
 NUM_RANKS: Final = 2
 
@@ -85,7 +86,8 @@ def flip(rng: random.Random, folder: Path) -> str:
     path = folder / rank_name(rng.randrange(NUM_RANKS)) if (folder / MANIFEST_NAME).exists() else None
     if path is None:
         return truncate(rng, folder)
-    raw, place = bytearray(path.read_bytes()), rng.randrange(path.stat().st_size)
+    raw = bytearray(path.read_bytes())
+    place = rng.randrange(path.stat().st_size)
     raw[place] ^= 1 << rng.randrange(8)
     path.write_bytes(raw)
     return f"a bit of byte {place} of {path.name}"
@@ -136,9 +138,11 @@ def change_json(rng: random.Random, folder: Path) -> str:
     is_prepared = (folder / MANIFEST_NAME).exists()
     path = folder / (MANIFEST_NAME if is_prepared else "config.json")
     values = json.loads(path.read_text())
-    within, keys = values, ["version", "dtype", "group_size", "ranks", "plan", "weights"]
+    within = values
+    keys = ["version", "dtype", "group_size", "ranks", "plan", "weights"]
     if not is_prepared:
-        within, keys = values["quantization_config"], ["quant_method", "bits", "group_size", "zero_point", "version"]
+        within = values["quantization_config"]
+        keys = ["quant_method", "bits", "group_size", "zero_point", "version"]
     key = rng.choice(keys)
     within[key] = rng.choice(["../../etc/passwd", "", -1, 0, 10**40, 3.5, [], {}, [None], [[]], {"a": 1}])
     path.write_text(json.dumps(values))

@@ -49,7 +49,8 @@ def test_a_rank_has_its_part(
     config = config_of(tmp_path, num_ranks, weights)
     folder = prepare(source, tmp_path / "prepared", num_ranks, weights)
     prepared = PreparedFolder(name=str(folder), folder=folder)
-    whole, checkpoint = Checkpoint.open(source, config), Checkpoint.open(prepared, config_of(tmp_path, num_ranks))
+    whole = Checkpoint.open(source, config)
+    checkpoint = Checkpoint.open(prepared, config_of(tmp_path, num_ranks))
     assert prepared.identity() == source.identity()
     assert shard_plans(checkpoint, num_ranks) == shard_plans(whole, num_ranks)
     for plan in shard_plans(whole, num_ranks):
@@ -79,7 +80,8 @@ def test_the_whole_output_is_joined(
 
 
 def test_finished_ranks_are_not_written_again(tmp_path: Path) -> None:
-    source, config = write_model(tmp_path / "model", "llama2"), config_of(tmp_path, 2)
+    source = write_model(tmp_path / "model", "llama2")
+    config = config_of(tmp_path, 2)
     whole = Checkpoint.open(source, config)
     (tmp_path / rank_name(0)).write_bytes(b"finished")
     write_ranks(tmp_path, source.spec(), shard_plans(whole, 2), lambda plan: rank_weights(whole, config, plan))

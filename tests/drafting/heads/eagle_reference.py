@@ -25,8 +25,10 @@ def turned(x: Floats, place: int, theta: float) -> Floats:
     size = len(x)
     rates = 1.0 / theta ** (torch.arange(0, size, 2).float() / size)
     angles = torch.tensor(float(place)) * rates
-    cos, sin = angles.cos().double().numpy(), angles.sin().double().numpy()
-    left, right = x[: size // 2], x[size // 2 :]
+    cos = angles.cos().double().numpy()
+    sin = angles.sin().double().numpy()
+    left = x[: size // 2]
+    right = x[size // 2 :]
     return np.concatenate([left * cos - right * sin, right * cos + left * sin])
 
 
@@ -34,7 +36,9 @@ class LayerReference:
     """One layer that keeps the keys and values of the rows that it has seen, by row."""
 
     def __init__(self, weights: Mapping[str, Floats], part: str, body: ModelSpec) -> None:
-        self.weights, self.part, self.body = weights, part, body
+        self.weights = weights
+        self.part = part
+        self.body = body
 
     def norm(self, name: str, x: Floats) -> Floats:
         return rms(x, self.weights[f"{self.part}{name}.weight"], self.body.norm_eps)

@@ -128,7 +128,8 @@ def write_block(folder: Path, spec: BlockSpec, target: ModelSpec, *, seed: int =
 @cache
 def builtin_head(kind: Literal["eagle3", "dflash", "dflash2", "dspark"]) -> str:
     """The folder of a head with random weights for the built-in target, which is deleted at the end of the process."""
-    target, rng = open_source(BUILTIN_TARGET).spec(), random.Random(0)
+    target = open_source(BUILTIN_TARGET).spec()
+    rng = random.Random(0)
     folder = Path(mkdtemp(prefix="forerun_test_head_"))
     atexit.register(rmtree, folder, ignore_errors=True)
     body = random_body(

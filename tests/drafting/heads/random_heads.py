@@ -60,7 +60,9 @@ def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int, gain: float = 
 
 def layer_shapes(body: ModelSpec, part: str, num_in: int) -> dict[str, tuple[int, ...]]:
     """The tensors of one layer whose attention reads `num_in` features."""
-    hidden, inner, sizes = body.hidden_size, body.intermediate_size, {"q": body.q_size}
+    hidden = body.hidden_size
+    inner = body.intermediate_size
+    sizes = {"q": body.q_size}
     sizes |= dict.fromkeys("kv", body.kv_size)
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden,),
@@ -95,7 +97,8 @@ def random_eagle(rng: random.Random, target: ModelSpec, **changes: object) -> Ea
 
 def eagle_tensors(spec: EagleSpec, target: ModelSpec, seed: int, *, is_alone: bool = True) -> dict[str, Tensor]:
     """Its weights, with an embedding and an output of its own if it `is_alone`."""
-    body, width = spec.body, spec.num_taps * spec.target_hidden_size
+    body = spec.body
+    width = spec.num_taps * spec.target_hidden_size
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (body.hidden_size, width), "norm.weight": (body.hidden_size,)}
     shapes |= layer_shapes(body, "layers.0.", 2 * body.hidden_size)
     shapes["layers.0.hidden_norm.weight"] = (body.hidden_size,)

@@ -36,7 +36,8 @@ class Case:
     def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
         target = tiny_spec(rng, num_layers=rng.randint(1, 4), vocab_size=rng.randint(8, 30))
-        self.spec, self.vocab_size = random_block(rng, target), target.vocab_size
+        self.spec = random_block(rng, target)
+        self.vocab_size = target.vocab_size
         weights = block_tensors(self.spec, target, seed)
         self.arrays = {name: tensor.numpy() for name, tensor in weights.items()}
         head = block_head(self.spec, weights)
@@ -83,7 +84,8 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int) -> None:
     case.rows.prefill(case.text)
     for _ in range(2):
         case.check()
-        root, more = len(case.text) - 1, case.rng.randint(1, 4)
+        root = len(case.text) - 1
+        more = case.rng.randint(1, 4)
         case.text += case.tokens(more)
         first = case.rng.choice([root, root + more - 1])  # one round, or several of which the head saw the last
         case.know(first, root + more)
@@ -134,7 +136,8 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     drafter = BlockDrafter(
         runner, config, TreePolicy(looks_up=False), target_vocab_size=TARGET.vocab_size, taps=range(spec.num_taps)
     )
-    text, bias = [3, 1, 4, 1, 5], {2: -1000.0} if penalty else {}
+    text = [3, 1, 4, 1, 5]
+    bias = {2: -1000.0} if penalty else {}
     params = SamplingParams(temperature=temperature, presence_penalty=penalty, logit_bias=bias)
     noise = KeyedNoise(11, TARGET.vocab_size, device="cpu") if temperature else None
     drafter.begin(text, params, noise)
@@ -163,7 +166,8 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
 
 def batches_of(rng: random.Random, num_drafted: int, verify_width: int) -> int:
     """How many batches with a node of the block lead to the tree of a random head."""
-    growth, num_batches = BestFirstGrowth(0, horizon=verify_width, draft_width=BATCH), 0
+    growth = BestFirstGrowth(0, horizon=verify_width, draft_width=BATCH)
+    num_batches = 0
     steepness = rng.choice([0.01, 1.0, 3.0])
     laws = [sorted(-rng.expovariate(1.0) * steepness for _ in range(min(16, verify_width - 1))) for _ in range(40)]
     while batch := growth.next_batch():
@@ -177,6 +181,7 @@ def batches_of(rng: random.Random, num_drafted: int, verify_width: int) -> int:
 @pytest.mark.parametrize("verify_width", [2, 6, 9, 16, 24, 32])
 @pytest.mark.parametrize("num_drafted", [1, 2, 4, 7, 15])
 def test_no_tree_needs_more_steps_than_a_device_makes(num_drafted: int, verify_width: int) -> None:
-    rng, most = random.Random(num_drafted * 100 + verify_width), num_steps(num_drafted, verify_width)
+    rng = random.Random(num_drafted * 100 + verify_width)
+    most = num_steps(num_drafted, verify_width)
     assert max(batches_of(rng, num_drafted, verify_width) for _ in range(60)) <= most
     assert most <= num_drafted + 3

@@ -53,7 +53,8 @@ class Case:
 
     def grow_and_check(self) -> TokenTree:
         """Expand a random tree in a few passes; every row has the logits of its path read alone."""
-        tree, unexpanded = TokenTree(self.text[-1]), [0]
+        tree = TokenTree(self.text[-1])
+        unexpanded = [0]
         for _ in range(self.rng.randint(1, 4)):
             batch = sorted(self.rng.sample(unexpanded, self.rng.randint(1, min(3, len(unexpanded)))))
             logits = self.rows.expand(tree, batch, [tree.token_ids[node] for node in batch], self.text, NOTHING)
@@ -69,7 +70,8 @@ class Case:
 
     def commit(self, tree: TokenTree) -> None:
         """Accept a random path, and a bonus token; the target has run the root and the path."""
-        path, root = [0], len(self.text) - 1
+        path = [0]
+        root = len(self.text) - 1
         while children := list(tree.children(path[-1]).values()):
             path.append(self.rng.choice(children))
             if self.rng.random() < 0.3:

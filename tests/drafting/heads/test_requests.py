@@ -51,18 +51,23 @@ class Checked:
     """A drafter whose every expansion of a root is compared with the reference."""
 
     def __init__(self, kind: Literal["eagle3", "dflash"], seed: int, config: DraftHead = CONFIG) -> None:
-        rng, body = random.Random(seed), random_body(random.Random(seed), vocab_size=TARGET.vocab_size, num_layers=1)
-        self.num_roots, self.missing, sizes = 0, -1, {"target_vocab_size": TARGET.vocab_size}
+        rng = random.Random(seed)
+        body = random_body(random.Random(seed), vocab_size=TARGET.vocab_size, num_layers=1)
+        self.num_roots = 0
+        self.missing = -1
+        sizes = {"target_vocab_size": TARGET.vocab_size}
         if kind == "eagle3":
             eagle = random_eagle(rng, TARGET, body=body)
-            self.tensors, self.taps = eagle_tensors(eagle, TARGET, seed), eagle.taps(3)
+            self.tensors = eagle_tensors(eagle, TARGET, seed)
+            self.taps = eagle.taps(3)
             head = eagle_head(eagle, self.tensors)
             runner = runner_of(body, lambda cache: EagleExecutor(head, cache))
             self.drafter: HeadDrafter = EagleDrafter(runner, config, taps=self.taps, **sizes)
             self.after_root = lambda text: eagle_logits(eagle, self.arrays, text, self.features(text))
         else:
             block = random_block(rng, TARGET, body=body, windows=(None,), is_causal=(False,))
-            self.tensors, self.taps = block_tensors(block, TARGET, seed), block.taps(3)
+            self.tensors = block_tensors(block, TARGET, seed)
+            self.taps = block.taps(3)
             many = block_head(block, self.tensors)
             runner = runner_of(body, lambda cache: BlockExecutor(many, cache))
             self.drafter = BlockDrafter(runner, config, taps=self.taps, **sizes)
@@ -72,7 +77,8 @@ class Checked:
             )  # fmt: skip
         self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
         rows = self.drafter._draft._rows
-        self._expand, rows.expand = rows.expand, self.expand  # type: ignore[method-assign]
+        self._expand = rows.expand  # type: ignore[method-assign]
+        rows.expand = self.expand
 
     def features(self, text: list[int]) -> dict[int, Floats]:
         known = features_of(text[:-1], self.taps)
@@ -84,7 +90,8 @@ class Checked:
     ) -> Tensor:
         logits = self._expand(tree, batch, token_ids, text, skipped)
         if batch[0] == 0:
-            expected, found = self.after_root(text), logits[0].numpy()
+            expected = self.after_root(text)
+            found = logits[0].numpy()
             is_there = np.isfinite(expected)
             assert np.abs(found[is_there] - expected[is_there]).max() <= 1e-10
             self.num_roots += 1
@@ -97,7 +104,8 @@ class Checked:
 def test_roots_are_expanded_with_the_targets_features(
     kind: Literal["eagle3", "dflash"], temperature: float, seed: int
 ) -> None:
-    checked, params = Checked(kind, seed), SamplingParams(temperature=temperature)
+    checked = Checked(kind, seed)
+    params = SamplingParams(temperature=temperature)
     target = tiny_runner(TARGET, WEIGHTS)
     expected = decode_ids(target, NoneDrafter(), PROMPT, params, seed=3, num_tokens=16)
     target.sync(())
@@ -125,7 +133,8 @@ def test_nothing_is_drafted_if_only_the_root_is_verified(
 
 @pytest.mark.parametrize(("speed", "drafts"), [(0.5, False), (2.0, True)])
 def test_a_head_that_is_known_not_to_pay_reads_nothing_of_a_prompt(speed: float, drafts: bool) -> None:
-    checked, text = Checked("eagle3", 1), [*PROMPT, *PROMPT, *PROMPT, *PROMPT]
+    checked = Checked("eagle3", 1)
+    text = [*PROMPT, *PROMPT, *PROMPT, *PROMPT]
     checked.drafter._reading = Pace(steps=((64, 5.0),))  # seconds, where a plain round takes 1 until it is measured
     drafter = AutomaticDrafter({"head": checked.drafter}, known={"greedy": {"head": speed}})
     greedy = SamplingParams(temperature=0.0)

@@ -37,7 +37,8 @@ Kind = Literal["eagle3", "dflash", "dflash2"]
 
 
 def drafter_of(kind: Kind) -> HeadDrafter:
-    rng, body = random.Random(3), random_body(random.Random(3), vocab_size=TARGET.vocab_size, num_layers=1)
+    rng = random.Random(3)
+    body = random_body(random.Random(3), vocab_size=TARGET.vocab_size, num_layers=1)
     sizes = {"target_vocab_size": TARGET.vocab_size}
     if kind == "eagle3":
         eagle = random_eagle(rng, TARGET, body=body)
@@ -67,8 +68,10 @@ def test_settings_hold_behind_tokens_drafted_in_the_same_round(
     asked: tuple[dict[str, float], str | None], kind: Kind
 ) -> None:
     settings, pattern = asked
-    params, num_deep = SamplingParams(**settings), 0  # type: ignore[arg-type]
-    target, drafter = tiny_runner(TARGET, WEIGHTS, exactness="fast"), drafter_of(kind)
+    params = SamplingParams(**settings)  # type: ignore[arg-type]
+    num_deep = 0
+    target = tiny_runner(TARGET, WEIGHTS, exactness="fast")
+    drafter = drafter_of(kind)
     for seed in range(2):
         request = {"seed": seed, "num_tokens": 16, "pattern": pattern}
         prompt = [3, 1, 4, 1, seed, 2]

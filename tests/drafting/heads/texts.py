@@ -46,8 +46,10 @@ def write(
     drafter.begin(prompt_ids, params, noise)
     for _ in prefill(target, request, drafter):
         pass
-    side, rounds = Verifier(target, params, prompt_ids, noise, constraint=constraint), list[Round]()
-    playing, tokens = decode(side, drafter, near_tie=0.0, num_tokens=num_tokens), list[int]()
+    side = Verifier(target, params, prompt_ids, noise, constraint=constraint)
+    rounds = list[Round]()
+    playing = decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
+    tokens = list[int]()
     for played in playing:
         rounds.append(played)
         tokens += played.token_ids

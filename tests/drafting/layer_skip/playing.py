@@ -81,7 +81,8 @@ def drafter_on(
         skipped: the best known set, which may be empty.
         copy_of: the weights of which `config.weights` says how to round them.
     """
-    chosen, copy = varied(config), None
+    chosen = varied(config)
+    copy = None
     if copy_of is not None:
         copy = target.backend.executor(target.spec, LoadedWeights(copy_of, chosen.config.weights), target.cache)
     known = [] if skipped is None else [NamedSet(name="known", skipped=skipped, num_hits=9.0, num_rows=10.0)]
@@ -153,11 +154,14 @@ class Passes:
         target_s: float = 1.0,
         draft_s: float = 0.5,
     ) -> None:
-        self.now, self.is_drafting = 0.0, False
-        self.target_s, self.draft_s = target_s, draft_s
+        self.now = 0.0
+        self.is_drafting = False
+        self.target_s = target_s
+        self.draft_s = draft_s
         self.drafts: list[ForwardInput] = []
         self.verifications: list[ForwardInput] = []
-        run, run_draft = target.forward, drafter.runner.forward
+        run = target.forward
+        run_draft = drafter.runner.forward
 
         def verify(inputs: ForwardInput) -> ForwardOutput:
             if not self.is_drafting and inputs.num_logit_rows:

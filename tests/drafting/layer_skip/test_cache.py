@@ -50,7 +50,8 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=[
 
 def worst_difference(target: Runner, weights: Weights, kernels: ModelBackend) -> float:
     """Between the cached rows and those of a fresh pass over the same text."""
-    cache, length = target.cache, len(target.cached_ids)
+    cache = target.cache
+    length = len(target.cached_ids)
     assert (cache.committed_len, cache.num_tree) == (length, 0)
     fresh = tiny_runner(target.spec, weights, backend=kernels, capacity=length)
     fresh.sync(target.cached_ids)
@@ -64,7 +65,8 @@ def worst_difference(target: Runner, weights: Weights, kernels: ModelBackend) ->
 def check_every_round(
     name: str, kernels: ModelBackend, dtype: torch.dtype, params: SamplingParams, *, tolerance: float
 ) -> None:
-    config, weights = CONFIGS[name], weights_of(dtype=dtype)
+    config = CONFIGS[name]
+    weights = weights_of(dtype=dtype)
     target = target_for(config, weights, backend=kernels)
     poison_freed_slots(target)
     copy_of = None if config.config.weights == "plain" else weights
@@ -116,7 +118,9 @@ def tracing() -> Iterator[None]:
         tracemalloc.stop()
 
 
-SHORT, LONG, NUM_SLOTS = 500, 7900, 8192
+SHORT = 500
+LONG = 7900
+NUM_SLOTS = 8192
 LONG_SPEC = replace(SPEC, max_positions=NUM_SLOTS)
 SLACK = 4096  # bytes by which rounds may differ; one byte for each token of the context would be more
 

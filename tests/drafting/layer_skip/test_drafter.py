@@ -139,7 +139,8 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
     play(target, drafter, num_tokens=100)
     strategy = search.strategy
     assert isinstance(strategy, GatedStrategy)
-    found, num_scored = strategy.skipped, strategy.num_evaluations
+    found = strategy.skipped
+    num_scored = strategy.num_evaluations
     assert num_scored > 0
     prompt_ids = [*PROMPT, *range(20, 29)]
     starts.clear()

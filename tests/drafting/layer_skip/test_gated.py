@@ -43,7 +43,8 @@ def marks(make: Make) -> dict[int, list[Mark]]:
     """After so many evaluations, each seed."""
     found: dict[int, list[Mark]] = {number: [] for number in STAGES}
     for seed in range(NUM_SEEDS):
-        emulator, rng = make(seed), np.random.default_rng(1000 + seed)
+        emulator = make(seed)
+        rng = np.random.default_rng(1000 + seed)
         search = GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
         for number, some in found.items():
             score(search, emulator, rng, number)

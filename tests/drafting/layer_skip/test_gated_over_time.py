@@ -14,7 +14,8 @@ OTHER_HARM = frozenset((layer, kind) for layer in range(17, 23) for kind in (ATT
 
 
 def searched(seed: int, until: int) -> tuple[GatedStrategy, Emulator]:
-    emulator, search = cnn_dm(seed), GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
+    emulator = cnn_dm(seed)
+    search = GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
     score(search, emulator, np.random.default_rng(1000 + seed), until)
     return search, emulator
 
@@ -47,7 +48,8 @@ def evaluate(search: GatedStrategy, gain_after: int) -> Iterator[None]:
 
 
 def test_a_search_settles_when_nothing_has_gained_for_long() -> None:
-    idle, gaining = rivals(), rivals()
+    idle = rivals()
+    gaining = rivals()
     assert num_evaluations_until_closed(idle, evaluate(idle, 1000)) == STABLE
     began = gaining.skipped
     assert STABLE + 40 < num_evaluations_until_closed(gaining, evaluate(gaining, 40)) < STABLE + 80
@@ -90,9 +92,13 @@ def switch(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, 
 
 def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> None:
     """Harm lies in the middle layers there and in the first ones here; nothing says that the text has changed."""
-    reopened, forth, back = [], [], []
+    reopened = []
+    forth = []
+    back = []
     for seed in (0, 5):
-        here, there, rng = cnn_dm(seed), cnn_dm(seed + 50, OTHER_HARM), np.random.default_rng(seed)
+        here = cnn_dm(seed)
+        there = cnn_dm(seed + 50, OTHER_HARM)
+        rng = np.random.default_rng(seed)
         search = GatedStrategy(NUM_LAYERS, speed_model(), seed=seed)
         settle(search, here, rng)
         enough = 0.9 * speed_in_use(search, here)

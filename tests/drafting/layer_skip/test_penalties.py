@@ -10,7 +10,9 @@ from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, cnn_dm, random_s
 
 
 def trained(seed: int, num_sets: int, num_rows: int = 32) -> PenaltyModel:
-    model, emulator, rng = PenaltyModel(NUM_LAYERS), cnn_dm(seed), np.random.default_rng(seed)
+    model = PenaltyModel(NUM_LAYERS)
+    emulator = cnn_dm(seed)
+    rng = np.random.default_rng(seed)
     for _ in range(num_sets):
         skipped = random_set(rng, int(rng.integers(10, 50)))
         model.record(skipped, emulator.score(skipped, num_rows, rng), num_rows)
@@ -30,7 +32,8 @@ def test_before_any_evidence_the_outer_layers_are_feared_and_the_whole_model_is_
 
 def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
     """Against the whole posterior, by Newton's method over all items."""
-    model, reference = PenaltyModel(6), PenaltyModel(6)
+    model = PenaltyModel(6)
+    reference = PenaltyModel(6)
     skipped = frozenset(skippable(6)[1:5])
     row = reference.features(skipped)
     prior_mean = np.concatenate(([reference.intercept], reference.penalties))
@@ -46,7 +49,8 @@ def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
 
 
 def test_harmful_sublayers_are_found() -> None:
-    emulator, model = cnn_dm(3), trained(3, 400)
+    emulator = cnn_dm(3)
+    model = trained(3, 400)
     assert np.corrcoef(emulator.penalties, model.penalties)[0, 1] > 0.75
     prior = PenaltyModel(NUM_LAYERS).penalties
     assert np.corrcoef(emulator.penalties, prior)[0, 1] < 0.6, "the prior alone does not do it"
@@ -57,7 +61,8 @@ def difference(left: PenaltyModel, right: PenaltyModel, skipped: SkipSet) -> flo
 
 
 def test_forgetting_leads_back_to_what_was_believed_before() -> None:
-    fresh, model = PenaltyModel(NUM_LAYERS), trained(4, 100)
+    fresh = PenaltyModel(NUM_LAYERS)
+    model = trained(4, 100)
     skipped = random_set(np.random.default_rng(0))
     learnt = difference(model, fresh, skipped)
     deviations = [estimate_by(model, skipped).deviation]

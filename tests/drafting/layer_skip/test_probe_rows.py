@@ -89,9 +89,11 @@ def differences_of_the_host(seed: int, kernels: ModelBackend, dtype: torch.dtype
     text = random_ids(rng, rng.randint(2, 60))
     runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
-    host, probes = verification(text, rng), random_probes(rng, text)
+    host = verification(text, rng)
+    probes = random_probes(rng, text)
     num_host = len(host.token_ids)
-    alone, together = run(runner, host, num_host), run(runner, LAYOUT.add_to(host, probes), num_host)
+    alone = run(runner, host, num_host)
+    together = run(runner, LAYOUT.add_to(host, probes), num_host)
     logits, rows = (float((ours - theirs).abs().max()) for ours, theirs in zip(together, alone, strict=True))
     return logits, rows
 
@@ -128,7 +130,8 @@ def test_a_chain_of_riders_has_the_bits_of_a_draft_that_skips_the_same(
     text = random_ids(rng, rng.randint(2, 60))
     runner = tiny_runner(SPEC, weights_of(dtype=dtype), backend=kernels)
     runner.sync(text)
-    probes, host = random_probes(rng, text), verification(text, rng)
+    probes = random_probes(rng, text)
+    host = verification(text, rng)
     inputs = LAYOUT.alone(probes, len(text)) if is_alone else LAYOUT.add_to(host, probes)
     num_rows = len(inputs.token_ids)
     logits, _ = run(runner, inputs, num_rows)
@@ -157,7 +160,8 @@ def scores_of(
     assert isinstance(gated.strategy, GatedStrategy)
     scores: list[Score] = []
     told: list[tuple[SkipSet, float]] = []
-    score, record = gated._score, gated.strategy.observe
+    score = gated._score
+    record = gated.strategy.observe
 
     def note(probes: ProbeRows, logits: Tensor, draft: object) -> None:
         told.clear()

@@ -155,7 +155,8 @@ def test_of_swifts_file_the_sets_of_a_size_are_read(tmp_path: Path, num_layers: 
 
 
 def test_sets_have_a_place_beside_their_model_and_one_in_the_cache(tmp_path: Path) -> None:
-    folder, cache_folder = tmp_path / "model", tmp_path / "cache"
+    folder = tmp_path / "model"
+    cache_folder = tmp_path / "cache"
     assert sets_beside(folder) == folder / "forerun_layer_skip.json"
     folder.mkdir()
     (folder / "a.Q4_0.gguf").touch()

@@ -44,8 +44,10 @@ def speed_of(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_set_is_the_best_of_all_sets(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    machine, items = uneven(6), skippable(6)
-    intercept, penalties = 3.5, rng.normal(0.3, 0.4, len(items))
+    machine = uneven(6)
+    items = skippable(6)
+    intercept = 3.5
+    penalties = rng.normal(0.3, 0.4, len(items))
     by_item = dict(zip(items, penalties.tolist(), strict=True))
     sizes = range(1, len(items) + 1)
     sets = [frozenset(chosen) for size in sizes for chosen in itertools.combinations(items, size)]

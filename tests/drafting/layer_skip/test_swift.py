@@ -41,7 +41,8 @@ def test_a_bayesian_point_is_the_same_to_the_last_bit_for_an_equal_seed() -> Non
 def test_global_generators_are_neither_read_nor_moved() -> None:
     np.random.seed(1)
     random.seed(1)
-    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
+    numpy_before = np.random.get_state(legacy=False)
+    python_before = random.getstate()
     first = run(SwiftStrategy(NUM_LAYERS, bayes_interval=8), 8)
     np.testing.assert_equal(np.random.get_state(legacy=False), numpy_before)
     assert random.getstate() == python_before
@@ -51,7 +52,8 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
 
 
 def test_every_25th_candidate_is_bayesian() -> None:
-    search, bayesian = SwiftStrategy(NUM_LAYERS), list[int]()
+    search = SwiftStrategy(NUM_LAYERS)
+    bayesian = list[int]()
     suggest = search._bayesian_point
     search._bayesian_point = lambda: bayesian.append(search.num_steps + 1) or suggest()  # type: ignore[method-assign, func-returns-value]
     run(search, 52)

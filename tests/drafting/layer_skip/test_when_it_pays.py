@@ -79,7 +79,8 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
     """The draft is the target itself, so that all of every chain is accepted as long as it knows all of the text."""
     target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
     drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
-    passes, pattern = Passes(target, drafter, monkeypatch), iter([True, False, True, True, False, False, False] * 9)
+    passes = Passes(target, drafter, monkeypatch)
+    pattern = iter([True, False, True, True, False, False, False] * 9)
     monkeypatch.setattr(drafter._schedule, "should_draft", lambda: next(pattern))
     proposals = proposals_of(drafter, monkeypatch)
     rounds = play(target, drafter, params=params, num_tokens=60)

@@ -25,8 +25,10 @@ class Language:
     """
 
     def __init__(self, seed: int, *, vocab_size: int, skill: float, num_guesses: int) -> None:
-        self.vocab_size, self.skill = vocab_size, skill
-        self._seed, self._num_guesses = seed, min(num_guesses, vocab_size)
+        self.vocab_size = vocab_size
+        self.skill = skill
+        self._seed = seed
+        self._num_guesses = min(num_guesses, vocab_size)
         self._known: dict[tuple[int, int, int], list[int]] = {}
 
     def token_after(self, before: int, last: int, length: int) -> int:
@@ -84,8 +86,12 @@ class FakeGrower:
         self, language: Language, *, horizon: int, draft_width: int, expansion_s: float = 0.0,
         spend: Callable[[float], object] = lambda _: None, is_strict: bool = True,
     ) -> None:  # fmt: skip
-        self._language, self._horizon, self._draft_width = language, horizon, draft_width
-        self._expansion_s, self._spend, self._is_strict = expansion_s, spend, is_strict
+        self._language = language
+        self._horizon = horizon
+        self._draft_width = draft_width
+        self._expansion_s = expansion_s
+        self._spend = spend
+        self._is_strict = is_strict
         self.text: list[int] = []
 
     @property
@@ -99,7 +105,8 @@ class FakeGrower:
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self.text, self._num_prefills = list(prompt_ids), len(prompt_ids) // 4
+        self.text = list(prompt_ids)
+        self._num_prefills = len(prompt_ids) // 4
         self._plant(prompt_ids[-1])
 
     def prefill(self) -> bool:

@@ -44,10 +44,15 @@ class Lane:
     def __init__(
         self, rng: random.Random, clock: Clock, *, latency_s: float, rate: float, counts: Counter[str]
     ) -> None:
-        self._rng, self._clock, self._counts = rng, clock, counts
-        self._latency_s, self.rate, self.fates = latency_s, rate, FAULTS
+        self._rng = rng
+        self._clock = clock
+        self._counts = counts
+        self._latency_s = latency_s
+        self.rate = rate
+        self.fates = FAULTS
         self._queue: list[tuple[float, int, bytes]] = []
-        self._serial, self._floor = 0, 0.0
+        self._serial = 0
+        self._floor = 0.0
 
     @property
     def next_at(self) -> float:
@@ -114,14 +119,16 @@ class FakeWorker:
 
     def __init__(self, world: "World", pid: int) -> None:
         pace = world.pace
-        self._world, self._clock = world, world.clock
+        self._world = world
+        self._clock = world.clock
         self.inbox, self.outbox = (
             Lane(world.rng, world.clock, latency_s=pace.latency_s, rate=world.fault_rate, counts=world.counts)
             for _ in range(2)
         )
         self.is_open = True
         self.at = world.clock.now
-        self._wakes_at, self._num_steps = NEVER, 0
+        self._wakes_at = NEVER
+        self._num_steps = 0
         draft = LoadedDraft(
             hello=Hello(pid=pid, vocab_size=world.vocab_size, max_length=1 << 20, vocabulary=bytes(32)),
             grower=lambda setup: world.make_grower(setup, self._spend),
@@ -155,7 +162,8 @@ class FakeWire:
     """The target's end of the wires to one worker."""
 
     def __init__(self, world: "World", worker: FakeWorker) -> None:
-        self._world, self._worker = world, worker
+        self._world = world
+        self._worker = worker
 
     @property
     def is_open(self) -> bool:
@@ -188,17 +196,22 @@ class World:
         self, rng: random.Random, pace: Pace, *, vocab_size: int,
         make_grower: Callable[[Setup, Spend], Grower],
     ) -> None:  # fmt: skip
-        self.rng, self.pace, self.vocab_size = rng, pace, vocab_size
+        self.rng = rng
+        self.pace = pace
+        self.vocab_size = vocab_size
         self.make_grower = make_grower
-        self.clock, self.counts = Clock(), Counter[str]()
+        self.clock = Clock()
+        self.counts = Counter[str]()
         self.fault_rate = pace.fault_rate
         self.worker: FakeWorker | None = None
         self.starves = False
-        self._ready_at, self._num_workers = self.clock.now, 0
+        self._ready_at = self.clock.now
+        self._num_workers = 0
 
     def run(self, seconds: float, *, until_arrival: bool = False) -> None:
         """Let time pass and the worker work, on request only until something reaches the target."""
-        began, worker = self.clock.now, self.worker
+        began = self.clock.now
+        worker = self.worker
         end = began + seconds
         while worker is not None and worker.is_open:
             if until_arrival:
@@ -218,7 +231,8 @@ class World:
 
     def calm(self) -> None:
         """From now on nothing befalls a frame."""
-        self.fault_rate, self.starves = 0.0, False
+        self.fault_rate = 0.0
+        self.starves = False
         if self.worker is not None:
             self.worker.inbox.rate = self.worker.outbox.rate = 0.0
 

@@ -140,7 +140,9 @@ def forge_type(rng: random.Random, frame: bytes, _: Material) -> bytes:
 
 def forge_size(rng: random.Random, frame: bytes, _: Material) -> bytes:
     """Bytes or fields too many or too few, or a list or text of another length."""
-    payload, fields, number = frame[HEAD_SIZE:], fields_of(frame), rng.randint(1, 4)
+    payload = frame[HEAD_SIZE:]
+    fields = fields_of(frame)
+    number = rng.randint(1, 4)
     match rng.randrange(4):
         case 0:
             return sealed(frame[5], payload + rng.randbytes(number) if rng.random() < 0.5 else payload[:-number])
@@ -160,7 +162,8 @@ def forge_size(rng: random.Random, frame: bytes, _: Material) -> bytes:
 
 def forge_proposal(rng: random.Random, _: bytes, material: Material) -> bytes:
     """A tree that nobody grew, for a place of the text where one may be expected, and with some of that text in it."""
-    num_nodes, text = rng.randint(1, 12), material.text
+    num_nodes = rng.randint(1, 12)
+    text = material.text
     base_len = rng.randint(material.confirmed_len, len(text))
     token_ids = [rng.randrange(4) if rng.random() < 0.95 else rng.choice(NUMBERS) for _ in range(num_nodes)]
     known = text[base_len - 1 :][: rng.randint(1, num_nodes)]

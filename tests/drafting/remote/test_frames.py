@@ -16,7 +16,8 @@ from tests.drafting.remote.samples import BEGIN, HELLO, MESSAGES, PROPOSAL, SETU
 
 def pieces(rng: random.Random, data: bytes, longest: int) -> list[bytes]:
     """The data, cut anywhere."""
-    cut, place = [], 0
+    cut = []
+    place = 0
     while place < len(data):
         end = place + rng.randint(1, longest)
         cut.append(data[place:end])

@@ -53,7 +53,8 @@ def spoilt(checked: Checked, **changes: Any) -> Checked:
     return copy
 
 
-NAN, INFINITY = float("nan"), float("inf")
+NAN = float("nan")
+INFINITY = float("inf")
 REFUSED: Final[dict[str, Message]] = {
     **{
         f"a setup with {name} {value}": replace(SETUP, **{name: value})

@@ -24,7 +24,10 @@ from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 from tests.marks import rest_soak
 
-NUM_DEFAULT_CHUNKS, NUM_CHUNKS, SESSIONS_PER_CHUNK, MUTANTS_PER_SESSION = 1, 500, 200, 100
+NUM_DEFAULT_CHUNKS = 1
+NUM_CHUNKS = 500
+SESSIONS_PER_CHUNK = 200
+MUTANTS_PER_SESSION = 100
 NUM_HOSTILE_DRAFTERS = 150
 GREEDY: Final = SamplingParams()
 PADDING: Final = bytes(LONGEST_LIE + 1024)  # all that a reader was told to wait for
@@ -56,7 +59,8 @@ class Session:
         self.now = 0.0
         self.text = [rng.randrange(self.language.vocab_size) for _ in range(rng.randint(1, 5))]
         self.prompt_len = len(self.text)
-        self.target, self.drafter = TargetEnd(self.setup), self.drafter_for(self.setup)
+        self.target = TargetEnd(self.setup)
+        self.drafter = self.drafter_for(self.setup)
         for _ in range(REQUEST - 1):
             self.target.begin([0], GREEDY, None)
         params = SamplingParams(temperature=1.0, top_k=5, logit_bias={1: -2.0, 2: 0.5})
@@ -172,7 +176,8 @@ class Session:
         totals["mutants"] += 1
 
     def assert_text_is_the_targets(self) -> None:
-        prompt, num_tokens = self.text[: self.prompt_len], len(self.text) - self.prompt_len
+        prompt = self.text[: self.prompt_len]
+        num_tokens = len(self.text) - self.prompt_len
         assert self.text == self.language.text(prompt, num_tokens)
 
 
@@ -211,10 +216,12 @@ class HostileWire:
     is_open = True
 
     def __init__(self, session: Session) -> None:
-        self._session, self._greeting = session, KINDS.to_frame(HELLO)
+        self._session = session
+        self._greeting = KINDS.to_frame(HELLO)
 
     def receive(self) -> bytes:
-        rng, text = self._session.rng, self._session.text
+        rng = self._session.rng
+        text = self._session.text
         material = replace(self._session.material(), confirmed_len=len(text) - 2)
         data = self._greeting + b"".join(random_mutant(rng, material)[1] for _ in range(rng.randint(0, 9)))
         self._greeting = b""
@@ -245,7 +252,8 @@ def test_a_hostile_drafter_changes_no_text(looks_up: bool) -> None:
     num_drafted = 0
     for number in range(NUM_HOSTILE_DRAFTERS):
         session = Session(number)
-        draft, policy = DraftModel(verify_width=session.setup.verify_width), RemotePolicy(looks_up=looks_up)
+        draft = DraftModel(verify_width=session.setup.verify_width)
+        policy = RemotePolicy(looks_up=looks_up)
         vocab_size = session.language.vocab_size
         drafter = ParallelDrafter(
             HostileWire(session), draft, policy, target_vocab_size=vocab_size, check=session.judge, clock=session.clock

@@ -30,7 +30,8 @@ def told(end: TargetEnd, text: list[int], owner: str) -> Begin:
 
 
 def test_a_mark_says_whose_a_text_is_and_nothing_else() -> None:
-    end, other = TargetEnd(SETUP), TargetEnd(SETUP)
+    end = TargetEnd(SETUP)
+    other = TargetEnd(SETUP)
     marks = [told(end, TEXTS[0], owner).owner for owner in ("", "ann", "bob", "\ud800", "ann")]
     assert marks[1] == marks[4]
     assert len(set(marks)) == 4
@@ -59,7 +60,8 @@ class Process:
 
 
 def test_a_drafter_knows_the_texts_of_each_owner_until_they_are_forgotten() -> None:
-    end, process = TargetEnd(SETUP), Process()
+    end = TargetEnd(SETUP)
+    process = Process()
     num_prompt = len(TEXTS[0]) - 1
     whole = {("ann", 0): 0, ("ann", 1): 0, ("bob", 0): 0}
     assert {(owner, number): process.num_known(told(end, TEXTS[number], owner)) for owner, number in whole} == whole

@@ -47,9 +47,13 @@ def test_waiting_ends_where_it_does_not_pay() -> None:
     rng = random.Random(2)
     num_waits = 0
     for _ in range(500):
-        step_s, response_s, gain, value = rng.random(), rng.random(), rng.randint(0, 5), 3 * rng.random()
+        step_s = rng.random()
+        response_s = rng.random()
+        gain = rng.randint(0, 5)
+        value = 3 * rng.random()
         reach = rng.random()
-        with_wait, without = (1 + value + gain * reach) / (step_s + response_s), (1 + value) / step_s
+        with_wait = (1 + value + gain * reach) / (step_s + response_s)
+        without = (1 + value) / step_s
         if abs(with_wait - without) < 1e-3 * without:
             continue  # rounding may decide
         is_waited_for = policy_after(step_s=step_s, response_s=response_s, gain=gain).wait_s(value, reach) > 0
@@ -73,7 +77,8 @@ class Round:
         self.language = Language(5, vocab_size=9, skill=1.0, num_guesses=2)
         pace = Pace(expansion_s=answers_in_s, latency_s=0.0, revival_s=0.01, fault_rate=0.0)
         self.world = World(random.Random(5), pace, vocab_size=9, make_grower=self.make_grower)
-        draft, policy = DraftModel(verify_width=4, draft_width=2), RemotePolicy(looks_up=False)
+        draft = DraftModel(verify_width=4, draft_width=2)
+        policy = RemotePolicy(looks_up=False)
         self.drafter = ParallelDrafter(
             self.world, draft, policy, target_vocab_size=9, check=lambda _: None, clock=self.world.clock
         )
@@ -128,7 +133,8 @@ def test_a_drafter_that_never_heard_of_a_request_is_told_again() -> None:
     request.play()
     worker = request.world.worker
     assert worker is not None
-    worker.inbox.rate, worker.inbox.fates = 1.0, ("drop",)
+    worker.inbox.rate = 1.0
+    worker.inbox.fates = ("drop",)
     request.text = [2, 3]
     request.drafter.begin(request.text, SamplingParams(), None)
     request.play()

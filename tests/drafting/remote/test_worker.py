@@ -20,7 +20,8 @@ def no_grower(setup: Setup) -> Grower:
 
 def test_a_worker_that_fails_tells_the_target_why_before_it_ends() -> None:
     theirs, ours = socket.socketpair()
-    target, worker = Channel(theirs), Channel(ours)
+    target = Channel(theirs)
+    worker = Channel(ours)
     target.send(KINDS.to_frame(SETUP))
     with pytest.raises(MemoryError):
         serve(worker, LoadedDraft(hello=HELLO, grower=no_grower, noise=KeyedNoise))

@@ -117,7 +117,8 @@ def test_models_are_listed_and_retrieved(server: Served) -> None:
             return [[model async for model in client.models.list()], await client.models.retrieve(MODEL)]
 
     with client_of(server) as client:
-        listed, named = list(client.models.list()), client.models.retrieve(MODEL)
+        listed = list(client.models.list())
+        named = client.models.retrieve(MODEL)
     assert [model.id for model in listed] == [MODEL]
     assert listed[0] == named
     assert asyncio.run(ask()) == [listed, named]

@@ -187,7 +187,8 @@ def test_a_stream_that_fails_midway_is_an_error_and_not_an_end(client: Client) -
 
 def test_a_failure_is_an_internal_error_and_is_not_tried_again() -> None:
     with served() as server:
-        engine, tries = server.service.engine, 0
+        engine = server.service.engine
+        tries = 0
 
         def fail(params: SamplingParams) -> float:
             nonlocal tries

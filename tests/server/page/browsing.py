@@ -20,7 +20,8 @@ ARGUMENTS = (
     "--disable-sync",
 )
 QUESTION = "def read_lines(path):"
-WIDE, PHONE = 1280, 390  # pixels
+WIDE = 1280  # pixels
+PHONE = 390
 
 # The conversations as the browser keeps them.
 STORED = """() => new Promise((resolve, reject) => {

@@ -180,7 +180,8 @@ def test_a_title_has_the_whole_line_until_its_buttons_are_wanted(page: Page) -> 
     ask(page, "A title that is certainly longer than the list of conversations is wide")
     page.focus("#question")
     page.mouse.move(700, 300)
-    row, title = page.locator("#conversations li").bounding_box(), page.locator("#conversations .title").bounding_box()
+    row = page.locator("#conversations li").bounding_box()
+    title = page.locator("#conversations .title").bounding_box()
     assert row is not None
     assert title is not None
     assert title["width"] >= row["width"] - 1

@@ -39,7 +39,8 @@ def read_chat(stream: bytes | str) -> Read:
     """OpenAI's chat, for clients that demand an index in every piece of a call, and id and name in its first only."""
     *events, done = events_of(stream)
     assert done == (None, "[DONE]")
-    read, calls = Read(), dict[int, list[str]]()
+    read = Read()
+    calls = dict[int, list[str]]()
     chunks = [json.loads(data) for _, data in events]
     assert all(name is None for name, _ in events)
     assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
@@ -80,7 +81,10 @@ def read_call(call: dict[str, Any], calls: dict[int, list[str]]) -> None:
 
 def read_messages(stream: bytes | str) -> Read:
     """Anthropic's messages, as strict as their SDK: blocks are stopped before the next, and their indexes rise."""
-    read, blocks, is_open, is_signed = Read(), list[dict[str, Any]](), False, False
+    read = Read()
+    blocks = list[dict[str, Any]]()
+    is_open = False
+    is_signed = False
     events = [(name, json.loads(data)) for name, data in events_of(stream)]
     assert all(name == event["type"] for name, event in events)
     events = [(name, event) for name, event in events if name != "ping"]
@@ -97,7 +101,8 @@ def read_messages(stream: bytes | str) -> Read:
             assert block["type"] in TYPES
             assert block["type"] != "tool_use" or (block["id"] and block["name"] and block["input"] == {})
             blocks.append({**block, "pieces": []})
-            is_open, is_signed = True, False
+            is_open = True
+            is_signed = False
         elif name == "content_block_delta":
             assert is_open
             assert event["index"] == len(blocks) - 1
@@ -124,7 +129,8 @@ def read_messages(stream: bytes | str) -> Read:
             read.content += text
         else:
             read.reasoning += text
-    read.end, read.usage = events[-2][1]["delta"]["stop_reason"], events[-2][1]["usage"]
+    read.end = events[-2][1]["delta"]["stop_reason"]
+    read.usage = events[-2][1]["usage"]
     assert all(isinstance(read.usage[key], int) for key in ("input_tokens", "cache_read_input_tokens", "output_tokens"))
     return read
 
@@ -135,9 +141,12 @@ def read_responses(stream: bytes | str) -> Read:
     assert all(name == event["type"] for name, event in events)
     assert [event["sequence_number"] for _, event in events] == list(range(len(events)))
     assert [name for name, _ in events[:2]] == ["response.created", "response.in_progress"]
-    last, response = events[-1][0], events[-1][1]["response"]
+    last = events[-1][0]
+    response = events[-1][1]["response"]
     assert last in ("response.completed", "response.incomplete")
-    ids, items, texts = list[str](), list[dict[str, Any]](), list[str]()
+    ids = list[str]()
+    items = list[dict[str, Any]]()
+    texts = list[str]()
     for name, event in events[2:-1]:
         match name:
             case "response.in_progress":

@@ -80,7 +80,8 @@ CASES: list[tuple[Any, Callable[[Any], Any], list[Any]]] = [
 
 @pytest.mark.parametrize(("schema", "read", "parts"), CASES)
 def test_what_is_described_is_what_is_accepted(schema: Any, read: Callable[[Any], Any], parts: list[Any]) -> None:
-    validator, accepted = Draft202012Validator(schema), 0
+    validator = Draft202012Validator(schema)
+    accepted = 0
     for part in parts:
         try:
             read(part)

@@ -56,7 +56,8 @@ def random_text(rng: random.Random) -> tuple[TemplateTraits, str]:
     if rng.random() < 0.6:
         name, text = rng.choice(OUTPUTS)
         for _ in range(rng.randrange(4)):
-            start, num = rng.randrange(len(text)), rng.choice((0, 0, 1, 3))
+            start = rng.randrange(len(text))
+            num = rng.choice((0, 0, 1, 3))
             text = text[:start] + "".join(rng.choices(PIECES, k=rng.randrange(1, 3))) + text[start + num :]
         return traits_of(name), text
     format = rng.choice(FOUND)

@@ -36,7 +36,8 @@ def tokenizer() -> Tokenizer:
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[list[list[OutputEvent]], Read]:
     """The events of an answer, cut into rounds anywhere, and what they say."""
-    events, said = list[OutputEvent](), Read()
+    events = list[OutputEvent]()
+    said = Read()
     for piece in draw(PIECES) if draw(st.booleans()) else ():
         events.append(Reasoning(piece))
         said.reasoning += piece
@@ -98,7 +99,8 @@ def test_messages(tokenizer: Tokenizer, answer: tuple[list[list[OutputEvent]], R
 def test_responses(tokenizer: Tokenizer, answer: tuple[list[list[OutputEvent]], Read]) -> None:
     rounds, said = answer
     stream, whole = written(responses.PROTOCOL, rounds, tokenizer, source=SOURCE)
-    read, again = read_responses(stream), Read()
+    read = read_responses(stream)
+    again = Read()
     own = {"patch": "patch", "plain": "plain", "mcp__files__read": "read"}
     calls = [
         (id_, own[name], json.loads(arguments)["input"] if name == "patch" else arguments)

@@ -190,7 +190,8 @@ def cluster(*names: str, num_cpus: int = 2) -> Iterator[Nodes]:
 
 def streamed(client: httpx.Client, asked: dict[str, object], *, headers: dict[str, str] = SAFE) -> tuple[str, str]:
     """How a stream ended, and its text."""
-    text, end = "", "cut"
+    text = ""
+    end = "cut"
     with client.stream("POST", "/v1/completions", json={**asked, "stream": True}, headers=headers) as answer:
         if answer.status_code != 200:
             return str(answer.status_code), ""

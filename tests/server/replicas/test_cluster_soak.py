@@ -50,12 +50,15 @@ def in_threads(work: list[threading.Thread]) -> None:
 
 def test_turns_find_their_text_warm(nodes: Nodes) -> None:
     """A turn is warm if all tokens of the turn before were cached."""
-    front, found, waiting = with_four(nodes), Counter[str](), list(range(NUM_CONVERSATIONS))
+    front = with_four(nodes)
+    found = Counter[str]()
+    waiting = list(range(NUM_CONVERSATIONS))
 
     def talk() -> None:
         with front.client() as client:
             while waiting:
-                number, num_before = waiting.pop(), 0
+                number = waiting.pop()
+                num_before = 0
                 messages = [{"role": "user", "content": f"def conversation_{number}(first, second):"}]
                 for turn in range(NUM_TURNS):
                     asked = {"messages": messages, "max_tokens": 16, "temperature": 0}
@@ -79,13 +82,16 @@ def asked_of(number: int) -> dict[str, object]:
 
 
 def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
-    front, draw = with_four(nodes), random.Random(5)
+    front = with_four(nodes)
+    draw = random.Random(5)
     with front.client() as client:
         texts = {}
         for number in range(12):
             answer = client.post("/v1/completions", json=asked_of(number)).json()
             texts[number] = answer["choices"][0]["text"]
-    ends, unready, is_over = Counter[str](), list[float](), threading.Event()
+    ends = Counter[str]()
+    unready = list[float]()
+    is_over = threading.Event()
 
     def ask(seed: int) -> None:
         own = random.Random(seed)
@@ -106,7 +112,9 @@ def test_streams_go_on_while_machines_die(nodes: Nodes) -> None:
             if not front.num_ready():
                 unready.append(time.monotonic())
 
-    began, num_killed, num_added = time.monotonic(), 0, 0
+    began = time.monotonic()
+    num_killed = 0
+    num_added = 0
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(NUM_CLIENTS)]
     threads += [threading.Thread(target=watch)]
     for thread in threads:

@@ -121,7 +121,9 @@ def fleet_of(**machines: tuple[str, int]) -> Fleet:
     fleet._folder.cleanup()
     for index, (name, num_others) in enumerate(machines.values()):
         link = fleet._links[index] = Link(unused)
-        link.machine, link.num_others, link.is_ready = name, num_others, True
+        link.machine = name
+        link.num_others = num_others
+        link.is_ready = True
     return fleet
 
 
@@ -155,7 +157,8 @@ class SlowRay:
     """A cluster whose calls last until they are released, in place of Ray's."""
 
     def __init__(self) -> None:
-        self.is_called, self.is_released = threading.Event(), threading.Event()
+        self.is_called = threading.Event()
+        self.is_released = threading.Event()
         self.calls: list[str] = []
 
     def join(self) -> "SlowRay":
@@ -218,12 +221,14 @@ def test_a_lost_head_node_is_named_and_ends_the_server(
     for name, value in (("SILENT_S", 0.05), ("GONE_S", 0.2), ("ASK_EVERY_S", 0.01)):
         monkeypatch.setattr(head_module, name, value)
     monkeypatch.setattr(fleet_module, "LEAVE_S", 0.1)
-    ray, errors = SlowRay(), list[BaseException]()
+    ray = SlowRay()
+    errors = list[BaseException]()
 
     async def play() -> None:
         with socket.create_server(("127.0.0.1", 0)) as head:
             fleet = begun(ray)
-            fleet._head, fleet._on_end = f"127.0.0.1:{head.getsockname()[1]}", errors.append
+            fleet._head = f"127.0.0.1:{head.getsockname()[1]}"
+            fleet._on_end = errors.append
             while not ray.calls:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)  # longer than the time after which a lost one is told

@@ -16,7 +16,9 @@ class FewReplicas:
     """A fleet of which so many replicas are ready."""
 
     def __init__(self, num_ready: int) -> None:
-        self.num_ready, self.num_replicas, self.config = num_ready, 2, ServerConfig(num_replicas=2)
+        self.num_ready = num_ready
+        self.num_replicas = 2
+        self.config = ServerConfig(num_replicas=2)
 
 
 def answers_of(num_ready: int) -> dict[str, httpx.Response]:

@@ -50,7 +50,8 @@ def test_a_number_of_conversations_is_remembered() -> None:
 
 def test_fronts_that_do_not_know_of_each_other_find_the_same_home() -> None:
     names = [str(number) for number in range(100)]
-    left, right = Homes(are_shared=True), Homes(are_shared=True)
+    left = Homes(are_shared=True)
+    right = Homes(are_shared=True)
     busy = {0: 1, 1: 0, 2: 1}
     assert [left.choose(name, busy) for name in names] == [right.choose(name, {0: 0, 1: 1, 2: 0}) for name in names]
     homes = [left.choose(name, {0: 2, 1: 0, 2: 2}) for name in names]

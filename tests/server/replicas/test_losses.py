@@ -45,7 +45,10 @@ class Writer:
         self, fronts: Iterable[str] = (), messages: Iterable[Message] | None = (START, LAST), *,
         target: str = ENGINE.target, slow_s: float = 0.0,
     ) -> None:  # fmt: skip
-        self.fronts, self.messages, self.target, self.slow_s = set(fronts), messages, target, slow_s
+        self.fronts = set(fronts)
+        self.messages = messages
+        self.target = target
+        self.slow_s = slow_s
         self.asked: list[Scope] = []
         self.on_loss: Callable[[], None] = lambda: None
 
@@ -180,11 +183,13 @@ def test_a_full_replica_is_asked_again_to_go_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(forwarding, "REFUSED_S", 0.1)
 
     async def play() -> None:
-        full, first = Writer(messages=(FULL, LAST)), Writer(messages=(START, event(1)))
+        full = Writer(messages=(FULL, LAST))
+        first = Writer(messages=(START, event(1)))
         fleet = fleet_of(Writers({HOME: first, 1 - HOME: full}))
 
         def lose() -> None:
-            first.slow_s, fleet._links[HOME].is_ready = 60.0, False
+            first.slow_s = 60.0
+            fleet._links[HOME].is_ready = False
 
         first.on_loss = lose
         begin(fleet)
@@ -208,7 +213,8 @@ def test_who_leaves_or_a_shutdown_is_noticed_between_two_replicas(end: str) -> N
         fleet = fleet_of(Writers({0: writer}), replace(CLUSTER, num_replicas=1))
 
         def lose() -> None:
-            writer.slow_s, fleet._links[0].is_ready = 60.0, False
+            writer.slow_s = 60.0
+            fleet._links[0].is_ready = False
 
         writer.on_loss = lose
         begin(fleet)

@@ -23,7 +23,8 @@ class Client:
 
     def __init__(self) -> None:
         self.got: list[Message] = []
-        self.goes, self.reads = asyncio.Event(), asyncio.Event()
+        self.goes = asyncio.Event()
+        self.reads = asyncio.Event()
         self.num_aborted = 0
 
     async def receive(self) -> Message:
@@ -105,7 +106,8 @@ def test_what_was_not_begun_may_be_asked_of_another_replica_or_is_refused() -> N
 
 
 def test_another_replica_goes_on_with_a_stream_that_may_be_continued() -> None:
-    step, rest = SentStep(0, (1,), 1), SentStep(0, (2,), 1)
+    step = SentStep(0, (1,), 1)
+    rest = SentStep(0, (2,), 1)
     refused = {"type": "http.response.start", "status": 429, "headers": []}
 
     async def play() -> Client:

@@ -35,7 +35,8 @@ def test_conversations_of_two_keys_are_never_the_same() -> None:
 
 
 def test_a_prompt_that_grows_keeps_its_name() -> None:
-    text, ids = "x" * 300, list(range(300))
+    text = "x" * 300
+    ids = list(range(300))
     assert session({"prompt": text}) == session({"prompt": text + "more"}) == session({"prompt": [text, "other"]})
     assert session({"prompt": ids}) == session({"prompt": [*ids, 7]}) == session({"prompt": [ids]})
 

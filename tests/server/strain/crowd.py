@@ -39,7 +39,9 @@ class Crowd:
     """Requests at random times, however the server is."""
 
     def __init__(self, server: ServingProcess, texts: list[tuple[Question, str]], rng: random.Random) -> None:
-        self._server, self._texts, self._rng = server, texts, rng
+        self._server = server
+        self._texts = texts
+        self._rng = rng
         self._lines = [Line(server.address) for _ in range(NUM_LINES)]
         self.refusals_s: list[float] = []
         self.outcome = Outcome(figures={"right": 0, "wrong": 0, "refused": 0, "late to ask": 0, "other answers": 0})
@@ -87,8 +89,11 @@ async def strain(server: ServingProcess, seconds: float, *, seed: int) -> Outcom
     async with Line(server.address) as line:
         texts = [(asked, await plain_text(line, asked)) for asked in questions]
         per_s = OVERLOAD * await capacity(line, questions)
-    crowd, growth, tasks = Crowd(server, texts, rng), Growth(server), set()
-    began, next_s = time.monotonic(), 0.0
+    crowd = Crowd(server, texts, rng)
+    growth = Growth(server)
+    tasks = set()
+    began = time.monotonic()
+    next_s = 0.0
     while next_s < seconds:
         next_s += rng.expovariate(per_s)
         await asyncio.sleep(max(0.0, began + next_s - time.monotonic()))

@@ -11,7 +11,8 @@ from tests.server.strain.questions import Question, plain_text, text_of, varied_
 from tests.server.strain.wire import Line, Outcome, percentile
 
 FLAGS: Final = ("--drafter", "parallel", "--demo", "--cache-bytes", "16MB")
-LEAVING, RECHECKED = 0.1, 0.05  # shares
+LEAVING = 0.1  # shares
+RECHECKED = 0.05
 SAMPLE_S: Final = 2.0
 MAX_SLOPE: Final = 1.0  # MiB an hour, of the upper end of the 95 % interval
 LONG_S: Final = 600.0  # of a shorter run a slope by the hour says nothing
@@ -24,7 +25,9 @@ class Soak:
     """What is asked of one server, and how it went."""
 
     def __init__(self, server: ServingProcess, count: int, rng: random.Random) -> None:
-        self._server, self._count, self._rng = server, count, rng
+        self._server = server
+        self._count = count
+        self._rng = rng
         self.growth = Growth(server)
         self.took_s: list[float] = []
         self.outcome = Outcome(
@@ -62,7 +65,8 @@ class Soak:
             self.outcome.faults.append(f"status {answer.status}: {answer.body[:300]!r}")
         elif self._rng.random() < RECHECKED:
             self.outcome.count("rechecked")
-            text, plain = text_of(answer, asked), await plain_text(line, asked)
+            text = text_of(answer, asked)
+            plain = await plain_text(line, asked)
             if text != plain:
                 self.outcome.count("wrong texts")
                 self.outcome.faults.append(f"{text!r} is not {plain!r}: {dict(asked.asked)}")

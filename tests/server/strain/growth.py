@@ -18,7 +18,8 @@ class Growth:
     """Memory of a server and its children over time, and of the server's own process."""
 
     def __init__(self, server: ServingProcess) -> None:
-        self._server, self._began = server, time.monotonic()
+        self._server = server
+        self._began = time.monotonic()
         self._samples: list[tuple[float, float]] = []
         self._own: list[tuple[float, float]] = []
 

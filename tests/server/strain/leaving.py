@@ -13,7 +13,8 @@ from forerun.server.work.prompts import NUM_READERS
 from tests.server.strain.process import Footprint, ServingProcess, serving
 from tests.server.strain.wire import Address, Line, Outcome, percentile
 
-STEP_S, DRAFT_S = 0.004, 0.001  # of the paced device, so that a pass can be interrupted
+STEP_S = 0.004  # of the paced device, so that a pass can be interrupted
+DRAFT_S = 0.001
 PACED: Final = ("--device", f"paced:target={STEP_S * 1e3:g}ms;draft={DRAFT_S * 1e3:g}ms", "--fixed-widths")
 READING_S: Final = PREFILL_ROWS / BARE_ROWS * (STEP_S + DRAFT_S)  # of one pass over a prompt, by both models
 SPARE_S: Final = 0.02  # beyond a pass: what the network and the event loop may take
@@ -90,13 +91,15 @@ async def timed(line: Line) -> float:
 
 async def strain(server: ServingProcess, count: int, *, seed: int) -> Outcome:
     """So many clients hang up, one after another; after each a short request shows when the engine is free."""
-    outcome, rng = Outcome(), random.Random(seed)
+    outcome = Outcome()
+    rng = random.Random(seed)
     late: dict[str, list[float]] = {phase: [] for phase in PHASES}
     before: Footprint | None = None
     async with Line(server.address) as line:
         for number in range(count + WARM_UP):
             if number == WARM_UP:
-                usual, before = await usual_s(line), server.footprint()
+                usual = await usual_s(line)
+                before = server.footprint()
             phase = PHASES[number % len(PHASES)]
             ahead = await leave(server.address, "streaming", rng) if phase == "queued" else None
             caller = await leave(server.address, phase, rng)
@@ -111,7 +114,8 @@ async def strain(server: ServingProcess, count: int, *, seed: int) -> Outcome:
     assert before is not None
     after = server.footprint()
     for phase, values in late.items():
-        late_s, most_s = percentile(values, 0.99), PASS_S[phase] + FOUND_S[phase] + SPARE_S
+        late_s = percentile(values, 0.99)
+        most_s = PASS_S[phase] + FOUND_S[phase] + SPARE_S
         outcome.figures[f"{phase}: free after, p50 ms"] = 1e3 * percentile(values, 0.5)
         outcome.figures[f"{phase}: free after, p99 ms"] = 1e3 * late_s
         outcome.require(late_s <= most_s, f"{phase}: {1e3 * late_s:.1f} ms p99, where {1e3 * most_s:.0f} are allowed")

@@ -120,7 +120,8 @@ def fault_of(answer: Answer) -> str | None:
 
 async def strain(address: Address, num_refused: int, *, seed: int) -> Outcome:
     """Send malformed requests until so many were refused."""
-    outcome, rng = Outcome(), random.Random(seed)
+    outcome = Outcome()
+    rng = random.Random(seed)
     outcome.figures |= {"refused": 0, "valid": 0, "unavailable": 0, "faults": 0}
 
     async def send(_: int) -> None:

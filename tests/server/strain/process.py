@@ -48,14 +48,19 @@ class ServingProcess:
         """Of this moment; a child that ends meanwhile is left out."""
         known = psutil.Process(self.popen.pid)
         own_rss = known.memory_info().rss
-        rss, threads, files, processes = 0, 0, 0, 0
+        rss = 0
+        threads = 0
+        files = 0
+        processes = 0
         for process in (known, *known.children(recursive=True)):
             try:
                 with process.oneshot():
                     found = process.memory_info().rss, process.num_threads(), process.num_fds()
             except psutil.Error:
                 continue
-            rss, threads, files = rss + found[0], threads + found[1], files + found[2]
+            rss = rss + found[0]
+            threads = threads + found[1]
+            files = files + found[2]
             processes += 1
         return Footprint(
             own_rss_mib=own_rss / BYTES_PER_MIB,

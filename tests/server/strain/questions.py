@@ -67,7 +67,8 @@ def called_question(rng: random.Random) -> Question:
     way = rng.choice([*WAYS.values()])
     names = rng.sample([*SCHEMAS], rng.randint(1, len(SCHEMAS)))
     asked = (names, rng.choice(["required", "auto", *names]), rng.random() < 0.3, rng.choice((12, 60)))
-    chat, sampled = WAYS["chat"], {"temperature": 1.0, "seed": rng.randrange(2**31)}
+    chat = WAYS["chat"]
+    sampled = {"temperature": 1.0, "seed": rng.randrange(2**31)}
     drawn = sampled if way is chat and rng.random() < 0.5 else {"temperature": 0.0}
     plain = Question(path=chat.path, asked={**chat.body(*asked), **drawn}, way=chat)
     return Question(path=way.path, asked={**way.body(*asked), **drawn}, plain=plain, way=way)

@@ -105,7 +105,8 @@ def fault_of(received: bytes) -> str | None:
 
 async def strain(address: Address, count: int, *, seed: int) -> Outcome:
     """So many connections, and a right request on another one for every hundred."""
-    outcome, rng = Outcome(), random.Random(seed)
+    outcome = Outcome()
+    rng = random.Random(seed)
     outcome.figures |= {"connections": 0, "refused": 0, "answered": 0, "ended": 0, "faults": 0}
 
     def note(fault: str, sent: bytes) -> None:

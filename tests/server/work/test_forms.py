@@ -25,7 +25,9 @@ HARMONY_CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|
 class Bytes:
     """A vocabulary of single bytes."""
 
-    bos_token_id, eos_token_id, special_token_ids = None, 256, (256,)
+    bos_token_id = None
+    eos_token_id = 256
+    special_token_ids = (256,)
     tokens = (*(bytes([value]) for value in range(256)), b"\xff<end>")
 
     def __call__(self, text: bytes | str) -> list[int]:

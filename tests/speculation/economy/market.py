@@ -13,7 +13,8 @@ from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.tree import TokenTree
 
 WRONG = 10**9  # token ids from here on are in no text
-STALL, STALLS_IN = 10.0, 200  # one round of so many takes so many times as long
+STALL = 10.0  # how many times as long a stalled round takes
+STALLS_IN = 200  # rounds, of which one stalls
 Chance = Callable[[int], float]  # of a guess to be right, by the place in all text
 
 
@@ -68,7 +69,9 @@ class Player:
         """A tree for the token at this place, and the seconds that it took without noise."""
         claims = self.num_true / self.num_seen if self.skill.claims is None else self.skill.claims
         claims = min(max(claims, 1e-3), 0.999)
-        tree, right, seconds = TokenTree(0), True, self.skill.proposal_s
+        tree = TokenTree(0)
+        right = True
+        seconds = self.skill.proposal_s
         self.rule.begin_round()
         for depth in range(1, self.most):
             chances = [claims**level for level in range(depth)]
@@ -119,7 +122,10 @@ class Market:
         noise: float = 0.2,
         believed: Pace | None = None,
     ) -> None:
-        self.pace, self.skills, self.rng, self._noise = pace, skills, random.Random(seed), noise
+        self.pace = pace
+        self.skills = skills
+        self.rng = random.Random(seed)
+        self._noise = noise
         costs = RoundCosts(believed or pace)
         most = pace.steps[-1][0]
         self.players = {
@@ -129,13 +135,17 @@ class Market:
             )
             for name, skill in skills.items()
         }  # fmt: skip
-        self.chooser, self.costs, self.place = Chooser(list(skills), costs), costs, 1
+        self.chooser = Chooser(list(skills), costs)
+        self.costs = costs
+        self.place = 1
         self.num_begun = 0
 
     def write(self, num_tokens: int, temperature: float = 0.0) -> Answer:
         """An answer of so many tokens."""
         self.chooser.begin(temperature)
-        end, seconds, who = self.place + num_tokens, 0.0, dict[str, int]()
+        end = self.place + num_tokens
+        seconds = 0.0
+        who = dict[str, int]()
         begin = self.place
         while self.place < end:
             turn = self.chooser.turn
@@ -144,7 +154,8 @@ class Market:
                 guess, spent_s = self.players[turn.watched].propose(self.place, self.rng)
                 self.chooser.watch(guess, self._measured(spent_s))
                 seconds += spent_s
-            tree, proposal_s = TokenTree(0), 0.0
+            tree = TokenTree(0)
+            proposal_s = 0.0
             self.costs.allowed_rows = turn.most_rows
             if turn.drafter is not None:
                 tree, proposal_s = self.players[turn.drafter].propose(self.place, self.rng)
@@ -173,7 +184,8 @@ class Market:
         return min(arms, key=lambda arm: arm[2])
 
     def _fixed_s(self, player: Player, rows: int, begin: int, end: int) -> float:
-        place, seconds = begin, 0.0
+        place = begin
+        seconds = 0.0
         while place < end:
             seconds += player.skill.proposal_s + (rows - 1) * (player.skill.expansion_s or 0.0) + self.pace.step_s(rows)
             num_accepted = 0

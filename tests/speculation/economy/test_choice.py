@@ -189,7 +189,8 @@ def test_a_cold_first_proposal_is_charged_but_not_taken_for_the_usual_time() -> 
 def test_a_drafter_that_begins_slowly_is_not_given_up(extra_s: float) -> None:
     """Its first proposal takes up to five plain rounds longer, more than a later one may take to be tried."""
     market = Market(FLAT, {"draft_model": Skill(chance=always(0.8), proposal_s=2e-3)})
-    propose, slow = market.players["draft_model"].propose, [extra_s]
+    propose = market.players["draft_model"].propose
+    slow = [extra_s]
     market.players["draft_model"].propose = lambda place, rng: (  # type: ignore[method-assign]
         (found := propose(place, rng))[0], found[1] + (slow.pop() if slow else 0.0)
     )  # fmt: skip
@@ -263,7 +264,8 @@ def test_the_timed_round_of_a_rest_counts_as_all_of_it() -> None:
 
 
 def test_a_rest_has_one_check_and_no_rows_but_in_its_last_round() -> None:
-    chosen, rounds = RestRule(looks_up=False), []
+    chosen = RestRule(looks_up=False)
+    rounds = []
     for _ in range(REST_ROUNDS):
         chosen.next(lambda: False, may_rest=True)
         rounds.append((chosen.drafts, chosen.is_checked, chosen.is_timed, chosen.may_carry_rows))

@@ -44,7 +44,8 @@ def test_passes_that_other_load_slowed_while_they_were_measured_are_corrected_by
 
 
 def test_rounds_told_together_count_as_many() -> None:
-    one, many = RoundCosts(PACE), RoundCosts(PACE)
+    one = RoundCosts(PACE)
+    many = RoundCosts(PACE)
     for _ in range(16):
         one.measure(2, 12.0)
     many.measure(2, 12.0, 16)

@@ -13,7 +13,8 @@ def times(target_s: float, draft_s: float, most: int = 8) -> list[float]:
 
 def settle(rule: DepthRule, chance: float, costs: list[float], rounds: int = 600, seed: int = 0) -> list[int]:
     """Depths of the last rounds when every level is accepted with this chance."""
-    rng, depths = random.Random(seed), []
+    rng = random.Random(seed)
+    depths = []
     for _ in range(rounds):
         depth = rule.depth()
         accepted = 0

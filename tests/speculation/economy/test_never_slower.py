@@ -11,10 +11,12 @@ from forerun.speculation.economy.choice import TRIALS
 from tests.marks import in_turn, rest_slow
 from tests.speculation.economy.market import FLAT, MIDDLE, STEEP, Answer, Chance, Market, Skill, always, totals
 
-FIRST, LATER = 1.05, 1.02  # promised, over plain decoding
+FIRST = 1.05  # promised for the first answers, over plain decoding
+LATER = 1.02  # promised for later ones
 SEEDS = rest_slow(range(8), 1)
 PAIRS = ((0.1, 0.1), (0.4, 0.3), (0.7, 0.5), (0.5, 0.7), (0.85, 0.9))  # how often a draft and recycling are right
-SHORT, LONG = [60] * 30, [1000] * 4
+SHORT = [60] * 30
+LONG = [1000] * 4
 MACHINES = {"flat": FLAT, "middle": MIDDLE, "steep": STEEP}
 PASS_S = 1.2e-3  # of a draft, a ninth of the target's
 
@@ -71,7 +73,8 @@ def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str,
     for seed in range(3):
         market = Market(MACHINES[machine], skills(*map(always, pair)), seed=seed)
         market.write(1000)
-        begin, answers = market.place, written(market, [1000] * 3)
+        begin = market.place
+        answers = written(market, [1000] * 3)
         assert max(answer.over_plain for answer in answers) <= LATER
         over_best.append(sum(answer.seconds for answer in answers) / market.best_fixed(begin, market.place)[2])
     assert sum(over_best) / len(over_best) <= 1.06
@@ -81,11 +84,13 @@ def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str,
 @pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES)))
 def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(machine: str, pair: tuple[float, float]) -> None:
     """What an answer may lose ends some that a dear drafter began badly, and would have won."""
-    over_best, over_plain = [], []
+    over_best = []
+    over_plain = []
     for seed in range(3):
         market = Market(MACHINES[machine], skills(*map(always, pair)), seed=seed)
         written(market, [60] * 5)
-        begin, answers = market.place, written(market, [60] * 30)
+        begin = market.place
+        answers = written(market, [60] * 30)
         over_plain += [answer.over_plain for answer in answers]
         over_best.append(sum(answer.seconds for answer in answers) / market.best_fixed(begin, market.place)[2])
     assert sorted(over_plain)[int(0.98 * len(over_plain))] <= LATER

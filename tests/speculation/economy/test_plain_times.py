@@ -17,12 +17,17 @@ from forerun.speculation.economy.plain_times import (
 
 
 def test_stretches_take_their_share_of_the_time() -> None:
-    times, now, plain_s, drafted_s, spent_s = PlainTimes(), 0.0, 0.01, 0.012, 0.0
+    times = PlainTimes()
+    now = 0.0
+    plain_s = 0.01
+    drafted_s = 0.012
+    spent_s = 0.0
     num_stretches = 0
     while now < 100.0:
         if times.is_due:
             num_stretches += 1
-            stretch, began = Stretch(times), now
+            stretch = Stretch(times)
+            began = now
             while stretch.num_counted < COUNTED:
                 now += plain_s
                 stretch.note(now, plain_s, 0)
@@ -65,7 +70,9 @@ def test_the_speed_up_is_the_time_of_plain_decoding_over_the_time_it_took() -> N
 
 
 def test_its_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng, num_covered, num_told = random.Random(4), 0, 0
+    rng = random.Random(4)
+    num_covered = 0
+    num_told = 0
     for _ in range(1000):
         plain = [max(0.5, rng.gauss(1.0, 0.1)) for _ in range(16)]
         found = speedup_of(100, 50, 80.0, plain)

@@ -15,7 +15,10 @@ def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_hurry_allow(
 ) -> None:
     """Beyond one spending, which is not known before it is over."""
     time = TimeShare(share, most_saved_s)
-    paid, spent, largest_s, hurried_s = [0.0], [0.0], 0.0, 0.0
+    paid = [0.0]
+    spent = [0.0]
+    largest_s = 0.0
+    hurried_s = 0.0
     for kind, seconds in events:
         paid_s = spent_s = 0.0
         match kind:
@@ -27,7 +30,8 @@ def test_in_no_stretch_of_time_is_more_spent_than_share_savings_and_hurry_allow(
                 hurried_s += seconds
             case "spend" if time.is_open:
                 time.spend(seconds)
-                spent_s, largest_s = seconds, max(largest_s, seconds)
+                spent_s = seconds
+                largest_s = max(largest_s, seconds)
         paid.append(paid[-1] + paid_s)
         spent.append(spent[-1] + spent_s)
     for start in range(len(events) + 1):

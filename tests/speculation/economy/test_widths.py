@@ -19,7 +19,8 @@ def flat(seconds: float) -> Pace:
 
 
 def random_pace(rng: random.Random, most: int) -> Pace:
-    seconds, steps = 0.010, []
+    seconds = 0.010
+    steps = []
     for rows in range(1, most + 1):
         seconds += rng.choice((0.0, 0.0, 0.001, 0.004))
         steps.append((rows, seconds))
@@ -34,9 +35,11 @@ def random_chances(rng: random.Random, number: int) -> list[float]:
 def test_the_rows_are_those_of_most_tokens_per_second(seed: int) -> None:
     """By trying each, with all that the round has cost and will cost besides."""
     rng = random.Random(seed)
-    pace, most = random_pace(rng, 12), rng.randint(1, 12)
+    pace = random_pace(rng, 12)
+    most = rng.randint(1, 12)
     chances = random_chances(rng, rng.randint(1, 20))
-    spent_s, beyond_s = rng.choice((0.0, 0.02)), rng.choice((0.0, 0.005))
+    spent_s = rng.choice((0.0, 0.02))
+    beyond_s = rng.choice((0.0, 0.005))
     rule = WidthRule(RoundCosts(pace, beyond_s), flat(0.002))
     rule.begin_round()
     rule.measure_expansion(1, spent_s)
@@ -75,7 +78,8 @@ def test_an_expansion_that_only_displaces_rows_is_refused() -> None:
 
 
 def test_an_expansion_has_to_be_worth_its_time() -> None:
-    frontier, tree = [0.5, 0.3], [1.0, 0.5, 0.3]
+    frontier = [0.5, 0.3]
+    tree = [1.0, 0.5, 0.3]
     assert WidthRule(FLAT, flat(1e-4)).num_nodes(frontier, tree, 16) == 2
     assert WidthRule(FLAT, flat(5e-3)).num_nodes(frontier, tree, 16) == 0
     late = WidthRule(FLAT, flat(1e-4))
@@ -93,7 +97,8 @@ def test_expansions_that_nobody_waits_for_are_all_worth_it() -> None:
 
 def num_expansions(draft_s: float, target: Pace = FLAT) -> int:
     """Of a tree whose nodes have two children each."""
-    rule, growth = WidthRule(target, flat(draft_s)), BestFirstGrowth(0, horizon=16, draft_width=4)
+    rule = WidthRule(target, flat(draft_s))
+    growth = BestFirstGrowth(0, horizon=16, draft_width=4)
     rule.begin_round()
     for done in range(50):
         batch = growth.next_batch(lambda frontier: rule.num_nodes(frontier, chances_of(growth.tree.log_probs), 16))

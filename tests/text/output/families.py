@@ -215,7 +215,8 @@ MISTRAL_ARGS = Family(
 )
 CALL_BEGIN = "<\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>"
 CALL_END = "\n```<\uff5ctool▁call▁end\uff5c>"
-CALLS_BEGIN, CALLS_END = "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁calls▁end\uff5c>"
+CALLS_BEGIN = "<\uff5ctool▁calls▁begin\uff5c>"
+CALLS_END = "<\uff5ctool▁calls▁end\uff5c>"
 DEEPSEEK = Family(
     template=chat(
         f"{{% if m.content is none %}}{CALLS_BEGIN}{{% for c in m.tool_calls %}}{CALL_BEGIN}{{{{ c.function.name }}}}"

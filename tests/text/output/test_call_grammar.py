@@ -23,7 +23,8 @@ from tests.text.output.loose_families import LOOSE_FAMILIES
 
 ALL = FAMILIES | LOOSE_FAMILIES
 NUM_ANSWERS = 100  # a family
-FEW_TOKENS, MOST_TOKENS = 60, 3000
+FEW_TOKENS = 60
+MOST_TOKENS = 3000
 CLOSERS = ('"', "}", "]", ")", "\n", ",", " ", "'")
 STOP = "<|im_end|>"
 SEARCH = {
@@ -96,7 +97,8 @@ class Writer:
         thought = HARMONY_THOUGHT if format.kind == "harmony" else traits.thought or ()
         ends = [*thought[1:], format.section_end, format.string_mark]
         if format.kind == "tagged":  # where a text ends
-            begin, name_end = format.parameter_end + format.parameter_begin, format.parameter_name_end
+            begin = format.parameter_end + format.parameter_begin
+            name_end = format.parameter_name_end
             ends += [f"{begin}{key}{name_end}" for schema in SCHEMAS.values() for key in schema.get("required", ())]
             ends += [format.parameter_end + format.arguments_end + format.call_end] * 3
         ends_ids, closers_ids = (
@@ -191,7 +193,8 @@ ODD_KEYS = [
 def check_names(name: str, tool_names: list[str], *, has_added: bool) -> None:
     """Whatever the names of tools and arguments are, a call that the grammar allows is read with them."""
     traits = traits_of(name)
-    writer, rng = Writer(traits, has_added=has_added), random.Random(name)
+    writer = Writer(traits, has_added=has_added)
+    rng = random.Random(name)
     nothing = {"type": "object", "additionalProperties": False}
     keys = {**nothing, "properties": {key: {"enum": [1, 2]} for key in ODD_KEYS}, "required": ODD_KEYS}
     tools = [
@@ -217,10 +220,8 @@ def test_odd_names_are_read_as_they_are_forced(name: str, tool: str) -> None:
 
 
 def test_an_answer_may_end_with_a_line_behind_its_call() -> None:
-    writer, call = (
-        Writer(traits_of("hermes"), has_added=True),
-        '<tool_call>\n{"name": "plain", "arguments": {}}\n</tool_call>\n',
-    )
+    writer = Writer(traits_of("hermes"), has_added=True)
+    call = '<tool_call>\n{"name": "plain", "arguments": {}}\n</tool_call>\n'
     tool = {"type": "function", "function": {"name": "plain", "parameters": {"type": "object", "properties": {}}}}
     grammar = call_grammar(
         traits_of("hermes"), [tool], choice="required", is_parallel=True, added=writer.tokenizer.id_of_added

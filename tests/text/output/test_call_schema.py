@@ -38,7 +38,8 @@ def test_no_schema_is_an_error_of_ours(family: str) -> None:
         call_grammar(traits, [tool], choice="required", is_parallel=True, added={})
 
 
-TEXT, NULL = {"type": "string"}, {"type": "null"}
+TEXT = {"type": "string"}
+NULL = {"type": "null"}
 WHOLE = {"$defs": {"Text": TEXT, "Again": {"$ref": "#/$defs/Again"}, "a/b %": {"enum": ["x", None]}}}
 
 
@@ -89,7 +90,8 @@ def test_null_is_as_good_as_nothing() -> None:
 
 
 def test_alternatives_have_properties_too() -> None:
-    text, number = {"type": "string"}, {"type": "number"}
+    text = {"type": "string"}
+    number = {"type": "number"}
     schema = {
         "properties": {"a": text},
         "anyOf": [{"properties": {"a": number, "b": number}}, {"allOf": [{"properties": {"c": True}}]}],

@@ -159,7 +159,8 @@ class Here:
     def __init__(self, source: str) -> None:
         template = compile_template(source)
         assert not isinstance(template, dict)
-        self._render, self._given = template.render, {**USUAL, **SPECIAL}
+        self._render = template.render
+        self._given = {**USUAL, **SPECIAL}
         self.traits = discover(source, names(source), self._render, self._given)
 
     def text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
@@ -256,7 +257,8 @@ def test_no_message_call_or_tool_is_lost_because_a_template_shows_only_the_first
 @pytest.mark.parametrize("ids", [None, "", "call_0", "abcdefghi"])
 def test_calls_with_one_id_or_none_keep_their_results(ids: str | None) -> None:
     call = {"type": "function", "function": {"name": "weather", "arguments": {}}}
-    calls, said = ([{**call, "id": ids}] * 2, {"role": "tool", "tool_call_id": ids})
+    calls = [{**call, "id": ids}] * 2
+    said = {"role": "tool", "tool_call_id": ids}
     turn = [{"role": "assistant", "tool_calls": calls}, {**said, "content": "one"}, {**said, "content": "two"}]
     alone = [{"role": "assistant", "tool_calls": calls[:1]}, {**said, "content": "three"}]
     for name in ("nemo", "llama", "gpt_oss"):

@@ -61,9 +61,11 @@ def test_a_call_of_no_given_tool_is_content(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), OUTPUTS)
 def test_of_damaged_calls_nothing_is_lost_and_only_whole_ones_end(name: str, kind: str) -> None:
     text = ALL[name].outputs[kind][0]
-    traits, rng = traits_of(name), random.Random(f"{kind} {name}")
+    traits = traits_of(name)
+    rng = random.Random(f"{kind} {name}")
     for _ in range(40):
-        start, num = rng.randrange(len(text)), rng.randrange(1, 9)
+        start = rng.randrange(len(text))
+        num = rng.randrange(1, 9)
         damaged = text[:start] + rng.choice(["", text[-num:], "<", '"', "}"]) + text[start + num :]
         found = read(traits, [damaged])
         assert found == read(traits, list(damaged))

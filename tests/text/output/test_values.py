@@ -22,13 +22,13 @@ GLM = CallFormat(
     kind="tagged", call_begin="<tool_call>", call_end="\n</tool_call>", separator="\n", parameter_begin="\n<arg_key>",
     parameter_name_end="</arg_key>\n<arg_value>", parameter_end="</arg_value>",
 )  # fmt: skip
-PYTHONIC, HARMONY, HERMES = (
-    CallFormat(kind="pythonic", is_list=True, separator=", "),
-    CallFormat(kind="harmony"),
-    CallFormat(kind="json", call_begin="<tool_call>\n", call_end="\n</tool_call>", separator="\n"),
-)
+PYTHONIC = CallFormat(kind="pythonic", is_list=True, separator=", ")
+HARMONY = CallFormat(kind="harmony")
+HERMES = CallFormat(kind="json", call_begin="<tool_call>\n", call_end="\n</tool_call>", separator="\n")
 GEMMA = next(format for _, format in FORMATS if format.call_begin == "<|tool_call>")
-TEXT, NULL, WHOLE_NUMBER = {"type": "string"}, {"type": "null"}, {"type": "integer"}
+TEXT = {"type": "string"}
+NULL = {"type": "null"}
+WHOLE_NUMBER = {"type": "integer"}
 CUT = "cut"
 
 
@@ -154,7 +154,8 @@ def test_without_a_type_json_is_read_and_pythons_spelling_of_it() -> None:
     assert json.loads(typed("abc", WHOLE_NUMBER)) == "abc"
 
 
-BEGIN, END = "<tool_call>\n<function=f>\n", "\n</function>\n</tool_call>"
+BEGIN = "<tool_call>\n<function=f>\n"
+END = "\n</function>\n</tool_call>"
 PLACES = {"city": TEXT, "state": TEXT, "days": WHOLE_NUMBER}
 
 

@@ -84,11 +84,18 @@ class CpuBackend(Backend):
 
     def best_tokens(self, scores_TV: Tensor, noise: KeyedRows | None, *, temperature: float = 1.0) -> BestTokens:
         num_rows, vocab_size = scores_TV.shape
-        top_twos, keys = (TopTwo * num_rows)(), keys_of(noise, num_rows)
+        top_twos = (TopTwo * num_rows)()
+        keys = keys_of(noise, num_rows)
         library().forerun_sample_rows(
-            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
-            top_twos, kernel_threads(),
-        )  # fmt: skip
+            scores_TV.data_ptr(),
+            scores_TV.stride(0),
+            num_rows,
+            vocab_size,
+            temperature,
+            address(keys),
+            top_twos,
+            kernel_threads(),
+        )
         return BestTokens(
             token_ids=[row.token for row in top_twos],
             totals=[row.best for row in top_twos],
@@ -107,14 +114,25 @@ class CpuBackend(Backend):
         if k > MAX_TOPK:
             return topk(scores_TV, noise, k, temperature=temperature, column_ids=column_ids)
         num_rows, vocab_size = scores_TV.shape
-        count, keys = min(k, vocab_size), keys_of(noise, num_rows)
-        tokens, totals = np.empty((num_rows, count), np.int32), np.empty((num_rows, count), np.float32)
+        count = min(k, vocab_size)
+        keys = keys_of(noise, num_rows)
+        tokens = np.empty((num_rows, count), np.int32)
+        totals = np.empty((num_rows, count), np.float32)
         log_sums = np.empty((num_rows, 1), np.float32)
         library().forerun_topk_rows(
-            scores_TV.data_ptr(), scores_TV.stride(0), num_rows, vocab_size, temperature, address(keys),
-            None if column_ids is None else column_ids.data_ptr(), count, address(tokens), address(totals),
-            address(log_sums), kernel_threads(),
-        )  # fmt: skip
+            scores_TV.data_ptr(),
+            scores_TV.stride(0),
+            num_rows,
+            vocab_size,
+            temperature,
+            address(keys),
+            None if column_ids is None else column_ids.data_ptr(),
+            count,
+            address(tokens),
+            address(totals),
+            address(log_sums),
+            kernel_threads(),
+        )
         return tokens.tolist(), (totals - log_sums).tolist()
 
     def draft_linear(self, weight: Weight, bias_O: Tensor | None = None) -> Linear:
@@ -131,11 +149,17 @@ class CpuBackend(Backend):
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         slots = np.array(sources, np.int64)
-        num_parts, element_bytes = storage_2LSKD.shape[0] * storage_2LSKD.shape[1], storage_2LSKD.element_size()
+        num_parts = storage_2LSKD.shape[0] * storage_2LSKD.shape[1]
+        element_bytes = storage_2LSKD.element_size()
         library().forerun_move_slots(
-            storage_2LSKD.data_ptr(), num_parts, storage_2LSKD.stride(1) * element_bytes,
-            storage_2LSKD.stride(2) * element_bytes, address(slots), len(slots), start,
-        )  # fmt: skip
+            storage_2LSKD.data_ptr(),
+            num_parts,
+            storage_2LSKD.stride(1) * element_bytes,
+            storage_2LSKD.stride(2) * element_bytes,
+            address(slots),
+            len(slots),
+            start,
+        )
 
     def place_threads(self, cores: Sequence[int]) -> None:
         keep_pool_on(cores)

@@ -79,5 +79,6 @@ def _declare(found: CDLL) -> CDLL:
     """Declare the functions' result and argument types, so that a wrong call raises instead of crashing."""
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(found, f"forerun_{name}")
-        function.restype, function.argtypes = result, tuple(arguments)
+        function.restype = result
+        function.argtypes = tuple(arguments)
     return found

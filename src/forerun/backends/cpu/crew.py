@@ -27,14 +27,19 @@ class Crew:
         self._usual_s: dict[int, float] = {}  # average pass time by number of rows
         self._stopped = self._pause_s = 0.0
         self._tried: int | None = None  # replaces `_halvings` during a trial
-        self._tried_fewer, self._trial_passes = False, 0
+        self._tried_fewer = False
+        self._trial_passes = 0
         self._trial_s = self._expected_s = 0.0
 
     def threads(self, most: int) -> int:
         """Number of threads for the next pass, at most `most`."""
         if most != self._most:
-            self._most, self._halvings, self._tried = most, 0, None
-            self._usual_s, self._stopped, self._pause_s = {}, 0.0, 0.0
+            self._most = most
+            self._halvings = 0
+            self._tried = None
+            self._usual_s = {}
+            self._stopped = 0.0
+            self._pause_s = 0.0
         return max(1, most >> (self._halvings if self._tried is None else self._tried))
 
     def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
@@ -68,7 +73,9 @@ class Crew:
         if is_worth_it:
             self._halvings = self._tried
             self._usual_s = {}
-        self._tried, self._stopped, self._pause_s = None, 0.0, pause_s
+        self._tried = None
+        self._stopped = 0.0
+        self._pause_s = pause_s
 
     def _begin_trial(self, *, fewer: bool) -> None:
         self._tried = self._halvings + (1 if fewer else -1)

@@ -44,7 +44,12 @@ class DraftLinear:
         y_TO = torch.empty(num_rows, part.num_out)
         if num_rows:
             library().forerun_linear(
-                byref(part), x_TI.data_ptr(), num_rows, y_TO.data_ptr(), None, EPILOGUES["store"],
+                byref(part),
+                x_TI.data_ptr(),
+                num_rows,
+                y_TO.data_ptr(),
+                None,
+                EPILOGUES["store"],
                 kernel_threads(),
-            )  # fmt: skip
+            )
         return y_TO

@@ -34,7 +34,8 @@ class NativeEagleExecutor(HeadExecutor):
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
-        head, buffers = self.head, self.layers.fused
+        head = self.head
+        buffers = self.layers.fused
         outputs_TH = buffers.fill("x", states_TH)
         buffers.fill("h", head.embed(self.ids(inputs.token_ids)))
         self.layers.run(inputs)

@@ -41,7 +41,8 @@ class NativeExecutor(ModelExecutor):
     """A lowered program, which is bound to weights and a cache; `fused` are its ops as `run` runs them."""
 
     def __init__(self, lowering: Lowering, group: HostGroup | None = None) -> None:
-        self.lowering, self._group = lowering, group
+        self.lowering = lowering
+        self._group = group
         self.fused = NativeProgram(lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
         self._crew = Crew()
@@ -53,7 +54,8 @@ class NativeExecutor(ModelExecutor):
         `observe` is called after each op that computes something, with the buffer it wrote. Ops then run one by one,
         unfused.
         """
-        logits, features = torch.empty(inputs.num_logit_rows, self.lowering.buffers.widths[OUTPUT]), None
+        logits = torch.empty(inputs.num_logit_rows, self.lowering.buffers.widths[OUTPUT])
+        features = None
         if inputs.taps:
             features = torch.empty(len(inputs.token_ids), len(inputs.taps), self.lowering.spec.hidden_size)
         output = ForwardOutput(logits=logits, features=features)
@@ -68,8 +70,10 @@ class NativeExecutor(ModelExecutor):
 
     def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
         """Run the pass with the number of threads that `Crew` chooses."""
-        num_threads, num_rows = self._crew.threads(kernel_threads()), one_pass.num_rows
-        stops, began = library().forerun_num_stops(), perf_counter()
+        num_threads = self._crew.threads(kernel_threads())
+        num_rows = one_pass.num_rows
+        stops = library().forerun_num_stops()
+        began = perf_counter()
         self.fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
@@ -155,8 +159,14 @@ class NativeProgram:
         stride = last_op - first_op if one_pass.num_rows * self._work_of_row <= MOST_WORK_AT_ONCE else 1
         for op in range(first_op, last_op, stride):
             has_room = self._run(
-                self._handle, one_pass, self._output_number, output.data_ptr(), op, op + stride, num_threads,
-            )  # fmt: skip
+                self._handle,
+                one_pass,
+                self._output_number,
+                output.data_ptr(),
+                op,
+                op + stride,
+                num_threads,
+            )
             require_room(has_room, one_pass.num_rows)
 
     def buffer(self, name: str, num_rows: int) -> Tensor:
@@ -205,7 +215,8 @@ class PassBuffers:
     """
 
     def __init__(self, sublayers: dict[Sublayer, int], *, can_stop: bool) -> None:
-        self._sublayers, self._can_stop = sublayers, can_stop
+        self._sublayers = sublayers
+        self._can_stop = can_stop
         self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
         self._skipped_now: frozenset[Sublayer] | None = frozenset()  # None: being changed
         self._rows = np.zeros((2, 0), np.int64)  # token ids and positions
@@ -214,7 +225,8 @@ class PassBuffers:
 
     def fill(self, inputs: ForwardInput, features: Tensor | None) -> Pass:
         """The pass in the library's format, valid until the next call. Taps write to `features`."""
-        one_pass, num_rows = self._pass, len(inputs.token_ids)
+        one_pass = self._pass
+        num_rows = len(inputs.token_ids)
         rows = self._rows
         if num_rows > rows.shape[1]:
             rows = self._rows = np.zeros((2, num_rows), np.int64)
@@ -222,8 +234,10 @@ class PassBuffers:
         rows[1, :num_rows] = inputs.positions
         one_pass.token_ids = address(rows)
         one_pass.positions = one_pass.token_ids + rows.strides[0]
-        one_pass.num_rows, one_pass.first_slot = num_rows, inputs.first_slot
-        one_pass.prefix_len, one_pass.num_logit_rows = inputs.prefix_len, inputs.num_logit_rows
+        one_pass.num_rows = num_rows
+        one_pass.first_slot = inputs.first_slot
+        one_pass.prefix_len = inputs.prefix_len
+        one_pass.num_logit_rows = inputs.num_logit_rows
         one_pass.ancestry = None if inputs.ancestry is None else self._copy_ancestry(inputs.ancestry)
         one_pass.row_skips = None if inputs.row_skips is None else self._gate(inputs.row_skips)
         one_pass.taps = None if features is None else self._tap(inputs.taps, features)
@@ -235,11 +249,13 @@ class PassBuffers:
     def _tap(self, taps: tuple[int, ...], features: Tensor) -> int:
         self._taps = np.full(max(1, len(self._sublayers) // 2), -1, np.int32)  # kept alive while the library uses it
         self._taps[list(taps)] = range(len(taps))
-        self._pass.features, self._pass.num_taps = features.data_ptr(), len(taps)
+        self._pass.features = features.data_ptr()
+        self._pass.num_taps = len(taps)
         return self._taps.ctypes.data
 
     def _copy_ancestry(self, ancestry: NDArray[np.bool_]) -> int:
-        size, room = ancestry.size, self._ancestry
+        size = ancestry.size
+        room = self._ancestry
         if size > len(room):
             room = self._ancestry = np.zeros(2 * size, np.bool_)
         room[:size].reshape(ancestry.shape)[...] = ancestry

@@ -23,6 +23,7 @@ class ExpertArrays:
     def describe(self, spec: ModelSpec, numbers: Mapping[str, int]) -> int:
         """The address of the struct for a program whose buffers have these numbers, which are the same each time."""
         own = self._described
-        own.num_experts, own.num_chosen = spec.num_experts, spec.num_chosen_experts
+        own.num_experts = spec.num_experts
+        own.num_chosen = spec.num_chosen_experts
         own.router, own.gated, own.products = (numbers[name] for name in ("router", "expert_gated", "expert_products"))
         return addressof(own)

@@ -39,7 +39,9 @@ class HostGroup:
     def __init__(
         self, descriptor: int, rank: int, num_ranks: int, *, blame: Callable[[], str | None] = lambda: None
     ) -> None:
-        self.rank, self.num_ranks, self._blame = rank, num_ranks, blame
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._blame = blame
         self._memory = mmap.mmap(descriptor, library().forerun_link_bytes(num_ranks, PLACE_BYTES))
         start = addressof(c_char.from_buffer(self._memory))
         self.link: int = library().forerun_link_new(start, rank, num_ranks, PLACE_BYTES, DEADLINE_S)

@@ -39,15 +39,23 @@ class PackedLinear:
     below: Self | None = None
 
     def __init__(self, descriptor: NativeLinear, num_bytes: int, memory: object = None) -> None:
-        self.descriptor, self.num_bytes, self._memory = descriptor, num_bytes, memory
+        self.descriptor = descriptor
+        self.num_bytes = num_bytes
+        self._memory = memory
         if memory is None:
             weakref.finalize(self, library().forerun_free, descriptor.weights)
 
     @classmethod
     def pack(
-        cls, weight: Weight, bias_O: Tensor | None, *, paired: int = 0, rounds_inputs: bool = True, name: str = "",
+        cls,
+        weight: Weight,
+        bias_O: Tensor | None,
+        *,
+        paired: int = 0,
+        rounds_inputs: bool = True,
+        name: str = "",
         file: PackedFile | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Copy a weight [O, I] into the kernels' layout, with torch's number of threads. Block-quantized weights stay
         quantized, at about the same size.
 
@@ -99,7 +107,8 @@ class PackedLinear:
         )
         above = first
         for part in others:
-            above.below, above.descriptor.below = part, addressof(part.descriptor)
+            above.below = part
+            above.descriptor.below = addressof(part.descriptor)
             above = part
         return first
 

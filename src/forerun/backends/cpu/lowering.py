@@ -52,7 +52,9 @@ class Lowering:
         kept: KeptWeights | None = None,
         known_S: Tensor | None = None,
     ) -> None:
-        self.spec, self.cache, self._group = spec, cache, group
+        self.spec = spec
+        self.cache = cache
+        self._group = group
         self._head_op = program[-1] if program[-1].writes == "logits" else None
         kinds = [op.kind for op in program]
         self._selected = program[kinds.index("select_rows") :] if "select_rows" in kinds else ()
@@ -71,9 +73,14 @@ class Lowering:
         )
         self.experts = bound.experts
         self._sinks = {name: sinks_Q.float().contiguous() for name, sinks_Q in bound.sinks.items()}
-        self.linears, self._norms, self._head_norms = bound.linears, bound.norms, bound.head_norms
-        self._rotations, self._query_scales, self._scales = bound.rotations, bound.query_scales, bound.scales
-        self._embedding_scale, self._layer_table_scale = bound.embedding_scale, bound.layer_table_scale
+        self.linears = bound.linears
+        self._norms = bound.norms
+        self._head_norms = bound.head_norms
+        self._rotations = bound.rotations
+        self._query_scales = bound.query_scales
+        self._scales = bound.scales
+        self._embedding_scale = bound.embedding_scale
+        self._layer_table_scale = bound.layer_table_scale
         self._table = self._pack_table(bound.table, "table")  # `bound` is not kept
         self._layer_table = None if bound.layer_table is None else self._pack_table(bound.layer_table, "layer_table")
         if self._file is not None:
@@ -82,10 +89,20 @@ class Lowering:
         self.shape = self._describe_model()
         self._expert_arrays = {name: ExpertArrays(pairs) for name, pairs in self.experts.items()}
         self.holds = (
-            self.experts, self._expert_arrays, self._sinks,
-            self.linears, self._norms, self._head_norms, self._rotations, self._query_scales, self._table,
-            self._layer_table, cache, group, known_S,
-        )  # fmt: skip
+            self.experts,
+            self._expert_arrays,
+            self._sinks,
+            self.linears,
+            self._norms,
+            self._head_norms,
+            self._rotations,
+            self._query_scales,
+            self._table,
+            self._layer_table,
+            cache,
+            group,
+            known_S,
+        )
         self.head = None if self._head_op is None else self.linears[self._head_op.weights]
         heads = () if self.head is None else self.head.parts()
         self.buffers = BufferWidths(spec, sum(part.descriptor.num_out for part in heads))
@@ -101,7 +118,8 @@ class Lowering:
         table = self._table
         if isinstance(table, Tensor):
             return functional.embedding(token_ids, table)
-        ids, rows = token_ids.long().contiguous(), torch.empty(*token_ids.shape, table.descriptor.num_in)
+        ids = token_ids.long().contiguous()
+        rows = torch.empty(*token_ids.shape, table.descriptor.num_in)
         library().forerun_read_rows(byref(table.descriptor), ids.data_ptr(), ids.numel(), rows.data_ptr())
         return rows
 
@@ -114,10 +132,12 @@ class Lowering:
             native = self._lower(op, numbers)
             follows_norm = previous is not None and previous.kind == "norm" and previous.writes not in previous.reads
             if fuse and follows_norm and op.writes != "router":  # experts read its norm, too
-                native.norm, native.reads = lowered[-1].norm, lowered[-1].reads
+                native.norm = lowered[-1].norm
+                native.reads = lowered[-1].reads
                 lowered[-1] = native
             elif fuse and op.kind in GATES and lowered[-1].linear.paired:
-                lowered[-1].epilogue, lowered[-1].writes = EPILOGUES[op.kind], native.writes
+                lowered[-1].epilogue = EPILOGUES[op.kind]
+                lowered[-1].writes = native.writes
             else:
                 lowered.append(native)
             previous = op
@@ -150,7 +170,8 @@ class Lowering:
         if op.kind == "layer_inputs":
             native.factor = self.spec.hidden_size**-0.5
         if op is self._head_op and self.spec.logit_cap is not None:
-            native.epilogue, native.factor = EPILOGUES["capped"], self.spec.logit_cap
+            native.epilogue = EPILOGUES["capped"]
+            native.factor = self.spec.logit_cap
         if op.kind in ("norm_qk", "rope_append", "tree_attention"):
             self._describe_attention(op, native)
         return native
@@ -183,7 +204,8 @@ class Lowering:
 
     def _pack_table(self, table: Weight, name: str) -> PackedLinear | Tensor:
         """The head's packed weight if the embedding is tied to it; otherwise the table, packed if it has blocks."""
-        head, self._head = self._head, None
+        head = self._head
+        self._head = None
         if self._head_op is not None and table is head:
             return self.linears[self._head_op.weights]
         if isinstance(table, BlockWeight):
@@ -191,8 +213,10 @@ class Lowering:
         return as_plain(table).contiguous()
 
     def _describe_model(self) -> Shape:
-        spec, cache = self.spec, self.cache
-        keys, values = cache.keys_LSKD, cache.values_LSKD
+        spec = self.spec
+        cache = self.cache
+        keys = cache.keys_LSKD
+        values = cache.values_LSKD
         return Shape(
             num_layers=spec.num_layers,
             capacity=cache.capacity,
@@ -218,7 +242,8 @@ class Lowering:
         linears = [part for linear in (*self.linears.values(), *experts) for part in linear.parts()]
         streams = sum(linear.num_bytes for linear in linears) > last_cache_bytes() * MOST_OF_CACHE
         for linear in linears:
-            linear.descriptor.streams, linear.descriptor.input_bits = streams, input_bits
+            linear.descriptor.streams = streams
+            linear.descriptor.input_bits = input_bits
 
 
 def describe_table(table: PackedLinear | Tensor | None) -> NativeTable:

@@ -90,7 +90,8 @@ class MappedFile:
 
     def lay_out(self, key: str, descriptor: NativeLinear, source: Source, rows: RowsInFile) -> int:
         """Point a linear at its bytes in this file; returns their number, or 0 if they are not in it."""
-        place, has_bias = self._places.get(key), int(source.bias is not None)
+        place = self._places.get(key)
+        has_bias = int(source.bias is not None)
         if place is None:
             return 0
         num_bytes = int(library().forerun_place(byref(descriptor), self._address + place.start, has_bias))
@@ -122,7 +123,8 @@ class GrowingFile:
         self._linears = dict[str, Packed]()  # kept alive until they are written
         self._owner = os.getpid()
         descriptor, part = mkstemp(prefix=PART, dir=path.parent)
-        self._file, self._part = FileIO(descriptor, "wb"), Path(part)
+        self._file = FileIO(descriptor, "wb")
+        self._part = Path(part)
         try:
             lock(descriptor)
         except OSError:
@@ -176,7 +178,8 @@ class GrowingFile:
             places = dict[str, Place]()
             for key, linear in self._linears.items():
                 self._put(bytes(-self._file.tell() % LINE))
-                begin, found = self._file.tell(), crc32(key.encode())
+                begin = self._file.tell()
+                found = crc32(key.encode())
                 whole = memoryview((c_char * linear.num_bytes).from_address(linear.descriptor.weights)).cast("B")
                 for start in range(0, len(whole), PIECE_BYTES):
                     piece = whole[start : start + PIECE_BYTES]
@@ -243,7 +246,8 @@ def rows_packed(descriptor: NativeLinear, source: Source, rows: RowsInFile) -> i
     """Pack rows that are still in a file, see cpp/pack.h; returns the packed size, or -1 if the file cannot be read."""
     try:
         with rows.path.open("rb", buffering=0) as file:
-            source.places, source.file = rows.places_O.data_ptr(), file.fileno()
+            source.places = rows.places_O.data_ptr()
+            source.file = file.fileno()
             num_bytes = int(library().forerun_pack(byref(descriptor), byref(source), kernel_threads()))
     except OSError:
         return -1
@@ -297,5 +301,7 @@ def address_of(memory: mmap.mmap) -> int:
 def say_not_kept(name: str, folder: Path, reason: str) -> None:
     logger.warning(
         "packed weights of %s are not saved in %s (%s): every start packs them again, as with --pack-in-memory",
-        name, folder, reason,
-    )  # fmt: skip
+        name,
+        folder,
+        reason,
+    )

@@ -60,7 +60,8 @@ def require_sums(file: FileIO, places: Mapping[str, Place]) -> None:
     """
     buffer = bytearray(CHECKED_BYTES)
     for key, place in places.items():
-        found, num_left = crc32(key.encode()), place.num_bytes
+        found = crc32(key.encode())
+        num_left = place.num_bytes
         file.seek(place.start)
         while num_left and (num_read := file.readinto(memoryview(buffer)[:num_left])):
             found = crc32(memoryview(buffer)[:num_read], found)

@@ -44,7 +44,8 @@ class NativeProbe(KernelProbe):
 
     def time_ops(self, inputs: ForwardInput) -> OpTimes:
         assert not inputs.taps, "the time of an empty call is that of a tap outside the pass"
-        ops_s, calls_s = [], []
+        ops_s = []
+        calls_s = []
         calls = list(zip(self._executor.fused.ops, self._executor.calls(inputs), strict=True))
         next(call for op, call in calls if is_tap(op))()  # wakes the threads, which must not count as an op's time
         for op, call in calls:
@@ -84,7 +85,8 @@ class NativeProbe(KernelProbe):
     def _experts_work(self, op: NativeOp, num_rows: int) -> OpWork:
         """The work if every row chooses other experts, as long as there are others."""
         lowering = self._executor.lowering
-        spec, experts = lowering.spec, lowering.experts[f"layers.{op.layer}.experts"]
+        spec = lowering.spec
+        experts = lowering.experts[f"layers.{op.layer}.experts"]
         num_chosen, (gate_up, out) = num_rows * spec.num_chosen_experts, experts[0]
         formats = formats_of(gate_up)
         return OpWork(
@@ -97,7 +99,8 @@ class NativeProbe(KernelProbe):
 
     def _attention_work(self, op: NativeOp, inputs: ForwardInput) -> tuple[int, int]:
         """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""
-        heads, keys = op.heads, self._executor.lowering.cache.keys_LSKD
+        heads = op.heads
+        keys = self._executor.lowering.cache.keys_LSKD
         num_rows = len(inputs.token_ids)
         num_slots = inputs.first_slot + num_rows
         if inputs.ancestry is None:

@@ -30,11 +30,13 @@ class BlockOnDevice(HeadOnDevice):
 
     def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
         super().__init__(runner, plan, tree, target)
-        executor, spec = self._executor, self._executor.head.spec
+        executor = self._executor
+        spec = self._executor.head.spec
         assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
         assert runner.cache.capacity >= target.cache.capacity + spec.block_size, "a block stands behind the text"
         self._committed_1 = tree.header[COMMITTED.value : COMMITTED.value + 1]
-        self._width, self.kept = tree.draft_width, runner.cache.storage_2LSKD
+        self._width = tree.draft_width
+        self.kept = runner.cache.storage_2LSKD
         self._masks = self.rows.token_ids.new_full((spec.block_size - 1,), spec.mask_token_id)
         self._logits_DV = self.kept.new_zeros(spec.num_drafted, runner.spec.vocab_size)
         self._outputs_DH = self.kept.new_zeros(spec.num_drafted, spec.body.hidden_size)
@@ -47,7 +49,8 @@ class BlockOnDevice(HeadOnDevice):
         self.runner.adopt(token_ids[first:])
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        first_row, size = num_rows - self._width, self._executor.head.spec.block_size
+        first_row = num_rows - self._width
+        size = self._executor.head.spec.block_size
         if first_row == 0:  # The first pass of the round, which has more rows, has drafted the block.
             return
         num_seen = min(len(self._slots_S), (num_splits + 1) * SPLIT + size)
@@ -59,10 +62,14 @@ class BlockOnDevice(HeadOnDevice):
 
     def write_scores(self, num_rows: int, first_row: int) -> None:
         """Write those of the batch's nodes: of the block's row at a node's depth, given the node's token."""
-        nodes, num_drafted, root_1 = slice(first_row, num_rows), len(self._logits_DV), self._committed_1.long()
-        depths_W, parents_W = self.rows.positions[nodes].long() - root_1, self.rows.token_ids[nodes].long()
+        nodes = slice(first_row, num_rows)
+        num_drafted = len(self._logits_DV)
+        root_1 = self._committed_1.long()
+        depths_W = self.rows.positions[nodes].long() - root_1
+        parents_W = self.rows.token_ids[nodes].long()
         drafted_W = depths_W.clamp(0, num_drafted - 1)
-        logits_WV, outputs_WH = self._logits_DV[drafted_W], self._outputs_DH[drafted_W]
+        logits_WV = self._logits_DV[drafted_W]
+        outputs_WH = self._outputs_DH[drafted_W]
         logits_WV = self._executor.head.logits_after(logits_WV, outputs_WH, parents_W)
         is_read_1 = (root_1 > 0) & self._executor.is_known_S[(root_1 - 1).clamp(min=0)]
         is_drafted_W = is_read_1 & (depths_W < num_drafted)

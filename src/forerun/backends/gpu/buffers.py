@@ -34,7 +34,8 @@ class Buffers:
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, *, max_rows: int, max_splits: int, dtype: torch.dtype
     ) -> None:
-        device, linears = bound.norms[FINAL_NORM].device, list(bound.linears.values())
+        device = bound.norms[FINAL_NORM].device
+        linears = list(bound.linears.values())
         most_tiles = max(num_tiles_of(spec.hidden_size), *(packed.num_tiles for packed in linears))
 
         def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -42,14 +43,19 @@ class Buffers:
 
         self._layers = [spec.of_layer(layer) for layer in range(spec.num_layers)]
         most_q = max(one.q_size for one in self._layers)
-        self.x, self.h = empty(spec.hidden_size, torch.float32), empty(spec.hidden_size)
-        self.q, self.mixed = empty(most_q), empty(most_q)
+        self.x = empty(spec.hidden_size, torch.float32)
+        self.h = empty(spec.hidden_size)
+        self.q = empty(most_q)
+        self.mixed = empty(most_q)
         self.gated = empty(max(one.intermediate_size for one in self._layers))
         self.branch = empty(0 if spec.norms == "before" else spec.hidden_size, torch.float32)
         self.qkv = empty((spec.q_size + 2 * spec.kv_size) * spec.qk_norm_whole, torch.float32)
-        own, all_own = spec.layer_input_size, spec.layer_input_size * spec.num_layers
-        self.layer_projection, self.layer_inputs = empty(all_own, torch.float32), empty(all_own, torch.float32)
-        self.gate_products, self.gate_input = empty(own, torch.float32), empty(own)
+        own = spec.layer_input_size
+        all_own = spec.layer_input_size * spec.num_layers
+        self.layer_projection = empty(all_own, torch.float32)
+        self.layer_inputs = empty(all_own, torch.float32)
+        self.gate_products = empty(own, torch.float32)
+        self.gate_input = empty(own)
         self.router = empty(spec.num_experts, torch.float32)
         self.pairs = ExpertPairs.for_model(spec, max_rows=max_rows, dtype=dtype, device=str(device))
         self._features: dict[int, Tensor] = {}

@@ -29,8 +29,10 @@ class DeviceDecoder(Decoder):
     """
 
     def __init__(self, rounds: DeviceRounds) -> None:
-        self._rounds, self._pipeline = rounds, Pipeline(rounds)
-        config, draft = rounds.config, rounds.draft
+        self._rounds = rounds
+        self._pipeline = Pipeline(rounds)
+        config = rounds.config
+        draft = rounds.draft
         self._max_depth = 0 if draft is None else config.depth
         self._rule: DepthRule | None = None
         if draft is not None and config.adaptive:
@@ -44,7 +46,9 @@ class DeviceDecoder(Decoder):
         return request.params.logprobs is None and request.params.grammar is None and not request.prediction
 
     def begin(self, request: Request) -> None:
-        self._request, self._token_ids, self._chain = request, list(request.prompt_ids), None
+        self._request = request
+        self._token_ids = list(request.prompt_ids)
+        self._chain = None
         seed = 0 if request.noise is None else request.noise.seed
         self._rounds.begin(request.params, seed, request.own_prompt_ids, request.written_ids)
         self._pipeline.clear()
@@ -92,7 +96,8 @@ class DeviceDecoder(Decoder):
 
     def _accept(self, played: PlayedRound) -> None:
         """Update the text, the host's record of the caches and the statistics of rounds with a round's outcome."""
-        token_ids, self._num_behind = played.outcome.token_ids, played.outcome.num_behind
+        token_ids = played.outcome.token_ids
+        self._num_behind = played.outcome.num_behind
         self._token_ids += token_ids
         self._rounds.take_over(self._token_ids, len(self._token_ids) - 1, self._num_behind)
         if self._chain is not None:
@@ -114,7 +119,8 @@ class DeviceDecoder(Decoder):
 
 def round_of(played: PlayedRound, near_tie: float) -> Round:
     """The result of a round for the stream. Draft passes and verification are timed together as verification."""
-    outcome, num_tokens = played.outcome, len(played.outcome.token_ids)
+    outcome = played.outcome
+    num_tokens = len(played.outcome.token_ids)
     return Round(
         token_ids=tuple(outcome.token_ids),
         stats=StepStats(

@@ -66,12 +66,16 @@ class DeviceExecutor(ModelExecutor):
         cache: TreeCache,
         group: PeerGroup | None = None,
     ) -> None:
-        keys, size = cache.keys_LSKD, spec.hidden_size
+        keys = cache.keys_LSKD
+        size = spec.hidden_size
         exchange = None if group is None else group.open_exchange(
             num_programs=num_tiles_of(size), place_bytes=MAX_ROWS * size * keys.element_size()
         )  # fmt: skip
-        self.spec, self.graphs = spec, GraphPool(str(keys.device))
-        self._program, self._cache, self._group = program, cache, group
+        self.spec = spec
+        self.graphs = GraphPool(str(keys.device))
+        self._program = program
+        self._cache = cache
+        self._group = group
         self.overlaps = can_overlap(keys.device)
         num_sublayers = 2 * spec.num_layers
         self.rows = RowTable(
@@ -133,7 +137,8 @@ class DeviceExecutor(ModelExecutor):
 
     def aim(self, inputs: ForwardInput) -> PassShape:
         """Write the row table of a pass, and return the pass's shape."""
-        shape, spare_slot = shape_of(inputs), self._cache.capacity - 1
+        shape = shape_of(inputs)
+        spare_slot = self._cache.capacity - 1
         if not self.graphs.records or inputs.num_slots > spare_slot:  # Padding is useless, or there is no spare slot.
             self._writer.write(inputs)
             return shape
@@ -150,7 +155,8 @@ class DeviceExecutor(ModelExecutor):
             return
         self._writer.write_spare(MAX_ROWS, spare_slot=spare_slot)
         for each in shapes_of(kind, max_length=self._cache.capacity):
-            work, is_first = partial(self.launch, each, self.logits_RV), each.num_splits <= LEAST_SPLITS
+            work = partial(self.launch, each, self.logits_RV)
+            is_first = each.num_splits <= LEAST_SPLITS
             self.graphs.prepare(each, work, compiling=work if is_first else partial(self.launch_attention, each))
         self._recorded.add(kind)
 

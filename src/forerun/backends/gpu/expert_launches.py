@@ -16,13 +16,21 @@ class ExpertLaunches:
     def __init__(
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, *, overlaps: bool
     ) -> None:
-        self._spec, self._bound, self._buffers, self._rows, self._overlaps = spec, bound, buffers, rows, overlaps
+        self._spec = spec
+        self._bound = bound
+        self._buffers = buffers
+        self._rows = rows
+        self._overlaps = overlaps
 
     def experts(self, op: Op, norm: InputNorm, following: NextNorm, *, sublayer: int, num_sublayers: int) -> Launch:
         """Choose by the router's scores, multiply, and add to the residual stream."""
-        spec, buffers, rows, overlaps = self._spec, self._buffers, self._rows, self._overlaps
+        spec = self._spec
+        buffers = self._buffers
+        rows = self._rows
+        overlaps = self._overlaps
         ((gate_up, out),) = self._bound.experts[op.weights]
-        num_experts, num_chosen = spec.num_experts, spec.num_chosen_experts
+        num_experts = spec.num_experts
+        num_chosen = spec.num_chosen_experts
 
         def launch(shape: PassShape) -> None:
             num_rows = shape.num_rows

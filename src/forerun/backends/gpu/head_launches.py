@@ -24,29 +24,43 @@ class HeadLaunches:
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
         overlaps: bool,
     ) -> None:  # fmt: skip
-        self._spec, self._bound, self._buffers, self._rows, self._cache = spec, bound, buffers, rows, cache
+        self._spec = spec
+        self._bound = bound
+        self._buffers = buffers
+        self._rows = rows
+        self._cache = cache
         self._overlaps = overlaps
 
     def whole_heads(self, op: Op) -> Launch:
-        spec, bound, buffers, rows, overlaps = self._spec, self._bound, self._buffers, self._rows, self._overlaps
+        spec = self._spec
+        bound = self._bound
+        buffers = self._buffers
+        rows = self._rows
+        overlaps = self._overlaps
         keys_SKD, values_SKD = self._cache.layer(op.layer)
-        norms, cos_sin_P2D = bound.head_norms[op.weights], bound.rotations[spec.rope_of(op.layer)]
+        norms = bound.head_norms[op.weights]
+        cos_sin_P2D = bound.rotations[spec.rope_of(op.layer)]
         return lambda shape: whole_heads(
             buffers.qkv, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows, num_rows=shape.num_rows, spec=spec,
             norms=norms, query_scales_P=bound.query_scales[spec.head_dim], overlaps=overlaps,
         )  # fmt: skip
 
     def qkv(self, op: Op, inputs: Op, norm: InputNorm) -> Launch:
-        bound, buffers, rows, overlaps = self._bound, self._buffers, self._rows, self._overlaps
+        bound = self._bound
+        buffers = self._buffers
+        rows = self._rows
+        overlaps = self._overlaps
         own = self._spec.of_layer(op.layer)
         if own.borrows(op.layer):
             own = replace(own, num_kv_heads=0)
         keys_SKD, values_SKD = self._cache.layer(own.cached_layer(op.layer))
-        packed, head_norms = bound.linears[inputs.weights], bound.head_norms.get(op.weights)
+        packed = bound.linears[inputs.weights]
+        head_norms = bound.head_norms.get(op.weights)
         norms: tuple[Tensor, ...] | None = head_norms
         if head_norms is not None and own.value_norm:
             norms = (*head_norms, torch.ones_like(head_norms[0]))
-        cos_sin_P2D, query_scales_P = bound.rotations[own.rope_of(op.layer)], bound.query_scales[own.head_dim]
+        cos_sin_P2D = bound.rotations[own.rope_of(op.layer)]
+        query_scales_P = bound.query_scales[own.head_dim]
         return lambda shape: qkv(
             buffers.h, packed, buffers.q, keys_SKD, values_SKD, cos_sin_P2D, rows,
             num_rows=shape.num_rows, spec=own, head_norms=norms, query_scales_P=query_scales_P,
@@ -54,9 +68,12 @@ class HeadLaunches:
         )  # fmt: skip
 
     def attention(self, op: Op) -> Launch:
-        buffers, rows, overlaps = self._buffers, self._rows, self._overlaps
+        buffers = self._buffers
+        rows = self._rows
+        overlaps = self._overlaps
         keys_SKD, values_SKD = self._cache.layer(self._spec.cached_layer(op.layer))
-        num_heads, window = self._spec.num_heads, self.window_of(op.layer)
+        num_heads = self._spec.num_heads
+        window = self.window_of(op.layer)
         q, mixed = (buffers.of_layer(name, op.layer) for name in ("q", "mixed"))
         sinks_Q = self._bound.sinks.get(op.weights)
 

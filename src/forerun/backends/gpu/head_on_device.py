@@ -45,13 +45,16 @@ class HeadOnDevice(SideOnDevice):
     _executor: HeadExecutor
 
     def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
-        executor, shape, device = runner.executor, tree.shape, runner.device
+        executor = runner.executor
+        shape = tree.shape
+        device = runner.device
         assert isinstance(executor, HeadExecutor), f"the executor of a head, not {type(executor)}"
         assert runner.cache.capacity >= target.cache.capacity, "each of the target's slots has one here"
         self._executor = executor
         self.taps = tuple(sorted(set(plan.taps)))
         self._columns_F = torch.tensor([self.taps.index(layer) for layer in plan.taps], device=device)
-        most_rows, num_scores = shape.most_behind + shape.width, runner.spec.vocab_size
+        most_rows = shape.most_behind + shape.width
+        num_scores = runner.spec.vocab_size
         table = RowTable(max_rows=most_rows, max_tree_slots=most_rows * shape.stride, num_sublayers=0, device=device)
         super().__init__(
             runner, table, torch.zeros(shape.width, num_scores, device=device), num_rows=shape.width,
@@ -84,7 +87,8 @@ class HeadOnDevice(SideOnDevice):
         """Keep what the head reads of the target's features of the tokens in these slots, at these places of a text."""
 
     def catch_up(self, token_ids: Sequence[int]) -> None:
-        runner, num_tokens = self.runner, len(token_ids)
+        runner = self.runner
+        num_tokens = len(token_ids)
         first = runner.cut(shared_length(runner.cached_ids, token_ids))
         stop = max(first, min(self._first_known + self.lag, num_tokens))
         if stop > first:
@@ -120,9 +124,11 @@ class EagleOnDevice(HeadOnDevice):
 
     def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
         super().__init__(runner, plan, tree, target)
-        cache, shape = runner.cache, tree.shape
+        cache = runner.cache
+        shape = tree.shape
         assert isinstance(self._executor, EagleExecutor), f"the executor of an EAGLE-3 head, not {type(self._executor)}"
-        self._stride, size = shape.stride, self._executor.body.hidden_size
+        self._stride = shape.stride
+        size = self._executor.body.hidden_size
         self.states_SH = cache.keys_LSKD.new_zeros(cache.capacity, size)
         self.kept = self.states_SH[None, None, :, None]
         self._outputs_TH = cache.keys_LSKD.new_zeros(self.rows.max_rows, size)
@@ -136,7 +142,8 @@ class EagleOnDevice(HeadOnDevice):
         self.states_SH.index_copy_(0, slots_T, self._states(features_TFG))
 
     def _read_text(self, token_ids: Sequence[int], first: int) -> None:
-        runner, num_tokens = self.runner, len(token_ids)
+        runner = self.runner
+        num_tokens = len(token_ids)
         for start in range(first, num_tokens, PREFILL_ROWS):
             end = min(start + PREFILL_ROWS, num_tokens)
             inputs = ForwardInput(
@@ -148,7 +155,9 @@ class EagleOnDevice(HeadOnDevice):
             runner.keep(list(range(end - start)), inputs.token_ids)
 
     def pass_layers(self, num_rows: int, num_splits: int) -> None:
-        rows, executor, states_SH = self.rows, self._executor, self.states_SH
+        rows = self.rows
+        executor = self._executor
+        states_SH = self.states_SH
         slots_T = rows.slots[:num_rows].long()
         starts_TH, sees_TN = self._read_table(num_rows, num_splits)
         is_known_T = (starts_TH != 0).any(1)
@@ -156,7 +165,8 @@ class EagleOnDevice(HeadOnDevice):
         num_seen = sees_TN.shape[1]
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys_SKD, values_SKD = executor.cache.keys_LSKD[layer], executor.cache.values_LSKD[layer]
+            keys_SKD = executor.cache.keys_LSKD[layer]
+            values_SKD = executor.cache.values_LSKD[layer]
             keys_SKD.index_copy_(0, slots_T, k.masked_fill(~is_known_T[:, None, None], 0.0))  # see `HeadExecutor.clear`
             values_SKD.index_copy_(0, slots_T, v)
             return attend(q, keys_SKD[:num_seen], values_SKD[:num_seen], sees_TN)
@@ -172,7 +182,9 @@ class EagleOnDevice(HeadOnDevice):
 
     def _read_table(self, num_rows: int, num_splits: int) -> tuple[Tensor, Tensor]:
         """The states from which the rows of the table start, [T, H], and which slots each of them sees, bool [T, N]."""
-        rows, prefix_len, slots_S = self.rows, self.rows.header[PREFIX_LEN.value : PREFIX_LEN.value + 1], self._slots_S
+        rows = self.rows
+        prefix_len = self.rows.header[PREFIX_LEN.value : PREFIX_LEN.value + 1]
+        slots_S = self._slots_S
         num_seen = min(len(slots_S), (num_splits + 1) * SPLIT + self._most_behind_text)
         tree_TE = rows.tree_slots[: num_rows * self._stride].view(num_rows, self._stride).long()
         counts_T = (rows.lengths[:num_rows] - prefix_len).long()

@@ -50,8 +50,13 @@ class LaunchList:
         self, spec: ModelSpec, bound: DeviceWeights, buffers: Buffers, rows: RowTable, cache: TreeCache, *,
         exchange: RankExchange | None, overlaps: bool,
     ) -> None:  # fmt: skip
-        self._spec, self._bound, self._buffers, self._rows = spec, bound, buffers, rows
-        self._exchange, self._overlaps, self._sublayers = exchange, overlaps, all_sublayers(spec.num_layers)
+        self._spec = spec
+        self._bound = bound
+        self._buffers = buffers
+        self._rows = rows
+        self._exchange = exchange
+        self._overlaps = overlaps
+        self._sublayers = all_sublayers(spec.num_layers)
         self.heads = HeadLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
         self._of_experts = ExpertLaunches(spec, bound, buffers, rows, overlaps=overlaps)
         self._scales = {
@@ -64,7 +69,8 @@ class LaunchList:
     def build(self, program: Sequence[Op]) -> list[tuple[Op, Launch]]:
         """The launches in order, without those of the head, each with the last op that it performs."""
         launches: list[tuple[Op, Launch]] = []
-        tiles, norm = 0, ""  # Partial sums of squares by the last writer of x, and the next norm.
+        tiles = 0  # Partial sums of squares by the last writer of x.
+        norm = ""  # The next one.
         inputs: Op | None = None  # The linear that is fused into the next op.
         for place, op in enumerate(program):
             match op.kind:
@@ -86,7 +92,8 @@ class LaunchList:
                     launches.append((op, self._gate(inputs, self._input_norm(tiles, norm))))
                 case "add_partials":
                     assert inputs is not None, "add_partials must follow a linear"
-                    tiles, norm = self._tiles_of(op), next_norm(program, place)
+                    tiles = self._tiles_of(op)
+                    norm = next_norm(program, place)
                     launches.append((inputs, self._partial(inputs)))
                     launches.append((op, self._add_partials(op, norm)))
                 case "sum_partials":
@@ -99,7 +106,8 @@ class LaunchList:
                     pass  # The launch of the factor does this.
                 case "embed" | "linear_add" | "experts" | "layer_inputs" | "norm_add" | "scale":
                     read = self._input_norm(tiles, norm)
-                    tiles, norm = self._tiles_of(op), next_norm(program, place)
+                    tiles = self._tiles_of(op)
+                    norm = next_norm(program, place)
                     launches.append((op, self._write_stream(op, program[place - 1], read, norm)))
                 case "tap":
                     launches.append((op, self._tap(op)))
@@ -122,7 +130,8 @@ class LaunchList:
             case "linear_add":
                 return self._add(op, norm)
             case "experts":
-                place, count = self._place_of(op), len(self._sublayers)
+                place = self._place_of(op)
+                count = len(self._sublayers)
                 return self._of_experts.experts(op, read, self._next_norm(norm), sublayer=place, num_sublayers=count)
             case "layer_inputs":
                 return self._layer_inputs(op, norm)
@@ -160,15 +169,22 @@ class LaunchList:
         return NextNorm(weight=weight_H, h=buffers.h, squares=buffers.squares, scale=self._scales[norm])
 
     def _embed(self, norm: str) -> Launch:
-        table_VH, token_ids, x = self._table_VH, self._rows.token_ids, self._buffers.x
-        following, scale, overlaps = self._next_norm(norm), self._bound.embedding_scale, self._overlaps
+        table_VH = self._table_VH
+        token_ids = self._rows.token_ids
+        x = self._buffers.x
+        following = self._next_norm(norm)
+        scale = self._bound.embedding_scale
+        overlaps = self._overlaps
         return lambda shape: embed(
             table_VH, token_ids, x, following, scale=scale, num_rows=shape.num_rows, overlaps=overlaps
         )
 
     def _product(self, op: Op, norm: InputNorm) -> Launch:
-        buffers, overlaps = self._buffers, self._overlaps
-        packed, inputs, products = self._bound.linears[op.weights], self._inputs_of(op), getattr(buffers, op.writes)
+        buffers = self._buffers
+        overlaps = self._overlaps
+        packed = self._bound.linears[op.weights]
+        inputs = self._inputs_of(op)
+        products = getattr(buffers, op.writes)
         return lambda shape: linear(
             inputs, packed, products,
             num_rows=shape.num_rows, first_row=0, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
@@ -184,18 +200,24 @@ class LaunchList:
         return launch
 
     def _gate(self, inputs: Op, norm: InputNorm) -> Launch:
-        buffers, overlaps = self._buffers, self._overlaps
-        packed, gate = self._bound.linears[inputs.weights], self._spec.gate
+        buffers = self._buffers
+        overlaps = self._overlaps
+        packed = self._bound.linears[inputs.weights]
+        gate = self._spec.gate
         return lambda shape: linear_gate(
             buffers.h, packed, buffers.gated,
             gate=gate, num_rows=shape.num_rows, norm=norm, workspace=buffers.workspace, overlaps=overlaps,
         )  # fmt: skip
 
     def _add(self, op: Op, norm: str) -> Launch:
-        buffers, overlaps = self._buffers, self._overlaps
-        packed, following = self._bound.linears[op.weights], self._next_norm(norm)
-        inputs, row_skips = self._inputs_of(op), self._rows.row_skips
-        sublayer, num_sublayers = self._place_of(op), len(self._sublayers)
+        buffers = self._buffers
+        overlaps = self._overlaps
+        packed = self._bound.linears[op.weights]
+        following = self._next_norm(norm)
+        inputs = self._inputs_of(op)
+        row_skips = self._rows.row_skips
+        sublayer = self._place_of(op)
+        num_sublayers = len(self._sublayers)
         return lambda shape: linear_add(
             inputs, packed, buffers.x,
             num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
@@ -203,15 +225,23 @@ class LaunchList:
         )  # fmt: skip
 
     def _partial(self, op: Op) -> Launch:
-        exchange, workspace, overlaps = self._shared(), self._buffers.workspace, self._overlaps
-        inputs, packed = self._inputs_of(op), self._bound.linears[op.weights]
+        exchange = self._shared()
+        workspace = self._buffers.workspace
+        overlaps = self._overlaps
+        inputs = self._inputs_of(op)
+        packed = self._bound.linears[op.weights]
         return lambda shape: linear_partial(
             inputs, packed, exchange, num_rows=shape.num_rows, workspace=workspace, overlaps=overlaps
         )
 
     def _add_partials(self, op: Op, norm: str) -> Launch:
-        exchange, x, following, overlaps = self._shared(), self._buffers.x, self._next_norm(norm), self._overlaps
-        row_skips, sublayer, num_sublayers = self._rows.row_skips, self._place_of(op), len(self._sublayers)
+        exchange = self._shared()
+        x = self._buffers.x
+        following = self._next_norm(norm)
+        overlaps = self._overlaps
+        row_skips = self._rows.row_skips
+        sublayer = self._place_of(op)
+        num_sublayers = len(self._sublayers)
         return lambda shape: add_partials(
             exchange, x,
             num_rows=shape.num_rows, next_norm=following, row_skips=row_skips if shape.has_row_skips else None,
@@ -219,17 +249,23 @@ class LaunchList:
         )  # fmt: skip
 
     def _sum_partials(self) -> Launch:
-        exchange, buffers, overlaps = self._shared(), self._buffers, self._overlaps
+        exchange = self._shared()
+        buffers = self._buffers
+        overlaps = self._overlaps
         return lambda shape: sum_partials(
             exchange, buffers.branch, like=buffers.h, num_rows=shape.num_rows, overlaps=overlaps
         )
 
     def _norm_add(self, op: Op | None, norm: str, scale: float | None) -> Launch:
         """The addition of an op's branch, if there is one, and then the factor of the layer, if there is one."""
-        buffers, eps, overlaps, row_skips = self._buffers, self._spec.norm_eps, self._overlaps, self._rows.row_skips
+        buffers = self._buffers
+        eps = self._spec.norm_eps
+        overlaps = self._overlaps
+        row_skips = self._rows.row_skips
         branch, weight_H = (None, None) if op is None else (buffers.branch, self._bound.norms[op.weights])
         is_skippable = op is not None and op.sublayer is not None
-        following, num_sublayers = self._next_norm(norm), len(self._sublayers)
+        following = self._next_norm(norm)
+        num_sublayers = len(self._sublayers)
         sublayer = self._place_of(op) if op is not None and is_skippable else 0
         return lambda shape: norm_add(
             branch, weight_H, buffers.x, following, eps=eps,
@@ -239,9 +275,14 @@ class LaunchList:
 
     def _layer_inputs(self, op: Op, norm: str) -> Launch:
         """The inputs of all layers, and then those of the first norm: the residual stream was projected without it."""
-        spec, bound, buffers, overlaps = self._spec, self._bound, self._buffers, self._overlaps
+        spec = self._spec
+        bound = self._bound
+        buffers = self._buffers
+        overlaps = self._overlaps
         assert bound.layer_table is not None, "a table of the embeddings for each layer"
-        table, token_ids, weight_P = as_plain(bound.layer_table), self._rows.token_ids, bound.norms[op.weights]
+        table = as_plain(bound.layer_table)
+        token_ids = self._rows.token_ids
+        weight_P = bound.norms[op.weights]
         begin = self._norm_add(None, norm, None)
 
         def launch(shape: PassShape) -> None:
@@ -255,7 +296,8 @@ class LaunchList:
         return launch
 
     def _gate_input(self, op: Op, inputs: Op) -> Launch:
-        buffers, overlaps = self._buffers, self._overlaps
+        buffers = self._buffers
+        overlaps = self._overlaps
         multiply = self._product(replace(inputs, writes="gate_products"), self._input_norm(0, NO_NORM))
 
         def launch(shape: PassShape) -> None:

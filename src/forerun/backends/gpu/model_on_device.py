@@ -44,7 +44,10 @@ class SideOnDevice(ABC):
         self, runner: Runner, rows: RowTable, scores_RV: Tensor, *, num_rows: int, num_children: int,
         vocabulary: VocabularyMap | None,
     ) -> None:  # fmt: skip
-        self.runner, self.rows, self.vocabulary, device = runner, rows, vocabulary, runner.device
+        self.runner = runner
+        self.rows = rows
+        self.vocabulary = vocabulary
+        device = runner.device
         self.spare_slot = runner.cache.capacity - 1
         self.draft_ids, self.column_ids = (None, None) if vocabulary is None else id_tables(vocabulary, device)
         self.num_columns = runner.spec.vocab_size if vocabulary is None else vocabulary.num_columns
@@ -90,8 +93,10 @@ class ModelOnDevice(SideOnDevice):
         taps: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         assert isinstance(runner.executor, DeviceExecutor), "rounds on the device need the device executor"
-        self.executor, self._taps = runner.executor, taps
-        device, spec = runner.device, runner.spec
+        self.executor = runner.executor
+        self._taps = taps
+        device = runner.device
+        spec = runner.spec
         super().__init__(
             runner, self.executor.rows, self.executor.logits_RV, num_rows=num_rows, num_children=num_children,
             vocabulary=vocabulary,
@@ -138,7 +143,8 @@ def vocabulary_of(plan: RoundPlan, draft: Runner, *, num_target: int) -> Vocabul
 
 def id_tables(vocabulary: VocabularyMap, device: str) -> tuple[Tensor | None, Tensor | None]:
     """The draft's id of each target token, and the target token of each draft column; None: the ids are equal."""
-    num_ids, column_ids = len(vocabulary.draft_ids), vocabulary.column_ids
+    num_ids = len(vocabulary.draft_ids)
+    column_ids = vocabulary.column_ids
     draft_ids = torch.tensor(vocabulary.read(range(num_ids)), dtype=torch.int32)
     is_same = torch.equal(draft_ids, torch.arange(num_ids, dtype=torch.int32))
     return None if is_same else draft_ids.to(device), None if column_ids is None else column_ids.to(device)

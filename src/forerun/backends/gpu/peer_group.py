@@ -34,7 +34,10 @@ class PeerGroup:
     def __init__(
         self, store: Any, rank: int, num_ranks: int, *, device: str, blame: Callable[[], str | None] = lambda: None
     ) -> None:
-        self.rank, self.num_ranks, self.device, self._blame = rank, num_ranks, torch.device(device), blame
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self.device = torch.device(device)
+        self._blame = blame
         self._memory = PeerMemory(store, rank, num_ranks, device=self.device)
         with on_device(self.device):
             self._lost = torch.zeros(1, dtype=torch.int32, pin_memory=self.device.type == "cuda")

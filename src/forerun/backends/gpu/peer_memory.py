@@ -32,7 +32,8 @@ class StoreOfOneGroup(STORE):  # type: ignore[misc]  # see STORE
 
     def __init__(self, store: Any) -> None:
         super().__init__()
-        self._store, self._numbers = store, dict[str, int]()
+        self._store = store
+        self._numbers = dict[str, int]()
 
     def set(self, key: str, value: Any) -> None:
         self._store.set(self._own(key), value)
@@ -64,7 +65,10 @@ class PeerMemory:
     """
 
     def __init__(self, store: Any, rank: int, num_ranks: int, *, device: torch.device) -> None:
-        self._store, self._rank, self._num_ranks, self._device = store, rank, num_ranks, device
+        self._store = store
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._device = device
         self._num_opened = 0
         if device.type == "cuda":
             own = StoreOfOneGroup(store)

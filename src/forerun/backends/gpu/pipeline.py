@@ -45,8 +45,10 @@ class Pipeline:
     """Launches rounds and returns their outcomes in launch order."""
 
     def __init__(self, rounds: DeviceRounds) -> None:
-        self._rounds, self._device = rounds, torch.device(rounds.target.runner.device)
-        shape, is_cuda = rounds.tree.outcome.shape, self._device.type == "cuda"
+        self._rounds = rounds
+        self._device = torch.device(rounds.target.runner.device)
+        shape = rounds.tree.outcome.shape
+        is_cuda = self._device.type == "cuda"
         self._outcomes = [torch.zeros(shape, dtype=torch.int32, pin_memory=is_cuda) for _ in range(ROUNDS_AHEAD)]
         self._in_flight: deque[RoundInFlight] = deque()
         self._last_arrived_at = 0.0
@@ -67,7 +69,8 @@ class Pipeline:
     def launch(self, depth: int, num_tokens: int) -> None:
         """Launch a round of this many draft passes, given the length of the text before the rounds in flight."""
         longest = num_tokens + len(self) * self._rounds.config.verify_width
-        launched_at, is_usual = perf_counter(), self._rounds.launch(depth, longest)
+        launched_at = perf_counter()
+        is_usual = self._rounds.launch(depth, longest)
         outcome = self._outcomes[self.num_launched % ROUNDS_AHEAD]
         self.num_launched += 1
         outcome.copy_(self._rounds.tree.outcome, non_blocking=True)
@@ -85,7 +88,8 @@ class Pipeline:
         if first.arrived is not None:
             first.arrived.synchronize()
         outcome = read_outcome(first.outcome)
-        began_at, self._last_arrived_at = max(self._last_arrived_at, first.launched_at), perf_counter()
+        began_at = max(self._last_arrived_at, first.launched_at)
+        self._last_arrived_at = perf_counter()
         return PlayedRound(
             depth=first.depth, outcome=outcome, began_at=began_at, arrived_at=self._last_arrived_at,
             is_usual=first.is_usual,

@@ -76,8 +76,11 @@ class DeviceRounds:
     """
 
     def __init__(self, target: Runner, plan: RoundPlan) -> None:
-        draft, self.config, self._policy = plan.draft, plan.shape, plan.policy
-        device, taps = target.device, tuple(sorted(set(plan.taps)))
+        draft = plan.draft
+        self.config = plan.shape
+        self._policy = plan.policy
+        device = target.device
+        taps = tuple(sorted(set(plan.taps)))
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, taps=taps)
         self._overlaps = self.target.executor.overlaps
         self._has_block = draft is not None and isinstance(draft.executor, BlockExecutor)
@@ -193,7 +196,9 @@ class DeviceRounds:
 
     def _grow(self, shape: PartShape) -> None:
         """Add the children from the previous pass, and expand the next batch of nodes."""
-        draft, tree, is_first = self.draft, self.tree, shape.part is RoundPart.FIRST_PASS
+        draft = self.draft
+        tree = self.tree
+        is_first = shape.part is RoundPart.FIRST_PASS
         assert draft is not None, "a tree without a draft has no depth"
         draw = self._draw(draft, is_greedy=shape.is_greedy or not self._policy.knows_noise)
         num_rows = self._num_draft_rows(shape)
@@ -218,7 +223,10 @@ class DeviceRounds:
 
     def _verify(self, shape: PartShape) -> None:
         """Verify the tree, walk it, and move the accepted tokens' keys and values to their slots in the caches."""
-        tree, target, overlaps, verify_width = self.tree, self.target, self._overlaps, self.config.verify_width
+        tree = self.tree
+        target = self.target
+        overlaps = self._overlaps
+        verify_width = self.config.verify_width
         drafted = self.draft if shape.part is RoundPart.VERIFY_TREE else None
         head = self.draft if isinstance(self.draft, HeadOnDevice) else None
         children = None if drafted is None else drafted.topk
@@ -249,7 +257,8 @@ class DeviceRounds:
 
     def _stored(self, side: SideOnDevice, shape: PartShape) -> StoredScores:
         """A side's scores in memory; row i is node i of the tree, or of the draft's batch."""
-        nodes, row_nodes = self.tree.nodes, None if side is self.target else self.tree.batch_W
+        nodes = self.tree.nodes
+        row_nodes = None if side is self.target else self.tree.batch_W
         return StoredScores(
             rows=side.score_rows, settings=self._settings if shape.is_shaped else None,
             filters=self._filters if shape.is_shaped and not shape.is_greedy else None,
@@ -275,6 +284,7 @@ def parts_of(depth: int) -> list[RoundPart]:
 
 def fits(plan: RoundPlan) -> bool:
     """True if a round on the device has room for the tree."""
-    shape, num_children = plan.shape, plan.policy.num_children
+    shape = plan.shape
+    num_children = plan.policy.num_children
     is_narrow = shape.verify_width <= NARROW_ROWS and shape.draft_width < NARROW_ROWS
     return is_narrow and num_children <= MOST_CHILDREN and shape.draft_width * num_children <= MOST_BATCH_CHILDREN

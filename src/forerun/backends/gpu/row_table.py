@@ -51,7 +51,9 @@ class RowTable:
     def __init__(self, *, max_rows: int, max_tree_slots: int, num_sublayers: int, device: str) -> None:
         sizes = (HEADER_SIZE, max_rows, max_rows, max_rows, max_rows, max_tree_slots, max_rows * num_sublayers)
         self.storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        self.max_rows, self.max_tree_slots, self.num_sublayers = max_rows, max_tree_slots, num_sublayers
+        self.max_rows = max_rows
+        self.max_tree_slots = max_tree_slots
+        self.num_sublayers = num_sublayers
         parts: tuple[Tensor, ...] = self.storage.split(sizes)
         self.fields = RowFields(*parts)
         self.header, self.token_ids, self.positions, self.slots, self.lengths, self.tree_slots, self.row_skips = parts
@@ -71,21 +73,28 @@ class RowWriter:
         Args:
             num_padded: rows including spare ones at the end, which attend to nothing and write to `spare_slot`.
         """
-        num_rows, staged, max_rows = len(inputs.token_ids), self._staged, self._table.max_rows
+        num_rows = len(inputs.token_ids)
+        staged = self._staged
+        max_rows = self._table.max_rows
         assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
         token_ids, positions, slots, lengths = staged[HEADER_SIZE : self._tree_at].reshape(4, max_rows)[:, :num_rows]
-        token_ids[:], positions[:] = inputs.token_ids, inputs.positions
+        token_ids[:] = inputs.token_ids
+        positions[:] = inputs.positions
         slots[:] = np.arange(inputs.first_slot, inputs.num_slots)
         self._pad(num_rows, num_padded, spare_slot)
-        header, end = staged[:HEADER_SIZE], self._tree_at
-        header[FIRST_SLOT], header[NUM_ROWS] = inputs.first_slot, num_rows
+        header = staged[:HEADER_SIZE]
+        end = self._tree_at
+        header[FIRST_SLOT] = inputs.first_slot
+        header[NUM_ROWS] = num_rows
         header[IS_CAUSAL] = inputs.ancestry is None
         if inputs.ancestry is None:
-            header[PREFIX_LEN], lengths[:] = inputs.first_slot, slots + 1
+            header[PREFIX_LEN] = inputs.first_slot
+            lengths[:] = slots + 1
         else:
             header[PREFIX_LEN] = inputs.prefix_len
             counts, slots_TE = tree_slots_of(inputs.ancestry, inputs.prefix_len)
-            lengths[:], header[TREE_STRIDE] = inputs.prefix_len + counts, slots_TE.shape[1]
+            lengths[:] = inputs.prefix_len + counts
+            header[TREE_STRIDE] = slots_TE.shape[1]
             end += slots_TE.size
             assert end <= len(staged), f"{slots_TE.size} tree slots where {self._table.max_tree_slots} fit"
             staged[self._tree_at : end] = slots_TE.ravel()

@@ -18,7 +18,8 @@ from forerun.model.tree_cache import TreeCache
 
 
 def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
-    like, prepare_mask = cache.keys_LSKD, ops.prepare_mask
+    like = cache.keys_LSKD
+    prepare_mask = ops.prepare_mask
     kinds = {mask_of(spec, layer) for layer in range(spec.num_layers)}
 
     def mask(frame: Frame) -> None:
@@ -50,8 +51,11 @@ def bind_rope_append(
     keys_SKD, values_SKD = cache.layer(op.layer)
     spec, rope = spec.of_layer(op.layer), spec.rope_of(op.layer)
     norm_v = ops.pack_norm(keys_SKD.new_ones(spec.head_dim), spec.norm_eps) if spec.value_norm else None
-    num_heads, num_rotated, head_dim = spec.num_heads, spec.num_heads + spec.num_kv_heads, spec.head_dim
-    num_all, rotate = num_rotated + spec.num_kv_heads, ops.rotate
+    num_heads = spec.num_heads
+    num_rotated = spec.num_heads + spec.num_kv_heads
+    head_dim = spec.head_dim
+    num_all = num_rotated + spec.num_kv_heads
+    rotate = ops.rotate
 
     def rope_append(frame: Frame) -> None:
         qkv_TND = frame.qkv.view(-1, num_all, head_dim)
@@ -60,7 +64,9 @@ def bind_rope_append(
             rotated_TND = norm_heads(rotated_TND, num_heads, head_norms)
         rotated_TND = rotate(rotated_TND, *frame.rotations[rope])
         keys_SKD[frame.first_slot : frame.end] = rotated_TND[:, num_heads:]
-        values_TKD, scales, q_TQD = qkv_TND[:, num_rotated:], frame.query_scales[head_dim], rotated_TND[:, :num_heads]
+        values_TKD = qkv_TND[:, num_rotated:]
+        scales = frame.query_scales[head_dim]
+        q_TQD = rotated_TND[:, :num_heads]
         values_SKD[frame.first_slot : frame.end] = values_TKD if norm_v is None else norm_v(values_TKD)
         frame.q = q_TQD if scales is None else q_TQD * scales
 
@@ -69,7 +75,8 @@ def bind_rope_append(
 
 def bind_rope(spec: ModelSpec, rope: RopeSpec | None, ops: TorchOps, head_norms: tuple[Norm, Norm] | None) -> Step:
     """As `bind_rope_append`, for a layer that has only queries."""
-    head_dim, rotate = spec.head_dim, ops.rotate
+    head_dim = spec.head_dim
+    rotate = ops.rotate
 
     def rope_queries(frame: Frame) -> None:
         q_TQD = frame.qkv.view(-1, spec.num_heads, head_dim)
@@ -100,7 +107,8 @@ def norm_whole(spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | Non
         wide = torch.promote_types(qkv.dtype, torch.float32)
         own_T2 = torch.stack([part.to(wide).square().sum(-1) for part in (q, k)], -1)
         all_T2 = group.add_partials(own_T2, torch.zeros_like(own_T2))
-        means, own_means = all_T2 / all_T2.new_tensor(totals), own_T2 / own_T2.new_tensor(sizes[:2])
+        means = all_T2 / all_T2.new_tensor(totals)
+        own_means = own_T2 / own_T2.new_tensor(sizes[:2])
         ratio_T2 = ((own_means + spec.norm_eps) / (means + spec.norm_eps)).sqrt()  # to a part's own result
         q = (norm_q(q) * ratio_T2[:, :1]).to(qkv.dtype)
         k = (norm_k(k) * ratio_T2[:, 1:]).to(qkv.dtype)
@@ -111,7 +119,8 @@ def norm_whole(spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | Non
 
 def bind_tree_attention(op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, sinks_Q: Tensor | None) -> Step:
     keys_SKD, values_SKD = cache.layer(spec.cached_layer(op.layer))
-    attend, mask = ops.tree_attention, mask_of(spec, op.layer)
+    attend = ops.tree_attention
+    mask = mask_of(spec, op.layer)
 
     def tree_attention(frame: Frame) -> None:
         frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask[mask], sinks_Q)

@@ -43,7 +43,10 @@ class EagerExecutor(ModelExecutor):
         ops: TorchOps,
         group: RankGroup | None,
     ) -> None:
-        self._spec, self._cache, self._ops, self._group = spec, cache, ops, group
+        self._spec = spec
+        self._cache = cache
+        self._ops = ops
+        self._group = group
         self._sublayers = all_sublayers(spec.num_layers)
         storage = cache.keys_LSKD
         self._device = storage.device
@@ -56,7 +59,8 @@ class EagerExecutor(ModelExecutor):
             pack_linear=lambda _, weight, bias_O: ops.pack_linear(weight, bias_O),
             pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
         )
-        self._table_VH, self._head = as_plain(self._bound.table), self._bound.linears[program[-1].weights]
+        self._table_VH = as_plain(self._bound.table)
+        self._head = self._bound.linears[program[-1].weights]
         self._steps = [(op, self._bind(op)) for op in program]
         self._untapped = [(op, step) for op, step in self._steps if op.kind != "tap"]
         self._no_logits = storage.new_empty(0, spec.vocab_size)
@@ -76,7 +80,8 @@ class EagerExecutor(ModelExecutor):
         return functional.embedding(token_ids, self._table_VH)
 
     def output(self) -> Callable[[Tensor], Tensor] | None:
-        head, dtype = self._head, self._no_logits.dtype
+        head = self._head
+        dtype = self._no_logits.dtype
         return None if self._group is not None else lambda rows: head(rows.to(dtype)).to(rows.dtype)
 
     def _chosen(self, inputs: ForwardInput) -> Iterable[tuple[Op, Step]]:
@@ -99,11 +104,14 @@ class EagerExecutor(ModelExecutor):
             head_dim: None if scales_P is None else scales_P[positions, None, None]
             for head_dim, scales_P in self._bound.query_scales.items()
         }
-        frame.first_slot, frame.end, frame.prefix_len = inputs.first_slot, inputs.num_slots, inputs.prefix_len
+        frame.first_slot = inputs.first_slot
+        frame.end = inputs.num_slots
+        frame.prefix_len = inputs.prefix_len
         frame.num_logit_rows = inputs.num_logit_rows
         frame.ancestry = None if inputs.ancestry is None else torch.from_numpy(inputs.ancestry).to(self._device)
         frame.row_skips = None if inputs.row_skips is None else self._gates(inputs.row_skips)
-        frame.logits, frame.features = self._no_logits, self._no_features
+        frame.logits = self._no_logits
+        frame.features = self._no_features
         return frame
 
     def _gates(self, row_skips: NDArray[np.bool_]) -> Tensor:
@@ -127,7 +135,8 @@ class EagerExecutor(ModelExecutor):
                 return bind_add(op, lambda branch, x: x + norm(branch), number)
             case "layer_inputs":
                 assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
-                table, scale = as_plain(self._bound.layer_table), self._bound.layer_table_scale
+                table = as_plain(self._bound.layer_table)
+                scale = self._bound.layer_table_scale
                 return bind_layer_inputs(self._spec, table, scale, self._bound.norms[op.weights])
             case "gate_input":
                 return bind_gate_input(op)

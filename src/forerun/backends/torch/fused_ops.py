@@ -16,7 +16,8 @@ from forerun.model.weights import Weight
 from forerun.runtime.processor import has_fast_bfloat16
 
 MOST_SCORES = 1 << 24  # of a block of rows that attend with sinks
-SLOPE, CLAMP = 1.702, 7.0  # of gpt-oss's gate
+SLOPE = 1.702  # of gpt-oss's gate
+CLAMP = 7.0  # of the same gate's inputs
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
@@ -78,7 +79,8 @@ def pack_norm(weight_H: Tensor, eps: float) -> Norm:
     """
     size = weight_H.shape[-1]
     wide = torch.promote_types(weight_H.dtype, torch.float32)
-    wide_weight_H, scale = weight_H.to(wide), size**-0.5
+    wide_weight_H = weight_H.to(wide)
+    scale = size**-0.5
     floor = wide_weight_H.new_tensor(eps**0.5)
 
     def norm_wide(x: Tensor) -> Tensor:
@@ -101,7 +103,9 @@ def prepare_mask(mask: TreeMask, *, group: int, like: Tensor) -> Tensor | None:
 
     None if a single row attends to everything, as in plain decoding.
     """
-    ancestry_TW, prefix_len, window = mask.ancestry_TW, mask.prefix_len, mask.window
+    ancestry_TW = mask.ancestry_TW
+    prefix_len = mask.prefix_len
+    window = mask.window
     if window is not None and window >= mask.num_slots:
         window = None  # the window is larger than the text
     if ancestry_TW is None:
@@ -128,7 +132,8 @@ def tree_attention(
     """
     num_rows, num_heads, head_dim = q_TQD.shape
     num_kv_heads = keys_SKD.shape[1]
-    keys_1KSD, values_1KSD = keys_SKD.transpose(0, 1)[None], values_SKD.transpose(0, 1)[None]
+    keys_1KSD = keys_SKD.transpose(0, 1)[None]
+    values_1KSD = values_SKD.transpose(0, 1)[None]
     if sinks_Q is not None:
         return attend_with_sinks(q_TQD, keys_1KSD, values_1KSD, mask, sinks_Q)
     if num_rows == 1:
@@ -150,7 +155,9 @@ def attend_with_sinks(
     num_heads, head_dim = q_TQD.shape[1:]
     num_kv_heads, num_slots = keys_1KSD.shape[1:3]
     wide = torch.promote_types(q_TQD.dtype, torch.float32)
-    group, at_once, outputs = num_heads // num_kv_heads, max(1, MOST_SCORES // (num_heads * num_slots)), []
+    group = num_heads // num_kv_heads
+    at_once = max(1, MOST_SCORES // (num_heads * num_slots))
+    outputs = []
     for first in range(0, len(q_TQD), at_once):
         q_TKGD = q_TQD[first : first + at_once].reshape(-1, num_kv_heads, group, head_dim)
         num_rows = len(q_TKGD)
@@ -185,5 +192,6 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
 def clamped_mul(gate_up: Tensor) -> Tensor:
     """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7]: [T, 2I] to [T, I]."""
     width = gate_up.shape[-1] // 2
-    gate, up = gate_up[:, :width].clamp(max=CLAMP), gate_up[:, width:].clamp(-CLAMP, CLAMP)
+    gate = gate_up[:, :width].clamp(max=CLAMP)
+    up = gate_up[:, width:].clamp(-CLAMP, CLAMP)
     return gate.mul_(torch.sigmoid(SLOPE * gate)).mul_(up.add_(1.0))

@@ -24,7 +24,8 @@ from forerun.model.weights import Weight
 # rather than eight, since on CPUs with only AVX2 MKL takes six rows at once and computes the last two with other code.
 ROWS_PER_BLOCK = 4
 FEATURES_PER_STEP = 16
-SLOPE, CLAMP = 1.702, 7.0  # of gpt-oss's gate
+SLOPE = 1.702  # of gpt-oss's gate
+CLAMP = 7.0  # of the same gate's inputs
 
 
 def pack_linear(weight: Weight, bias_O: Tensor | None) -> Linear:
@@ -44,7 +45,8 @@ def in_blocks(x_TI: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     outputs = []
     for start in range(0, x_TI.shape[0], ROWS_PER_BLOCK):
         block = x_TI[start : start + ROWS_PER_BLOCK]
-        missing_rows, missing_features = ROWS_PER_BLOCK - block.shape[0], -block.shape[1] % FEATURES_PER_STEP
+        missing_rows = ROWS_PER_BLOCK - block.shape[0]
+        missing_features = -block.shape[1] % FEATURES_PER_STEP
         padded = functional.pad(block, (0, missing_features, 0, missing_rows)).clone()
         outputs.append(compute(padded)[: block.shape[0]])
     return torch.cat(outputs)
@@ -145,7 +147,8 @@ def clamped_mul(gate_up: Tensor) -> Tensor:
     """gate sigmoid(1.702 gate) (up + 1), with the gate at most 7 and up within [-7, 7], otherwise as `silu_mul`."""
 
     def clamped(gate: Tensor, up: Tensor) -> Tensor:
-        gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+        gate = gate.clamp(max=CLAMP)
+        up = up.clamp(-CLAMP, CLAMP)
         return gate * torch.sigmoid(SLOPE * gate) * (up + 1)
 
     return row_by_row(gate_up, clamped)

@@ -44,7 +44,9 @@ class ProcessPeer:
         start_s: float = START_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        self.name, self._max_length, self._answer_s = name, plan.max_length, answer_s
+        self.name = name
+        self._max_length = plan.max_length
+        self._answer_s = answer_s
         # A file, because a pipe would have to be read while the child writes.
         self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by close)
         self._channel, theirs = Pipe()

@@ -90,7 +90,9 @@ class ServerWriter:
     """One stream from a server. Its times include HTTP."""
 
     def __init__(self, plan: PeerPlan, kind: str) -> None:
-        self._dialect, self._stack, self._keeps_prompt = DIALECTS[kind], ExitStack(), True
+        self._dialect = DIALECTS[kind]
+        self._stack = ExitStack()
+        self._keeps_prompt = True
         try:
             url = plan.urls.get(plan.name) or self._stack.enter_context(started(command_of(plan, kind)))
             self._url = url.rstrip("/").removesuffix("/v1")
@@ -207,7 +209,8 @@ def started(command: Sequence[str]) -> Iterator[str]:
     with socket(AF_INET, SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
         port = int(probe.getsockname()[1])
-    words, url = [fill(word, {"port": port}) for word in command], f"http://{HOST}:{port}"
+    words = [fill(word, {"port": port}) for word in command]
+    url = f"http://{HOST}:{port}"
     give_up = monotonic() + START_S
     with (
         TemporaryFile() as output,

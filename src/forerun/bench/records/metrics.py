@@ -22,7 +22,8 @@ CURVE_SHARES: Final = (0.0, *(step / 50 for step in range(1, 46)), *(0.9 + step 
 
 def delivered(turn: Turn) -> tuple[int, ...]:
     """Tokens per arrival that reached the user, without those that a stop cut off."""
-    left, counts = turn.num_new_tokens, []
+    left = turn.num_new_tokens
+    counts = []
     for num in turn.emitted:
         counts.append(min(num, left))
         left -= counts[-1]
@@ -143,7 +144,9 @@ def time_shares(records: Iterable[Record]) -> TimeShares | None:
             decode_s += turn.emitted_at_s[-1] - turn.emitted_at_s[0]
     if decode_s <= 0:
         return None
-    draft, wait, verify = (draft_s - wait_s) / decode_s, wait_s / decode_s, verify_s / decode_s
+    draft = (draft_s - wait_s) / decode_s
+    wait = wait_s / decode_s
+    verify = verify_s / decode_s
     return TimeShares(draft=draft, wait=wait, verify=verify, other=1 - draft - wait - verify)
 
 

@@ -120,8 +120,10 @@ def record_from(line: JsonObject) -> Record:
 
 
 def _turns(choice: JsonObject, ours: tuple[JsonObject, ...]) -> tuple[Turn, ...]:
-    texts, num_new_tokens = choice.texts("turns"), choice.integers("new_tokens")
-    wall_s, steps = choice.numbers("wall_time"), choice.integers("decoding_steps")
+    texts = choice.texts("turns")
+    num_new_tokens = choice.integers("new_tokens")
+    wall_s = choice.numbers("wall_time")
+    steps = choice.integers("decoding_steps")
     for key, column in (
         ("turns", texts),
         ("new_tokens", num_new_tokens),
@@ -201,7 +203,8 @@ def records_from(lines: Iterable[JsonObject]) -> tuple[Record, ...]:
     Raises:
         ConfigError: as with `read_records`.
     """
-    records, places = [], dict[tuple[object, ...], str]()
+    records = []
+    places = dict[tuple[object, ...], str]()
     for line in lines:
         record = record_from(line)
         key = (record.contestant, record.dataset, record.temperature, record.question_id, record.repeat)

@@ -56,7 +56,8 @@ class Resamples:
         assert above.shape == below.shape, f"{above.size} values and {below.size} denominators"
         self._num_prompts = above.size
         self._log_ratio = float(np.log(above.mean()) - np.log(below.mean()))
-        above, below = above / above.mean(), below / below.mean()  # so that no square overflows
+        above = above / above.mean()  # so that no square overflows
+        below = below / below.mean()
         moments = np.stack([above, below, above**2, below**2, above * below], axis=1)
         self._error = float(_log_ratios(moments.mean(axis=0)[None])[1][0])
         self._scores = self._score(moments, num_resamples) if self.is_enough else np.empty(0)
@@ -72,7 +73,8 @@ class Resamples:
         if self.is_enough:
             tail = (1 - CONFIDENCE) / 2
             lower, upper = np.quantile(self._scores, (tail, 1 - tail), method="inverted_cdf")
-            low, high = self._bound(upper), self._bound(lower)
+            low = self._bound(upper)
+            high = self._bound(lower)
         return Estimate(value=float(np.exp(self._log_ratio)), low=low, high=high, num_prompts=self._num_prompts)
 
     def _bound(self, score: float) -> float | None:

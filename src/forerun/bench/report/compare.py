@@ -142,7 +142,8 @@ def compare(before: RunSpeeds, after: RunSpeeds, *, tolerance: float = 0.0) -> C
             f"the first report is about {before.kind} speeds, the second about {after.kind} ones: "
             "compare runs with the same kinds of contestants"
         )
-    first, second = before.prompts(), after.prompts()
+    first = before.prompts()
+    second = after.prompts()
     pairs = {key: _paired(first[key], second[key]) for key in first if key in second}
     pairs = {key: pair for key, pair in pairs.items() if pair[0]}
     if not pairs:

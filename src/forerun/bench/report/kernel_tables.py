@@ -79,7 +79,8 @@ def about(costs: KernelCosts) -> list[str]:
         lines.append(
             f"other programs took {costs.foreign_load:.0%} of a core: times are too long, especially the line left over"
         )
-    cached, most = int(costs.machine["last_level_cache_bytes"]), max(whole.num_bytes for whole in costs.passes)
+    cached = int(costs.machine["last_level_cache_bytes"])
+    most = max(whole.num_bytes for whole in costs.passes)
     if most < cached:
         lines.append(
             f"the data of a pass ({most / 1e6:.0f} MB) may stay in the last cache ({cached / 1e6:.0f} MB), which is "

@@ -26,10 +26,14 @@ FOLDER: Final = Path(__file__).parent
 def write(summary: Summary) -> str:
     """The page as HTML."""
     pages = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
-    found, rows = headline(summary), summary.over_all(summary.temperatures[0]) if summary.rows else ()
+    )
+    found = headline(summary)
+    rows = summary.over_all(summary.temperatures[0]) if summary.rows else ()
     return pages.get_template("page.html").render(
         summary=summary,
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
@@ -61,7 +65,9 @@ def write(summary: Summary) -> str:
 
 def _tiles(summary: Summary, row: Row) -> list[tuple[str, str, str, str]]:
     """Value, unit, explanation and kind of the largest numbers."""
-    compared, name, slow = row.exactness, row.contestant, row.latency.token_p95_s
+    compared = row.exactness
+    name = row.contestant
+    slow = row.latency.token_p95_s
     tiles = [(speed(row.speed.value if row.speed else None), "tokens/s", f"{name}, all tokens over all their time", "")]
     if row.drafting.tokens_per_round is not None:
         tiles.append((number(row.drafting.tokens_per_round), "tokens", "per pass of the target, bonus included", ""))
@@ -85,7 +91,8 @@ def _bars(summary: Summary, temperature: float) -> list[tuple[Row, dict[str, str
 
     bars = []
     for row, estimate in known:
-        low, high = estimate.low or estimate.value, estimate.high or estimate.value
+        low = estimate.low or estimate.value
+        high = estimate.high or estimate.value
         places = {"value": percent(estimate.value), "low": percent(low), "around": percent(high - low)}
         bars.append((row, places | {"base": "" if base is None else percent(base)}))
     return bars

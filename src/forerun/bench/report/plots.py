@@ -23,7 +23,10 @@ from forerun.bench.records.metrics import CURVE_SHARES, SLOW
 from forerun.bench.report.columns import milliseconds
 from forerun.bench.report.summary import Row
 
-TEXT, LINES, FAINT, BAND = "#c0ffe0", "#c0ffe1", "#c0ffe2", "#c0ffe3"
+TEXT = "#c0ffe0"
+LINES = "#c0ffe1"
+FAINT = "#c0ffe2"
+BAND = "#c0ffe3"
 VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}
 NUM_COLOURS: Final = 10
 MARKERS: Final = "osD^vP*Xph"
@@ -92,7 +95,9 @@ def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, name: 
             if row.speed is None or row.dataset is None:
                 continue
             place = names.index(row.contestant)
-            value, low, high = row.speed.value, row.speed.low or row.speed.value, row.speed.high or row.speed.value
+            value = row.speed.value
+            low = row.speed.low or row.speed.value
+            high = row.speed.high or row.speed.value
             axes.bar(
                 datasets.index(row.dataset) + (place - (len(names) - 1) / 2) * width,
                 value,
@@ -132,7 +137,8 @@ def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
     with _picture("depth", (500, 290), "Share of rounds that accepted at least this many tokens") as (axes, finish):
         for row in rows:
             look = looks[row.contestant]
-            reached, kept = row.drafting.reached[:MAX_DEPTH_SHOWN], row.drafting.kept[:MAX_DEPTH_SHOWN]
+            reached = row.drafting.reached[:MAX_DEPTH_SHOWN]
+            kept = row.drafting.kept[:MAX_DEPTH_SHOWN]
             depths = range(1, len(reached) + 1)
             axes.plot(depths, kept, color=look.colour, linewidth=1.5, linestyle=":")
             axes.plot(depths, reached, color=look.colour, linewidth=2, marker=look.marker, markersize=5)

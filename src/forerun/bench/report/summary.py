@@ -205,7 +205,8 @@ def _row(
     floor: Mapping[str, float] | None,
 ) -> Row:
     dataset, contestant, temperature = key
-    speeds, tokens = metrics.prompt_speeds(records, SPEED_OF[kind]), metrics.prompt_tokens(records)
+    speeds = metrics.prompt_speeds(records, SPEED_OF[kind])
+    tokens = metrics.prompt_tokens(records)
     compared_with = groups.get((dataset, baseline, temperature), ()) if baseline not in (None, contestant) else ()
     base = metrics.prompt_speeds(compared_with, SPEED_OF[kind])
     common = [key for key in speeds if key in base]

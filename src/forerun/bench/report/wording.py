@@ -70,8 +70,10 @@ def verdict_on_texts(summary: Summary) -> str:
         and row.contestant != NONE
         and summary.kind_of(row.contestant) != "peer"
     ]
-    compared, same = sum(row.num_compared for row in rows), sum(row.num_same for row in rows)
-    near, different = sum(row.num_near_tie for row in rows), sum(row.num_different for row in rows)
+    compared = sum(row.num_compared for row in rows)
+    same = sum(row.num_same for row in rows)
+    near = sum(row.num_near_tie for row in rows)
+    different = sum(row.num_different for row in rows)
     if not compared:
         return "No texts were compared."
     text = f"{same} of {compared} texts of the drafters equal those of drafter none token for token"

@@ -27,8 +27,10 @@ class BegunRounds:
         self, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None
     ) -> None:
         self.trees: list[TokenTree] = []
-        self._drafter, self._verdict = drafter, HeldVerdict(drafter)
-        self._path, self._num_left = tuple[int, ...](), 0  # accepted nodes of the round in sequence, tokens to its end
+        self._drafter = drafter
+        self._verdict = HeldVerdict(drafter)
+        self._path = tuple[int, ...]()  # accepted nodes of the round in sequence
+        self._num_left = 0  # tokens to its end
         drafter.begin(prompt_ids, params, noise)
         while drafter.prefill():
             pass
@@ -61,7 +63,8 @@ class HeldVerdict(NoneDrafter):
     """Receives the target's result for a proposal, and passes it to the drafter later."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.num_successors, self._drafter = drafter.num_successors, drafter
+        self.num_successors = drafter.num_successors
+        self._drafter = drafter
         self._held: tuple[TokenTree, TopK] | None = None
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
@@ -75,9 +78,13 @@ class HeldVerdict(NoneDrafter):
 
 
 def begin_everywhere(
-    target: Verifier, drafters: Mapping[str, Drafter], prompt_ids: Sequence[int], token_ids: Sequence[int],
-    params: SamplingParams, noise: KeyedNoise | None,
-) -> dict[str, list[TokenTree]]:  # fmt: skip
+    target: Verifier,
+    drafters: Mapping[str, Drafter],
+    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    noise: KeyedNoise | None,
+) -> dict[str, list[TokenTree]]:
     """The tree that each drafter proposes at each token of an answer.
 
     Args:

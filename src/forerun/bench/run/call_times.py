@@ -58,7 +58,8 @@ class Rotation:
     """Calls that do the same with different data, taken in turn."""
 
     def __init__(self, calls: Sequence[Call], device: torch.device) -> None:
-        self._device, self._calls = device, cycle(calls)
+        self._device = device
+        self._calls = cycle(calls)
         calls[0]()  # a first call may allocate or compile
         warm_s = time_block(calls[-1:], device)
         self._num_calls = min(MAX_CALLS, ceil(BLOCK_S / max(warm_s, LEAST_S)))

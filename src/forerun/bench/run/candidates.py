@@ -135,7 +135,8 @@ def try_once(trial: Trial, contestant: Contestant, prompt_ids: Sequence[int], pa
         contestant.forget()
         turn = contestant.write(prompt_ids, params)
     except ForerunError as error:
-        trial.trouble, trial.num_tokens = str(error), 0
+        trial.trouble = str(error)
+        trial.num_tokens = 0
         return
     trial.num_tokens += turn.num_new_tokens
     trial.wall_s += turn.wall_s

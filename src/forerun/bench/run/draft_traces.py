@@ -110,14 +110,13 @@ class Recorder:
 
     def _with_others(self, trace: AnswerTrace, params: SamplingParams) -> AnswerTrace:
         """The trace, with the guesses of the other drafters."""
-        engine, params = self.engine, replace(params, seed=trace.seed)
+        engine = self.engine
+        params = replace(params, seed=trace.seed)
         noise = self._noise(params, engine.config.device)
         with engine.verifier_after(trace.prompt_ids, params) as target:
             trees = engine.cores.run(
-                lambda: begin_everywhere(
-                    target, self._drafters, trace.prompt_ids, trace.token_ids, params, noise
-                )
-            )  # fmt: skip
+                lambda: begin_everywhere(target, self._drafters, trace.prompt_ids, trace.token_ids, params, noise)
+            )
         skipping = trees.pop(LAYER_SKIP, ())  # of one level
         return replace(
             trace,
@@ -137,9 +136,13 @@ class Recorder:
 
 @torch.inference_mode()
 def guesses(
-    runner: Runner, prompt_ids: Sequence[int], token_ids: Sequence[int], params: SamplingParams,
-    noise: KeyedNoise | None, vocabulary: VocabularyMap,
-) -> tuple[Ids, LogProbs]:  # fmt: skip
+    runner: Runner,
+    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    noise: KeyedNoise | None,
+    vocabulary: VocabularyMap,
+) -> tuple[Ids, LogProbs]:
     """A draft's children at every token of an answer, ranked as `DraftTree` ranks them.
 
     Args:
@@ -147,7 +150,8 @@ def guesses(
         noise: the target's sampling noise, None if greedy.
         vocabulary: maps the draft's ids to the target's.
     """
-    prompt, answer = vocabulary.read(prompt_ids), vocabulary.read(token_ids)
+    prompt = vocabulary.read(prompt_ids)
+    answer = vocabulary.read(token_ids)
     shaper = LogitShaper(
         params,
         vocabulary.num_columns,
@@ -167,7 +171,8 @@ def guesses(
         places = range(start, start + len(rows))
         paths = [vocabulary.columns(token_ids[:place]) for place in places] if shaper.needs_paths else None
         noise_here = None if noise is None else noise.at([len(prompt) + place for place in places])
-        scores, left = shaper.shape(logits, paths), shaper.temperature_left
+        scores = shaper.shape(logits, paths)
+        left = shaper.temperature_left
         ids, values = topk(scores, noise_here, NUM_CHILDREN, temperature=left, column_ids=column_ids)
         children += map(tuple, ids)
         log_probs += [tuple(min(value, 0.0) for value in row) for row in values]

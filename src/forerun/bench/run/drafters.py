@@ -130,12 +130,14 @@ def target_share(config: EngineConfig) -> int:
     Raises:
         ConfigError: no thread is left for the target, on a device that computes with CPU threads.
     """
-    drafter, num_all = config.drafter, config.num_threads
+    drafter = config.drafter
+    num_all = config.num_threads
     assert num_all is not None, "a run has a number of threads"
     if not isinstance(drafter, Parallel) or drafter.address is not None:
         return num_all
     num_threads = CorePlacement.of(config).draft_threads
-    placement, num_left = read_device(config.device), num_all - num_threads
+    placement = read_device(config.device)
+    num_left = num_all - num_threads
     if num_left < 1 and placement.torch_device == "cpu" and not placement.is_paced:
         threads = "the only thread" if num_all == 1 else f"all {num_all} threads"
         raise ConfigError(

@@ -47,11 +47,18 @@ class BenchRun:
     """
 
     def __init__(
-        self, plan: RunPlan, questions: Mapping[str, Sequence[Question]], folder: RunFolder, open_contestant: Open,
+        self,
+        plan: RunPlan,
+        questions: Mapping[str, Sequence[Question]],
+        folder: RunFolder,
+        open_contestant: Open,
         reader: Reader,
-    ) -> None:  # fmt: skip
-        self._plan, self._questions, self._folder = plan, questions, folder
-        self._open, self._reader = open_contestant, reader
+    ) -> None:
+        self._plan = plan
+        self._questions = questions
+        self._folder = folder
+        self._open = open_contestant
+        self._reader = reader
         self._contestants: dict[str, Contestant] = {}
 
     def play(self, on_progress: Progress) -> None:
@@ -99,7 +106,8 @@ class BenchRun:
         """Open all contestants that can be opened, and warm them up."""
         if self._contestants:
             return
-        prompt_ids, params = self._reader.prompt_after(group.question, ()), self._plan.params(temperature, 0)
+        prompt_ids = self._reader.prompt_after(group.question, ())
+        params = self._plan.params(temperature, 0)
         for name in self._plan.contestants:
             if self._folder.is_skipped(name, temperature):
                 continue
@@ -146,7 +154,9 @@ class BenchRun:
 
     def _answer(self, name: str, group: Group, reference: Record | None, params: SamplingParams) -> Record:
         """Ask the turns of a question one after another; later turns follow the answers of `none`."""
-        contestant, turns, started_at = self._contestants[name], list[Turn](), time()
+        contestant = self._contestants[name]
+        turns = list[Turn]()
+        started_at = time()
         contestant.forget()
         for _ in group.question.turns:
             earlier = turns if reference is None else reference.turns[: len(turns)]
@@ -170,7 +180,8 @@ class BenchRun:
         """Compare the answer with that of `none`; called when nothing is being timed."""
         plain = self._contestants[NONE]
         assert isinstance(plain, DrafterContestant), "none is a drafter of ours"
-        is_peer, texts = answer.contestant in self._plan.peers, [turn.text for turn in reference.turns]
+        is_peer = answer.contestant in self._plan.peers
+        texts = [turn.text for turn in reference.turns]
         turns = []
         for place, (turn, expected) in enumerate(zip(answer.turns, reference.turns, strict=True)):
             match = None

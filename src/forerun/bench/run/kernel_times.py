@@ -44,7 +44,8 @@ class Measurement:
     """Measures all kinds of passes of a model in turn."""
 
     def __init__(self, runner: Runner, probe: KernelProbe, *, rows: Sequence[int], prompts: Sequence[int]) -> None:
-        self._runner, self._probe = runner, probe
+        self._runner = runner
+        self._probe = probe
         self.context = max(0, min(CONTEXT, runner.spec.max_positions - max(rows, default=0)))
         self._kinds: list[Kind] = [*((False, number) for number in rows), *((True, number) for number in prompts)]
         self._taken: dict[Kind, list[list[tuple[float, OpTimes]]]] = {kind: [] for kind in self._kinds}
@@ -57,7 +58,8 @@ class Measurement:
     def run(self, budget_s: float, on_step: OnStep) -> int:
         """Measure everything in turn while the budget lasts, at least LEAST_REPEATS times; returns the repeats."""
         self._runner.sync(self._token_ids(0, self.context))
-        began, repeats = perf_counter(), 0
+        began = perf_counter()
+        repeats = 0
         while repeats < LEAST_REPEATS or (repeats < MOST_REPEATS and perf_counter() - began < budget_s):
             self._measure_machine()
             for number, kind in enumerate(self._kinds):
@@ -94,7 +96,8 @@ class Measurement:
 
     def _time(self, kind: Kind) -> list[list[tuple[float, OpTimes]]]:
         """Measure repeatedly: for each pass of this kind, its seconds in one call and those of its ops."""
-        passes, run = self._inputs(kind), self._runner.executor.run
+        passes = self._inputs(kind)
+        run = self._runner.executor.run
         run(passes[0])  # warm up code and buffers for this width
         return [
             [(seconds_of(partial(run, inputs)), self._probe.time_ops(inputs)) for inputs in passes]
@@ -123,7 +126,10 @@ class Measurement:
         return [place % self._runner.spec.vocab_size for place in range(start, start + number)]
 
     def _costs(self, kind: Kind) -> PassCosts:
-        taken, works, times_s, pass_s = self._taken[kind], [], [], 0.0
+        taken = self._taken[kind]
+        works = []
+        times_s = []
+        pass_s = 0.0
         for number, inputs in enumerate(self._inputs(kind)):
             works += self._probe.work(inputs)
             times_s += own_times([repeat[number][1] for repeat in taken])

@@ -73,7 +73,8 @@ def native_backend(checkpoint: Checkpoint, config: EngineConfig) -> Backend:
     Raises:
         ConfigError: the model runs on another backend.
     """
-    choice, name = checkpoint.choose_backend(config, config.exactness), checkpoint.source.name
+    choice = checkpoint.choose_backend(config, config.exactness)
+    name = checkpoint.source.name
     if choice.backend.name == "native":
         return choice.backend
     dtype = str(checkpoint.dtype).removeprefix("torch.")

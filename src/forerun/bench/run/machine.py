@@ -56,7 +56,8 @@ def foreign_load() -> float:
 
     0.0 on an idle machine. It covers only the core of the thread, and may miss time that a hypervisor takes.
     """
-    began, worked = perf_counter(), thread_time()
+    began = perf_counter()
+    worked = thread_time()
     while (wall := perf_counter() - began) < SPINNING_S:
         pass
     return min(1.0, max(0.0, 1.0 - (thread_time() - worked) / wall))

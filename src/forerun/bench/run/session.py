@@ -71,8 +71,11 @@ class RunRequest:
             SamplingParams(temperature=temperature, max_new_tokens=max(1, self.max_new_tokens), seed=self.seed)
         shown = tuple(f"{temperature:g}" for temperature in self.temperatures)  # as in the names of files
         for name, values in (
-            ("--drafters", self.drafters), ("--peers", self.peers), ("--data", self.data), ("--temperature", shown),
-        ):  # fmt: skip
+            ("--drafters", self.drafters),
+            ("--peers", self.peers),
+            ("--data", self.data),
+            ("--temperature", shown),
+        ):
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} {','.join(values)} names one twice: name each once")
         for flag, servers in (("--url", self.urls), ("--serve", self.commands)):
@@ -83,8 +86,11 @@ class RunRequest:
             name for name in self.drafters if name not in GRIDS
         ]
         if misplaced:
-            raise ConfigError(f"{misplaced[0]} is a drafter: name it with --drafters" if misplaced[0] in GRIDS
-                              else f"{misplaced[0]} is a peer: name it with --peers")  # fmt: skip
+            raise ConfigError(
+                f"{misplaced[0]} is a drafter: name it with --drafters"
+                if misplaced[0] in GRIDS
+                else f"{misplaced[0]} is a peer: name it with --peers"
+            )
         if min(self.num_prompts, self.repeats, self.max_new_tokens, len(self.data), len(self.temperatures)) < 1:
             raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
 

@@ -7,7 +7,8 @@ from typing import Final
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
 LAYER_KINDS: Final = (FULL, SLIDING)
 FUSED_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 FUSED_GATE_UP: Final = ("mlp.gate_proj", "mlp.up_proj")
@@ -35,7 +36,8 @@ def typed_or_all_but_every(config: JsonFile, period: int) -> tuple[int, ...]:
     """The sliding layers by `layer_types`; without it, all but every `period`-th layer."""
     if config.is_null("sliding_window"):
         return ()
-    kinds, num_layers = config.values.get("layer_types"), config.integer("num_hidden_layers")
+    kinds = config.values.get("layer_types")
+    num_layers = config.integer("num_hidden_layers")
     if isinstance(kinds, list) and kinds:
         return tuple(layer for layer, kind in enumerate(kinds[:num_layers]) if kind == SLIDING)
     return all_but_every(period, num_layers)
@@ -122,10 +124,12 @@ class Family:
     gguf_fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gguf_norms: Mapping[str, str] = field(
         default_factory=lambda: {
-            "attention_norm": "attn_norm", "attention_post_norm": "post_attention_norm", "mlp_norm": "ffn_norm",
+            "attention_norm": "attn_norm",
+            "attention_post_norm": "post_attention_norm",
+            "mlp_norm": "ffn_norm",
             "mlp_post_norm": "post_ffw_norm",
         }
-    )  # fmt: skip
+    )
     gguf_usual: Callable[[JsonFile], JsonFile] = as_they_are
     read: ReadValues = unchanged
     read_gguf: ReadValues = unchanged

@@ -81,7 +81,8 @@ def full_head_dim(config: JsonFile) -> int:
 
 def by_layer(keys: JsonFile, key: str, kind: type[Value]) -> list[Value]:
     """A value for each layer, from a list of as many or one value for all."""
-    value, num_layers = keys.values.get(key), keys.integer("block_count")
+    value = keys.values.get(key)
+    num_layers = keys.integer("block_count")
     values = list(value) if isinstance(value, list | tuple) else [value] * num_layers
     typed = [one for one in values if type(one) is kind]
     if len(values) != num_layers or len(typed) != num_layers:
@@ -96,7 +97,8 @@ def gguf_sliding(keys: JsonFile) -> tuple[int, ...]:
 
 def of_kind(keys: JsonFile, key: str, *, slides: bool) -> int:
     """The value that all layers with a window have, or all without one."""
-    layers, values = gguf_sliding(keys), by_layer(keys, key, int)
+    layers = gguf_sliding(keys)
+    values = by_layer(keys, key, int)
     found = {value for layer, value in enumerate(values) if (layer in layers) == slides}
     if len(found) != 1:
         raise keys.wrong(key, "one value in all layers with a window, and one in those without")
@@ -119,12 +121,14 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     Raises:
         CheckpointError: layers differ in other ways than those of Gemma 4.
     """
-    full, num_borrowing = keys.integer("attention.key_length"), borrowers(keys, "attention.shared_kv_layers", spec)
+    full = keys.integer("attention.key_length")
+    num_borrowing = borrowers(keys, "attention.shared_kv_layers", spec)
     sizes = {"attention.value_length": full, "rope.dimension_count": full, "rope.dimension_count_swa": spec.head_dim}
     for key, size in sizes.items():
         if keys.integer(key, size) != size:
             raise keys.wrong(key, f"the {size} dimensions of a head")
-    inner, first = by_layer(keys, "feed_forward_length", int), spec.num_layers - num_borrowing
+    inner = by_layer(keys, "feed_forward_length", int)
+    first = spec.num_layers - num_borrowing
     is_wide = bool(num_borrowing) and inner[-1] == 2 * inner[0]
     if inner != [inner[0]] * first + [inner[0] * (1 + is_wide)] * num_borrowing:
         raise keys.wrong("feed_forward_length", "one value, or twice as much in layers that share keys and values")
@@ -132,7 +136,8 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
         raise CheckpointError(
             f"{keys.path} lacks tensor 'rope_freqs.weight', with the rotated part of a head: fetch the file again"
         )
-    cap, full_kv_heads = "final_logit_softcapping", of_kind(keys, "attention.head_count_kv", slides=False)
+    cap = "final_logit_softcapping"
+    full_kv_heads = of_kind(keys, "attention.head_count_kv", slides=False)
     if full_kv_heads < 1 or spec.num_heads % full_kv_heads:
         raise keys.wrong("attention.head_count_kv", f"divisors of attention.head_count ({spec.num_heads})")
     return replace(
@@ -151,7 +156,8 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
 def as_proportional(rope: RopeSpec) -> RopeSpec:
     """Convert a rotation whose divisors stop the last pairs to one that gives the number of rotated pairs."""
     num_turning = sum(divisor == 1.0 for divisor in rope.divisors)
-    turning, still = rope.divisors[:num_turning], rope.divisors[num_turning:]
+    turning = rope.divisors[:num_turning]
+    still = rope.divisors[num_turning:]
     if rope.kind != "default" or not turning or set(turning) != {1.0} or any(divisor < STILL for divisor in still):
         return rope
     return replace(rope, kind="proportional", rotated_dims=2 * num_turning, divisors=())
@@ -162,8 +168,14 @@ GEMMA4: Final = Family(
     architecture="gemma4",
     wrappers=("gemma4",),
     defaults={
-        "vocab_size": 262_144, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "sliding_window": 512, "rope_parameters": ROPES,
+        "vocab_size": 262_144,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "sliding_window": 512,
+        "rope_parameters": ROPES,
     },
     head_dim=256,
     full_head_dim=full_head_dim,
@@ -178,8 +190,13 @@ GEMMA4: Final = Family(
     read=read,
     read_gguf=read_gguf,
     gguf_keys=(
-        "attention.sliding_window_pattern", "attention.key_length_swa", "attention.value_length_swa",
-        "attention.shared_kv_layers", "rope.freq_base_swa", "rope.dimension_count_swa",
-        "embedding_length_per_layer_input", "final_logit_softcapping",
+        "attention.sliding_window_pattern",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+        "attention.shared_kv_layers",
+        "rope.freq_base_swa",
+        "rope.dimension_count_swa",
+        "embedding_length_per_layer_input",
+        "final_logit_softcapping",
     ),
-)  # fmt: skip
+)

@@ -23,11 +23,13 @@ GLM4: Final = Family(
     is_interleaved=True,
     gguf_rotates_pairs=True,
     norms={
-        "attention_norm": "input_layernorm", "attention_post_norm": "post_self_attn_layernorm",
-        "mlp_norm": "post_attention_layernorm", "mlp_post_norm": "post_mlp_layernorm",
+        "attention_norm": "input_layernorm",
+        "attention_post_norm": "post_self_attn_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "mlp_post_norm": "post_mlp_layernorm",
     },
     fused={"mlp.gate_up_proj": FUSED_GATE_UP},
     gguf_fused={"ffn_up": ("ffn_gate", "ffn_up")},
     read=read,
     read_gguf=read,
-)  # fmt: skip
+)

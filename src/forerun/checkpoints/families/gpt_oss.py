@@ -42,9 +42,18 @@ GPT_OSS: Final = Family(
     name="gpt_oss",
     architecture="gpt-oss",
     defaults={
-        "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0,
-        "rope_parameters": ROPE, "sliding_window": 128, "attention_bias": True, "num_local_experts": 128,
+        "vocab_size": 201_088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150_000.0,
+        "rope_parameters": ROPE,
+        "sliding_window": 128,
+        "attention_bias": True,
+        "num_local_experts": 128,
         "num_experts_per_tok": 4,
     },
     attention_bias=True,
@@ -56,4 +65,4 @@ GPT_OSS: Final = Family(
     read_gguf=read_gguf,
     gguf_keys=GGUF_KEYS,
     stacks_experts=True,
-)  # fmt: skip
+)

@@ -20,9 +20,23 @@ from forerun.checkpoints.families.qwen3_moe import QWEN3_MOE
 from forerun.checkpoints.families.smollm3 import SMOLLM3
 
 ALL: Final = (
-    LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, MINISTRAL3, GRANITE, GRANITE_HYBRID, PHI3, GEMMA3, GEMMA4, OLMO2, OLMO3,
-    GLM4, GPT_OSS, QWEN3_MOE,
-)  # fmt: skip
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    SMOLLM3,
+    MINISTRAL3,
+    GRANITE,
+    GRANITE_HYBRID,
+    PHI3,
+    GEMMA3,
+    GEMMA4,
+    OLMO2,
+    OLMO3,
+    GLM4,
+    GPT_OSS,
+    QWEN3_MOE,
+)
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
 BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}
 BY_WRAPPER: Final[Mapping[str, Family]] = {wrapper: family for family in ALL for wrapper in family.wrappers}

@@ -16,7 +16,8 @@ MetaScalar: TypeAlias = bool | int | float | str
 MetaValue: TypeAlias = MetaScalar | tuple[MetaScalar, ...]
 
 NUMBER_FORMATS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-STRING_TYPE, ARRAY_TYPE = 8, 9
+STRING_TYPE = 8
+ARRAY_TYPE = 9
 UINT32: Final = Struct("<I")
 UINT64: Final = Struct("<Q")
 FIRST_READ_BYTES: Final = 2**21  # holds a vocabulary of 49,000 tokens with its merges
@@ -41,8 +42,11 @@ class BoundedReader:
     """
 
     def __init__(self, path: Path, file: FileIO, file_bytes: int) -> None:
-        self.path, self._file, self._file_bytes = path, file, file_bytes
-        self._raw, self._held_bytes = bytearray(), 0
+        self.path = path
+        self._file = file
+        self._file_bytes = file_bytes
+        self._raw = bytearray()
+        self._held_bytes = 0
         self.position = 0
 
     def uint32(self, what: str) -> int:
@@ -73,7 +77,8 @@ class BoundedReader:
         return CheckpointError(f"{self.path} is damaged: {seen}: fetch the file again")
 
     def _array(self, what: str) -> tuple[MetaScalar, ...]:
-        code, count = self.uint32(what), self.uint64(what)
+        code = self.uint32(what)
+        count = self.uint64(what)
         if code == ARRAY_TYPE:
             raise self.damaged(f"{what} is an array of arrays, which no model has")
         return tuple(self._texts(count, what)) if code == STRING_TYPE else self._numbers(count, code, what)
@@ -98,7 +103,10 @@ class BoundedReader:
 
     def _some_texts(self, count: int, what: str) -> list[str]:
         """The next texts, up to one whose memory must be counted immediately."""
-        texts, raw, position, read_length = [], self._raw, self.position, UINT64.unpack_from
+        texts = []
+        raw = self._raw
+        position = self.position
+        read_length = UINT64.unpack_from
         try:
             for _ in range(count):
                 start = position + 8

@@ -50,7 +50,8 @@ class GgufCheckpoint:
     """
 
     def __init__(self, *, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+        self.name = name
+        self.path = path
 
     @property
     def folder(self) -> Path:

@@ -23,17 +23,35 @@ from forerun.core.model_spec import ModelSpec, RopeSpec
 EMBEDDING_NAME: Final = "token_embd.weight"
 HEAD_NAME: Final = "output.weight"
 DIVISORS_NAME: Final = "rope_freqs.weight"
-SHORT_NAME, LONG_NAME = "rope_factors_short.weight", "rope_factors_long.weight"
+SHORT_NAME = "rope_factors_short.weight"
+LONG_NAME = "rope_factors_long.weight"
 DIVISORS_NAMES: Final = (DIVISORS_NAME, SHORT_NAME, LONG_NAME)
 ROTATED_KEY: Final = "rope.dimension_count"
 TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 KEYS: Final = (
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-    "attention.scale", "attention.sliding_window", "rope.dimension_count", "rope.freq_base", "rope.scale_linear",
-    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
-)  # fmt: skip
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.scale",
+    "attention.sliding_window",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.finetuned",
+)
 # Keys that some converters write into files of any architecture, with the value that has no effect.
 WITHOUT_EFFECT: Final = {
     "expert_count": 0,
@@ -135,7 +153,8 @@ def _read_vocab_size(file: GgufFile) -> int:
     embedding = file.tensors.get(EMBEDDING_NAME)
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{file.path} lacks the matrix {EMBEDDING_NAME}: fetch the file again")
-    num_rows, tokens = embedding.shape[0], file.metadata.get(TOKENS_KEY, ())
+    num_rows = embedding.shape[0]
+    tokens = file.metadata.get(TOKENS_KEY, ())
     if not isinstance(tokens, tuple) or len(tokens) > num_rows:
         num_tokens = len(tokens) if isinstance(tokens, tuple) else 1
         raise CheckpointError(
@@ -168,7 +187,8 @@ def read_rope(file: GgufFile, keys: JsonFile, max_positions: int, head_dim: int)
     rotated = keys.integer(ROTATED_KEY, head_dim)
     if rotated > head_dim or rotated % 2:
         raise keys.wrong(ROTATED_KEY, f"an even number of the {head_dim} dimensions of a head")
-    num_pairs, rotated_dims = rotated // 2, None if rotated == head_dim else rotated
+    num_pairs = rotated // 2
+    rotated_dims = None if rotated == head_dim else rotated
     theta = keys.number("rope.freq_base", DEFAULT_THETA, least=MIN_THETA)
     plain = RopeSpec(theta=theta, divisors=_read_divisors(file, DIVISORS_NAME, num_pairs), rotated_dims=rotated_dims)
     original = keys.integer("rope.scaling.original_context_length", max_positions)

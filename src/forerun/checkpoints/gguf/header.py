@@ -71,7 +71,8 @@ def read_gguf(path: Path) -> GgufFile:
 
 def _read(reader: BoundedReader, file_bytes: int) -> GgufFile:
     _check_version(reader)
-    num_tensors, num_keys = reader.uint64("the number of tensors"), reader.uint64("the number of keys")
+    num_tensors = reader.uint64("the number of tensors")
+    num_keys = reader.uint64("the number of keys")
     metadata: dict[str, MetaValue] = {}
     for _ in range(num_keys):
         key = reader.key(f"the key behind {short(next(reversed(metadata), 'none'))}")

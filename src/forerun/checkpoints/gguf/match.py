@@ -20,7 +20,8 @@ def match_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, list[StoredTenso
     Raises:
         CheckpointError: the file does not hold exactly the tensors of `spec`; names file and tensor.
     """
-    plan, tensors = gguf_plan(spec), model_tensors(file, spec)
+    plan = gguf_plan(spec)
+    tensors = model_tensors(file, spec)
     for tensor in tensors.values():
         if tensor.name in plan:
             _check(tensor, plan[tensor.name])

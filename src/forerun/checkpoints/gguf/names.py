@@ -62,7 +62,8 @@ def gguf_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
 
 def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
     """ggml's name for a tensor of the Hugging Face layout."""
-    own, norms = LAYER.fullmatch(place.name), BY_NAME[spec.family].gguf_norms
+    own = LAYER.fullmatch(place.name)
+    norms = BY_NAME[spec.family].gguf_norms
     if own is not None and own["module"] in norms:
         return f"blk.{own['layer']}.{norms[own['module']]}.weight"
     name = EXPERT.sub(r"ffn_\g<weight>_exps.\g<expert>.", name)
@@ -73,7 +74,9 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
 
 def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
     """The file's tensors by name, fused ones in parts."""
-    plan, family, named = gguf_plan(spec), BY_NAME[spec.family], dict[str, StoredTensor]()
+    plan = gguf_plan(spec)
+    family = BY_NAME[spec.family]
+    named = dict[str, StoredTensor]()
     unused = {
         f"blk.{layer}.{module}.weight"
         for layer in filter(spec.borrows, range(spec.num_layers))
@@ -89,16 +92,15 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
 def experts_of(name: str, tensor: StoredTensor, spec: ModelSpec) -> Iterator[StoredTensor]:
     """Divide a tensor with a weight of all experts of a layer into one for each expert, gate and up separately; other
     tensors stay as they are."""
-    found, count = EXPERTS.fullmatch(name), spec.num_experts
+    found = EXPERTS.fullmatch(name)
+    count = spec.num_experts
     if found is None or not tensor.shape or tensor.shape[0] != count:
         yield tensor
         return
     num_bytes = tensor.num_bytes // count
     for expert in range(count):
         names = [f"{weight}.{expert}.{found['kind']}" for weight in weights_of(found["weight"])]
-        own = replace(
-            tensor, shape=tensor.shape[1:], offset=tensor.offset + expert * num_bytes, num_bytes=num_bytes
-        )  # fmt: skip
+        own = replace(tensor, shape=tensor.shape[1:], offset=tensor.offset + expert * num_bytes, num_bytes=num_bytes)
         yield from rows_of(own, names, [own.shape[0] // len(names)] * len(names))
 
 

@@ -73,7 +73,8 @@ def _read_part(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
 def _require_number(file: GgufFile, number: int, count: int) -> None:
     """Check the number of a part by the file's own keys, since its name may have been changed."""
     split = file.section("split.")
-    own, of = split.integer("no", 0, least=0), split.integer("count", 0, least=0)
+    own = split.integer("no", 0, least=0)
+    of = split.integer("count", 0, least=0)
     if (own, of) != (number, count):
         raise CheckpointError(
             f"{file.path} is part {own + 1} of {of} by its own keys, but part {number + 1} of {count} is needed here: "

@@ -140,12 +140,15 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
         case "gpt2":
             backend, adds_bos = _byte_level(keys, pieces)
         case "llama":
-            vocabulary, scores = pieces.vocabulary(keys), keys.numbers("scores", len(pieces.tokens))
+            vocabulary = pieces.vocabulary(keys)
+            scores = keys.numbers("scores", len(pieces.tokens))
             merges = merges_by_score(keys, vocabulary, scores)
-            backend, adds_bos = _sentencepiece(keys, pieces, vocabulary, merges, adds_space=True), True
+            backend = _sentencepiece(keys, pieces, vocabulary, merges, adds_space=True)
+            adds_bos = True
         case "gemma4":
             vocabulary = pieces.vocabulary(keys, has_twins=True)
-            backend, adds_bos = _sentencepiece(keys, pieces, vocabulary, _merges(keys), adds_space=False), True
+            backend = _sentencepiece(keys, pieces, vocabulary, _merges(keys), adds_space=False)
+            adds_bos = True
         case other:
             raise keys.wrong("model", f"is {short(other)}, but must be gpt2, llama or gemma4, the supported kinds")
     backend.add_tokens(pieces.added())
@@ -156,11 +159,13 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
 def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
     """Byte-level BPE, and whether its texts begin with a BOS token."""
     splitting = _read_splitting(keys)
-    merges, vocabulary = _merges(keys), pieces.vocabulary(keys)
+    merges = _merges(keys)
+    vocabulary = pieces.vocabulary(keys)
     backend = tokenizers.Tokenizer(_bpe(keys, vocabulary, merges, ignore_merges=splitting.ignore_merges))
     if splitting.composes:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer, backend.decoder = splitting.pre_tokenizer(), decoders.ByteLevel()
+    backend.pre_tokenizer = splitting.pre_tokenizer()
+    backend.decoder = decoders.ByteLevel()
     return backend, splitting.adds_bos
 
 

@@ -9,7 +9,11 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 
 PREFIX: Final = "tokenizer.ggml."
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # types of tokens, as ggml numbers them; 6 is a byte
+NORMAL = 1  # types of tokens, as ggml numbers them; 6 is a byte
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
 # Names used in templates, and the keys that hold these tokens' ids; "seperator" is ggml's spelling.
 SPECIAL_KEYS: Final = {
     "bos_token": "bos_token_id",

@@ -11,8 +11,11 @@ from forerun.core.json_file import JsonFile
 MODEL_TYPES: Final = ("gemma4_assistant", "gemma4_unified_assistant")
 ORDER: Final = "masked_embedding.token_ordering"  # the tokens of each centroid in turn
 NORMS: Final = (
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
-)  # fmt: skip
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
 
 
 def is_assistant(config: JsonFile) -> bool:
@@ -45,7 +48,8 @@ def assistant_spec(config: JsonFile) -> AssistantSpec:
 
 def assistant_shapes(spec: AssistantSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor that an assistant must have."""
-    body, hidden = spec.body, spec.body.hidden_size
+    body = spec.body
+    hidden = spec.body.hidden_size
     yield "pre_projection.weight", (hidden, 2 * spec.target_hidden_size)
     yield "post_projection.weight", (spec.target_hidden_size, hidden)
     yield "embed_tokens.weight", (body.vocab_size, hidden)
@@ -54,7 +58,8 @@ def assistant_shapes(spec: AssistantSpec) -> Iterator[tuple[str, tuple[int, ...]
         yield "masked_embedding.centroids.weight", (spec.num_centroids, hidden)
         yield ORDER, (body.vocab_size,)
     for idx in range(body.num_layers):
-        part, one = f"layers.{idx}.", body.of_layer(idx)
+        part = f"layers.{idx}."
+        one = body.of_layer(idx)
         yield from ((f"{part}{name}.weight", (hidden,)) for name in NORMS)
         yield f"{part}layer_scalar", (1,)
         yield f"{part}self_attn.q_proj.weight", (one.q_size, hidden)

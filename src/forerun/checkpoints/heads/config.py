@@ -56,7 +56,8 @@ def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
 
 
 def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
-    nested, is_nested = config.nested("eagle_config"), config.has(SPECULATORS_KEY)
+    nested = config.nested("eagle_config")
+    is_nested = config.has(SPECULATORS_KEY)
     if not nested.flag("use_aux_hidden_state", True):
         raise nested.wrong("use_aux_hidden_state", "true: heads that read only the last hidden state are not supported")
     body = _read_body(config.nested(NESTED_KEY) if is_nested else config, config, shapes)
@@ -83,7 +84,8 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
     Args:
         drafts_from_root: the value if its config does not give it.
     """
-    nested, is_nested = config.nested("dflash_config"), config.has(SPECULATORS_KEY)
+    nested = config.nested("dflash_config")
+    is_nested = config.has(SPECULATORS_KEY)
     sizes = config.nested(NESTED_KEY) if is_nested else config
 
     def part(key: str, default: JsonFile = sizes) -> JsonFile:

@@ -72,7 +72,8 @@ def _eagle_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]
 
 
 def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> BlockSpec:
-    body, ids = _read_body(file, keys, tensors), _entered_layers(keys, "target_layers")
+    body = _read_body(file, keys, tensors)
+    ids = _entered_layers(keys, "target_layers")
     is_causal = keys.flag("attention.causal", False)
     has_pairs = "candidate_selector.hidden_projection.weight" in tensors
     has_conv = "layers.0.attention_conv.base_kernel" in tensors
@@ -101,7 +102,8 @@ def _read_body(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor])
     head_dim = keys.integer("attention.key_length", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise keys.wrong("attention.key_length", "an even number: heads are rotated")
-    head, max_positions = tensors.get("lm_head.weight", tensors.get("d2t")), keys.integer("context_length", 2048)
+    head = tensors.get("lm_head.weight", tensors.get("d2t"))
+    max_positions = keys.integer("context_length", 2048)
     tokens = file.metadata.get(TOKENS_KEY)
     num_tokens = len(tokens) if isinstance(tokens, tuple) else 1  # the target's rows are known only with the target
     return ModelSpec(
@@ -133,7 +135,8 @@ def _windows(keys: JsonFile, num_layers: int) -> tuple[int | None, ...]:
     """The window of each layer; the pattern tells which layers have one."""
     if not keys.has("attention.sliding_window"):
         return (None,) * num_layers
-    window, key = keys.integer("attention.sliding_window"), "attention.sliding_window_pattern"
+    window = keys.integer("attention.sliding_window")
+    key = "attention.sliding_window_pattern"
     slides = keys.values.get(key)
     if not isinstance(slides, tuple) or len(slides) != num_layers or not all(isinstance(one, bool) for one in slides):
         raise keys.wrong(key, f"a list of {num_layers} flags")

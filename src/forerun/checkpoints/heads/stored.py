@@ -114,7 +114,8 @@ class StoredHead:
         Raises:
             VocabularyError, CheckpointError: says what differs.
         """
-        spec, rows = self.spec, self.tensors
+        spec = self.spec
+        rows = self.tensors
         if spec.target_hidden_size != target.hidden_size:
             raise CheckpointError(
                 f"the head {self.name} reads features of size {spec.target_hidden_size}, but {target_name} has "
@@ -139,7 +140,8 @@ class StoredHead:
 
     def _require_tokens(self, target: ModelSpec, target_name: str) -> None:
         """Refuse a target with other tokens than the head's tables, map and outputs are for."""
-        spec, rows = self.spec, self.tensors
+        spec = self.spec
+        rows = self.tensors
         table = rows[TABLE][0].shape[0] if TABLE in rows else target.vocab_size
         if table < target.vocab_size:
             raise VocabularyError(
@@ -177,7 +179,8 @@ class StoredHead:
     def _require_keys(self, spec: AssistantSpec, target: ModelSpec, target_name: str) -> None:
         """Refuse a target whose keys and values an assistant cannot read, or whose tokens it lacks."""
         for layer in range(spec.body.num_layers):
-            one, owner = spec.body.of_layer(layer), spec.layer_of(target, layer)
+            one = spec.body.of_layer(layer)
+            owner = spec.layer_of(target, layer)
             found = None if owner < 0 else target.of_layer(owner)
             if found is None or (found.num_kv_heads, found.head_dim) != (one.num_kv_heads, one.head_dim):
                 raise CheckpointError(

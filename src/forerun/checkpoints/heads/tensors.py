@@ -17,7 +17,8 @@ from forerun.model.block_types import BLOCKS
 MAP = "d2t"  # of the head's tokens to the target's
 # t2d marks the target's tokens in the map; a confidence head decides how far to draft, which our cost model does.
 UNUSED = ("t2d", "confidence_head.proj.weight", "confidence_head.proj.bias")
-TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
+TABLE = "embed_tokens.weight"
+HEAD = "lm_head.weight"
 SHIFTS = "markov_head.markov_w2.weight"  # of the logits, by the parent's code
 WEIGHTS: Final = (*ITEM_BYTES, *BLOCKS)  # dtypes of weights
 
@@ -41,7 +42,8 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
             f"{where}: conv_group_size is {spec.conv_group}, but must be a divisor of the head's hidden size, "
             f"{spec.body.hidden_size}: fetch the head again"
         )
-    needed, allowed = dict(needed_shapes(spec)), dict(allowed_shapes(spec, shapes_of(stored)))
+    needed = dict(needed_shapes(spec))
+    allowed = dict(allowed_shapes(spec, shapes_of(stored)))
     for name, tensor in stored.items():
         shape = needed.get(name, allowed.get(name))
         if name in UNUSED:
@@ -79,7 +81,8 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     if isinstance(spec, AssistantSpec):
         yield from assistant_shapes(spec)
         return
-    hidden, num_in = body.hidden_size, spec.num_taps * spec.target_hidden_size
+    hidden = body.hidden_size
+    num_in = spec.num_taps * spec.target_hidden_size
     yield "fc.weight", (hidden, num_in)
     yield "norm.weight", (hidden,)
     match spec:
@@ -133,7 +136,8 @@ def code_tables(spec: HeadSpec) -> Iterator[tuple[str, int]]:
 
 
 def _layer_shapes(body: ModelSpec, part: str, num_in: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, inner = body.hidden_size, body.intermediate_size
+    hidden = body.hidden_size
+    inner = body.intermediate_size
     yield part + "input_layernorm.weight", (hidden,)
     yield part + "post_attention_layernorm.weight", (hidden,)
     yield part + "self_attn.q_proj.weight", (body.q_size, num_in)

@@ -89,7 +89,8 @@ def text_part(config: JsonFile) -> tuple[JsonFile, Family]:
     """
     name = config.text("model_type")
     if name in BY_WRAPPER:
-        family, inner = BY_WRAPPER[name], config.nested("text_config")
+        family = BY_WRAPPER[name]
+        inner = config.nested("text_config")
         if inner.text("model_type", family.name) != family.name:
             raise inner.wrong("model_type", f"{family.name!r}: choose another checkpoint")
         own = {key: config.values[key] for key in OUTER_FLAGS if config.has(key) and not inner.has(key)}
@@ -106,7 +107,8 @@ def _refuse_unsupported(config: JsonFile, family: Family) -> None:
     for key in ("hidden_act", "hidden_activation"):
         if config.text(key, family.activation) != family.activation:
             raise config.wrong(key, f"{family.activation!r}, the only gate activation supported in this family")
-    kinds, known = config.values.get("layer_types") or [], family.layer_kinds
+    kinds = config.values.get("layer_types") or []
+    known = family.layer_kinds
     if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
         raise config.wrong("layer_types", f"a list of {' and '.join(map(repr, known))}, the only kinds supported")
 

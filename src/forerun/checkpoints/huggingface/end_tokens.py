@@ -46,7 +46,8 @@ def read_end_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def _end_texts(folder: Path) -> Iterator[str]:
-    eos, template = read_special_tokens(folder).get(EOS), read_chat_template(folder) or ""
+    eos = read_special_tokens(folder).get(EOS)
+    template = read_chat_template(folder) or ""
     if eos is not None:
         yield eos
     yield from sorted(text for text in END_TEXTS if text in template)

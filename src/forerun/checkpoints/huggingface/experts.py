@@ -36,7 +36,8 @@ from forerun.model.weights import BlockWeight, DenseWeight, Table, Weight
 EXPERT: Final = re.compile(r"layers\.(?P<layer>\d+)\.experts\.(?P<expert>\d+)\.(?P<weight>gate_up|out)")  # our names
 EXPERTS: Final = ".mlp.experts."
 STORED: Final = {"gate_up": "gate_up_proj", "out": "down_proj"}
-GROUP, GROUP_BYTES = 32, 16
+GROUP = 32
+GROUP_BYTES = 16
 NAN: Final = 255  # of a scale
 CODES: Final = ("U8",)
 
@@ -55,13 +56,18 @@ class ExpertWeights:
         self._stored = plain_names(stored, spec, plan)
         needed = {**plan, **dict(expert_places(spec, self._stored))}
         match_tensors(folder, self._stored, needed, spec)
-        self._dtype, self._format = reading["dtype"], reading.get("weight_format", "plain")
+        self._dtype = reading["dtype"]
+        self._format = reading.get("weight_format", "plain")
         self._device = reading.get("device", "cpu")
         self._counter = BytesCounter((self._stored[name] for name in needed), reading.get("on_progress"))
         self._plain = StoredWeights(
-            by_weight(plan, self._stored), dtype=self._dtype, weight_format=self._format, device=self._device,
-            counter=self._counter, traits=traits_of(spec),
-        )  # fmt: skip
+            by_weight(plan, self._stored),
+            dtype=self._dtype,
+            weight_format=self._format,
+            device=self._device,
+            counter=self._counter,
+            traits=traits_of(spec),
+        )
 
     def table(self) -> Table:
         return self._plain.table()
@@ -71,7 +77,8 @@ class ExpertWeights:
         if match is None:
             return self._plain.linear(name, part)
         stored = f"model.layers.{match['layer']}{EXPERTS}{STORED[match['weight']]}"
-        expert, is_mixed = int(match["expert"]), match["weight"] == "gate_up"
+        expert = int(match["expert"])
+        is_mixed = match["weight"] == "gate_up"
         weight = in_format(self._weight(stored, expert, is_mixed=is_mixed), self._format)
         bias_O = in_order(self._read(f"{stored}_bias", expert), is_mixed=is_mixed).to(self._device)
         return take_part(weight, part), take_bias(bias_O, part)
@@ -105,10 +112,13 @@ class ExpertWeights:
 
 def expert_places(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, TensorPlace]]:
     """The tensors of all experts that a folder must hold: for each weight the plain one, or its codes and scales."""
-    experts, hidden, inner = spec.num_experts, spec.hidden_size, spec.intermediate_size
+    experts = spec.num_experts
+    hidden = spec.hidden_size
+    inner = spec.intermediate_size
     for layer in range(spec.num_layers):
         for weight, num_out, num_in in (("gate_up", 2 * inner, hidden), ("out", hidden, inner)):
-            own, name = f"layers.{layer}.experts.{weight}", f"model.layers.{layer}{EXPERTS}{STORED[weight]}"
+            own = f"layers.{layer}.experts.{weight}"
+            name = f"model.layers.{layer}{EXPERTS}{STORED[weight]}"
             yield f"{name}_bias", TensorPlace(name=own, shape=(experts, num_out))
             if f"{name}_blocks" in stored:
                 groups = (experts, num_out, num_in // GROUP)

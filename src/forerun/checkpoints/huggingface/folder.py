@@ -87,7 +87,8 @@ class HuggingFaceFolder(ModelFolder):
         return read_dtype(self.folder)
 
     def stored_formats(self) -> Mapping[str, int]:
-        num_bytes, packing = bytes_by_dtype(catalogue(self.folder).values()), self._packing()
+        num_bytes = bytes_by_dtype(catalogue(self.folder).values())
+        packing = self._packing()
         if "U8" in num_bytes:
             return {**num_bytes, MXFP4: num_bytes.pop("U8")}
         if not isinstance(packing, Packing):
@@ -104,7 +105,8 @@ class HuggingFaceFolder(ModelFolder):
         from forerun.checkpoints.huggingface.load import open_weights
         from forerun.checkpoints.huggingface.packed_weights import PackedWeights
 
-        packing, spec = self._packing(), self.spec()
+        packing = self._packing()
+        spec = self.spec()
         if isinstance(packing, Packing):
             return PackedWeights(self.folder, spec, packing, **reading)
         if isinstance(packing, Fp8Scaling):

@@ -16,9 +16,22 @@ from forerun.core.json_file import short
 
 MAX_PARTS: Final = 16
 PLAIN_KINDS: Final = frozenset(
-    {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "StripAccents", "Digits", "Metaspace",
-     "Whitespace", "WhitespaceSplit", "Punctuation"}
-)  # fmt: skip
+    {
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "Prepend",
+        "Strip",
+        "StripAccents",
+        "Digits",
+        "Metaspace",
+        "Whitespace",
+        "WhitespaceSplit",
+        "Punctuation",
+    }
+)
 KNOWN_PATTERNS: Final = frozenset({GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN, r"[\r\n]", r"[0-9][0-9][0-9]"})
 # One set of characters, once or repeated, as DeepSeek's and Gemma's files have them.
 ONE_SET: Final = re.compile(r"(\\s\?)?(\\p\{\w+\}|\[[^\[\]\\&]+\])(\{1,\d\}|\+)?")

@@ -40,7 +40,9 @@ def open_fp8(folder: Path, spec: ModelSpec, scaling: Fp8Scaling, **reading: Unpa
     stored = catalogue(folder)
     check_depth(folder, stored, spec)
     stored = plain_names(stored, spec, tensor_plan(spec))
-    plan, needed, scales = tensor_plan(spec), dict[str, TensorPlace](), dict[str, str]()
+    plan = tensor_plan(spec)
+    needed = dict[str, TensorPlace]()
+    scales = dict[str, str]()
     for name, place in plan.items():
         needed[name] = place
         if len(place.shape) == 2 and name in stored and stored[name].dtype == FLOAT8:

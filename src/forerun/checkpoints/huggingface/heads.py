@@ -25,7 +25,8 @@ def has_other_head(folder: Path, spec: ModelSpec) -> bool:
     plan = {name: TensorPlace(name=name, shape=shape) for name in (EMBEDDING_NAME, HEAD_NAME)}
     try:
         stored = plain_names(catalogue(folder), spec, plan)
-        embedding, head = stored.get(EMBEDDING_NAME), stored.get(HEAD_NAME)
+        embedding = stored.get(EMBEDDING_NAME)
+        head = stored.get(HEAD_NAME)
         if embedding is None or head is None or embedding.shape != head.shape or embedding.dtype != head.dtype:
             return False
         return _samples(embedding) != _samples(head)

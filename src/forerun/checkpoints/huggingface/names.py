@@ -89,7 +89,9 @@ def is_ignorable(hf_name: str) -> bool:
 
 def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
-    hidden, q_size, kv_size = spec.hidden_size, spec.q_size, spec.kv_size
+    hidden = spec.hidden_size
+    q_size = spec.q_size
+    kv_size = spec.kv_size
     if spec.layer_scale:
         yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
     for name, stored in BY_NAME[spec.family].norms.items():
@@ -119,7 +121,8 @@ def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, Tensor
 
 
 def _mlp(spec: ModelSpec, hf_name: str, gate_up: str, out: str) -> Iterator[tuple[str, TensorPlace]]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+    hidden = spec.hidden_size
+    inner = spec.intermediate_size
     yield from _linear(f"{hf_name}.gate_proj", gate_up, (inner, hidden), spec.mlp_bias)
     yield from _linear(f"{hf_name}.up_proj", gate_up, (inner, hidden), spec.mlp_bias, row_start=inner)
     yield from _linear(f"{hf_name}.down_proj", out, (hidden, inner), spec.mlp_bias)

@@ -134,12 +134,15 @@ def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype:
     match packing.method:
         case "awq":
             values_OI = _reorder(nibbles(tensors["qweight"])).t()
-            zeros_OG, scales_OG = _reorder(nibbles(tensors["qzeros"])).t(), tensors["scales"].t()
+            zeros_OG = _reorder(nibbles(tensors["qzeros"])).t()
+            scales_OG = tensors["scales"].t()
         case "gptq":
-            values_OI, scales_OG = nibbles(tensors["qweight"].t()), tensors["scales"].t()
+            values_OI = nibbles(tensors["qweight"].t())
+            scales_OG = tensors["scales"].t()
             zeros_OG = _gptq_zeros(packing, nibbles(tensors["qzeros"])).t()
         case "compressed-tensors":
-            values_OI, scales_OG = nibbles(tensors["weight_packed"])[:, :num_in], tensors["weight_scale"]
+            values_OI = nibbles(tensors["weight_packed"])[:, :num_in]
+            scales_OG = tensors["weight_scale"]
             zeros_OG = torch.full(scales_OG.shape, MIDDLE, dtype=torch.uint8)
             if not packing.is_symmetric:
                 zeros_OG = nibbles(tensors["weight_zero_point"].t())[:, :num_out].t()
@@ -148,7 +151,8 @@ def unpack(packing: Packing, tensors: Mapping[str, Tensor], shape: Shape, dtype:
         name = "weight_scale" if packing.method == "compressed-tensors" else "scales"
         raise CheckpointError(f"{name} holds NaN or infinity, but scales must be finite")
     group_size = group_size_of(packing.group_size or num_in)
-    repeats, num_groups = -(-(packing.group_size or num_in) // group_size), -(-num_in // group_size)
+    repeats = -(-(packing.group_size or num_in) // group_size)
+    num_groups = -(-num_in // group_size)
     return Int4Weight(
         values_OI=values_OI.contiguous(),
         scales_OG=scales_OG.repeat_interleave(repeats, 1)[:, :num_groups].contiguous(),
@@ -177,7 +181,8 @@ def _gptq_zeros(packing: Packing, stored_GO: Tensor) -> Tensor:
     """
     if not packing.is_symmetric:
         return (stored_GO + packing.zero_offset) & MAX_INT4
-    least, most = int(stored_GO.min()), int(stored_GO.max())
+    least = int(stored_GO.min())
+    most = int(stored_GO.max())
     if least != most or least not in (MIDDLE - 1, MIDDLE):
         raise CheckpointError(
             f"qzeros holds numbers from {least} to {most}, but with sym true in config.json all must be 7, or all 8"

@@ -50,7 +50,10 @@ class PackedWeights:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> None:
-        self._packing, self._dtype, self._format, self._device = packing, dtype, weight_format, device
+        self._packing = packing
+        self._dtype = dtype
+        self._format = weight_format
+        self._device = device
         stored = catalogue(folder)
         check_depth(folder, stored, spec)
         plan = tensor_plan(spec)
@@ -66,9 +69,13 @@ class PackedWeights:
         check_mixed(plain, self._layers)
         self._counter = BytesCounter((self._stored[name] for name in needed), on_progress)
         self._plain = StoredWeights(
-            plain, counter=self._counter, dtype=dtype, weight_format=weight_format, device=device,
+            plain,
+            counter=self._counter,
+            dtype=dtype,
+            weight_format=weight_format,
+            device=device,
             traits=traits_of(spec),
-        )  # fmt: skip
+        )
 
     def table(self) -> Table:
         return self._plain.table()
@@ -86,7 +93,8 @@ class PackedWeights:
 
     def _unpack_all(self, layers: Sequence[PackedLayer], part: Part) -> Int4Weight:
         """Unpack layers with the same inputs and groups as one weight, on the device."""
-        parts, first = [], 0
+        parts = []
+        first = 0
         for idx, layer in enumerate(layers):
             rows = [Piece(start=0, stop=layer.shape[0])]
             if part.rows is not None:
@@ -118,7 +126,8 @@ class PackedWeights:
 
     def _read(self, layer: PackedLayer, suffix: str, window: PackedWindow, group_size: int) -> Tensor:
         """A window of a tensor as stored, on the CPU; redundant tensors are read whole."""
-        stored, axes = self._stored[f"{layer.name}.{suffix}"], AXES[self._packing.method].get(suffix)
+        stored = self._stored[f"{layer.name}.{suffix}"]
+        axes = AXES[self._packing.method].get(suffix)
         shape = stored.shape if len(stored.shape) == 2 else (stored.shape[0], 1)
         first, second = [window.along(axis, group_size) for axis in axes] if axes else map(range, shape)
         dtype = (TORCH_DTYPES | WHOLE_DTYPES)[stored.dtype]
@@ -131,7 +140,8 @@ class PackedWeights:
 def check_mixed(plain: Mapping[str, Sequence[StoredTensor]], packed: Mapping[str, Sequence[PackedLayer]]) -> None:
     """Refuse layers of one weight of which only some are packed."""
     for name in plain.keys() & packed.keys():
-        tensor, layer = plain[name][0], packed[name][0]
+        tensor = plain[name][0]
+        layer = packed[name][0]
         raise CheckpointError(
             f"{tensor.path}: {tensor.name!r} is plain and '{layer.name}.weight' is packed in 4 bits, but they are "
             "multiplied as one, and must both be plain or both be packed: choose another checkpoint"

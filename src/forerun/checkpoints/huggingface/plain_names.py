@@ -28,7 +28,8 @@ def plain_names(
 
     A part of a fused tensor is a tensor in the same file, since rows lie one after another.
     """
-    family, named = BY_NAME[spec.family], dict[str, StoredTensor]()
+    family = BY_NAME[spec.family]
+    named = dict[str, StoredTensor]()
     for name, tensor in stored.items():
         if family.wrappers and name not in plan:
             if OTHERS.fullmatch(name):
@@ -63,7 +64,9 @@ def split(
     match = MODULE.fullmatch(name)
     if match is None:
         return {name: replace(tensor, name=name)}
-    module, layer, kind = match["module"], match["layer"], match["kind"]
+    module = match["module"]
+    layer = match["layer"]
+    kind = match["kind"]
     names = [f"{layer}{part}.{kind}" for part in fused.get(module, ())]
     sizes = [plan[part].shape[0] if part in plan else 0 for part in names]
     if names and tensor.shape and tensor.shape[0] == sum(sizes):
@@ -74,10 +77,14 @@ def split(
 
 def rows_of(tensor: StoredTensor, names: Sequence[str], sizes: Sequence[int]) -> Iterator[StoredTensor]:
     """Consecutive rows of a tensor as separate tensors."""
-    row_bytes, first = tensor.num_bytes // tensor.shape[0], 0
+    row_bytes = tensor.num_bytes // tensor.shape[0]
+    first = 0
     for name, size in zip(names, sizes, strict=True):
         yield replace(
-            tensor, name=name, shape=(size, *tensor.shape[1:]), offset=tensor.offset + first * row_bytes,
+            tensor,
+            name=name,
+            shape=(size, *tensor.shape[1:]),
+            offset=tensor.offset + first * row_bytes,
             num_bytes=size * row_bytes,
-        )  # fmt: skip
+        )
         first += size

@@ -9,13 +9,12 @@ from forerun.core.model_spec import RopeSpec
 
 DEFAULT_THETA: Final = 10_000.0
 MIN_THETA: Final = 2.0
-THETA, LOCAL_THETA = "rope_theta", "rope_local_base_freq"
+THETA = "rope_theta"
+LOCAL_THETA = "rope_local_base_freq"
 SUPPORTED: Final = "one of default, linear, llama3, yarn, longrope, proportional"
 
 
-def read_ropes(
-    config: JsonFile, family: Family, head_dim: int, full_head_dim: int
-) -> tuple[RopeSpec, RopeSpec | None]:  # fmt: skip
+def read_ropes(config: JsonFile, family: Family, head_dim: int, full_head_dim: int) -> tuple[RopeSpec, RopeSpec | None]:
     """Rotary parameters of a checkpoint's layers, and those of its sliding layers if the config has others for them.
 
     Transformers 5 writes `rope_parameters`, which includes the base; earlier versions wrote the base as top-level
@@ -44,7 +43,8 @@ def read_ropes(
 def _read_rope(config: JsonFile, rope: JsonFile, family: Family, head_dim: int, theta_key: str = THETA) -> RopeSpec:
     theta = rope.number(THETA, config.number(theta_key, DEFAULT_THETA, least=MIN_THETA), least=MIN_THETA)
     kind_key = "rope_type" if rope.has("rope_type") else "type"
-    kind, rotated = rope.text(kind_key, "default"), _read_rotated(config, rope, family, head_dim)
+    kind = rope.text(kind_key, "default")
+    rotated = _read_rotated(config, rope, family, head_dim)
     if rope.has("long_factor"):  # Phi-3's older names of this kind are su and yarn
         kind = "longrope"
     match kind:
@@ -79,12 +79,12 @@ def _read_rotated(config: JsonFile, rope: JsonFile, family: Family, head_dim: in
     return None if rotated == head_dim else rotated
 
 
-def _read_longrope(
-    config: JsonFile, rope: JsonFile, theta: float, rotated: int | None, head_dim: int
-) -> RopeSpec:  # fmt: skip
+def _read_longrope(config: JsonFile, rope: JsonFile, theta: float, rotated: int | None, head_dim: int) -> RopeSpec:
     """Source of the attention factor: arXiv 2402.13753; transformers, modeling_rope_utils.py."""
-    original, longest = _original_positions(config, rope), config.integer("max_position_embeddings")
-    factor, num_pairs = longest / original, (rotated or head_dim) // 2
+    original = _original_positions(config, rope)
+    longest = config.integer("max_position_embeddings")
+    factor = longest / original
+    num_pairs = (rotated or head_dim) // 2
     usual = sqrt(1 + log(factor) / log(original)) if factor > 1.0 else 1.0
     return RopeSpec(
         theta=theta,
@@ -115,7 +115,8 @@ def _original_positions(config: JsonFile, rope: JsonFile) -> int:
 
 
 def _read_llama3(rope: JsonFile, theta: float, original_max_positions: int) -> RopeSpec:
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    low = rope.number("low_freq_factor")
+    high = rope.number("high_freq_factor")
     if high <= low:
         raise rope.wrong("high_freq_factor", f"greater than low_freq_factor ({low})")
     return RopeSpec(

@@ -102,7 +102,8 @@ def parse_backend(raw: bytes, name: str) -> tuple[tokenizers.Tokenizer, Mapping[
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a bare Exception for an invalid file; a panic in Rust is a BaseException
-        version, fault = tokenizers.__version__, short(str(error))
+        version = tokenizers.__version__
+        fault = short(str(error))
         raise CheckpointError(f"{name} cannot be read by tokenizers {version} ({fault}): fetch it again") from error
     backend.no_truncation()
     backend.no_padding()

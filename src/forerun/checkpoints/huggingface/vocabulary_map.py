@@ -49,7 +49,8 @@ def read_vocabulary_map(folder: Path, spec: ModelSpec) -> VocabularyMap:
 
 
 def _require_range(path: Path, name: str, ids: Tensor, end: int) -> None:
-    lowest, highest = int(ids.min()), int(ids.max())
+    lowest = int(ids.min())
+    highest = int(ids.max())
     if lowest < 0 or highest >= end:
         raise _wrong(path, f"its {name} are {lowest} to {highest}, but must be 0 to {end - 1}")
 

@@ -60,7 +60,8 @@ class PreparedFolder(ModelFolder):
         Raises:
             CheckpointError: the file was changed, or was prepared in another format.
         """
-        manifest, weight_format = self.manifest(), reading.get("weight_format", "plain")
+        manifest = self.manifest()
+        weight_format = reading.get("weight_format", "plain")
         if weight_format not in ("plain", manifest.weights):
             raise CheckpointError(
                 f"{self.folder} was prepared with {manifest.weights} weights, but {weight_format} was requested: leave "
@@ -83,7 +84,8 @@ class PreparedFolder(ModelFolder):
         from forerun.model.quantise import as_plain
         from forerun.model.weights import DenseWeight
 
-        parts, plans = [], self.manifest().plans(self.spec())
+        parts = []
+        plans = self.manifest().plans(self.spec())
         for plan in plans:
             path = self.folder / rank_name(plan.rank)
             if not path.exists():
@@ -101,11 +103,13 @@ class PreparedFolder(ModelFolder):
         from forerun.checkpoints.prepared.rank_file import RankWeights  # imports torch
 
         path = self.folder / rank_name(plan.rank)
-        device, on_progress = reading.get("device", "cpu"), reading.get("on_progress")
+        device = reading.get("device", "cpu")
+        on_progress = reading.get("on_progress")
         return RankWeights(path, self.spec(), plan, dtype=reading["dtype"], device=device, on_progress=on_progress)
 
     def _check_file(self, manifest: Manifest, rank: int) -> None:
-        path, expected = self.folder / rank_name(rank), manifest.ranks[rank]
+        path = self.folder / rank_name(rank)
+        expected = manifest.ranks[rank]
         try:
             num_bytes = path.stat().st_size
             if num_bytes != expected.num_bytes:

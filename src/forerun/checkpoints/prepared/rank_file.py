@@ -117,7 +117,11 @@ class RankWeights:
         device: str = "cpu",
         on_progress: BytesRead | None = None,
     ) -> None:
-        self._path, self._spec, self._plan, self._dtype, self._device = path, spec, plan, dtype, device
+        self._path = path
+        self._spec = spec
+        self._plan = plan
+        self._dtype = dtype
+        self._device = device
         self._shapes = rank_shapes(spec, plan)
         tensors = read_header(path, ITEM_BYTES | CODE_BYTES)
         self._stored = {tensor.name: tensor for tensor in tensors}

@@ -61,11 +61,18 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_manifest(
-    folder: Path, spec: ModelSpec, num_ranks: int, *, identity: str, weights: WeightsName, dtype: StoredDType,
+    folder: Path,
+    spec: ModelSpec,
+    num_ranks: int,
+    *,
+    identity: str,
+    weights: WeightsName,
+    dtype: StoredDType,
     group_size: int,
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """Write the manifest of a folder's rank files, which are read again to compute digests."""
-    formats, ranks = Counter[str](), []
+    formats = Counter[str]()
+    ranks = []
     for rank in range(num_ranks):
         path = folder / rank_name(rank)
         for name, num_bytes in formats_of(read_header(path, ITEM_BYTES | CODE_BYTES)):

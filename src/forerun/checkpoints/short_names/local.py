@@ -47,7 +47,8 @@ def find_origin(model: NamedModel, origin: ModelOrigin) -> LocalModel | None:
 
 def has_sum(path: Path, expected: str) -> bool:
     """Whether a file has this sha256. The result is cached in a file next to it while size and mtime are unchanged."""
-    marker, stat = path.with_name(f".{path.name}.sha256"), path.stat()
+    marker = path.with_name(f".{path.name}.sha256")
+    stat = path.stat()
     remembered = f"{expected} {stat.st_size} {int(stat.st_mtime)}\n"  # container layers store whole seconds only
     with suppress(OSError, ValueError):
         if marker.read_text(encoding="utf-8") == remembered:

@@ -46,7 +46,8 @@ def help_text() -> str:
 
 def completions(session: Session, line: str) -> Sequence[str]:
     """Completions of the last word of a line: commands, or names of settings."""
-    mark, words = line[:1], [*line[1:].split(), *([""] if line[-1:] in " /!" else [])]
+    mark = line[:1]
+    words = [*line[1:].split(), *([""] if line[-1:] in " /!" else [])]
     match words:
         case [word] if mark in ("/", "!"):
             known = [f"{mark}{command.names[0]} " for command in COMMANDS if command.names[0].startswith(word)]
@@ -109,7 +110,8 @@ def _shift(session: Session, text: str) -> None:
 COMMANDS: Final = (
     Command(names=("help", "?"), help="this list", act=lambda *_: say(help_text())),
     Command(
-        names=("regenerate", "regen"), help="another answer to the last question",
+        names=("regenerate", "regen"),
+        help="another answer to the last question",
         act=lambda session, _: session.answer_again(),
     ),
     Command(
@@ -117,11 +119,11 @@ COMMANDS: Final = (
     ),
     Command(names=("undo",), help="remove the last question and its answer", act=_undo),
     Command(names=("clear",), help="forget the conversation", act=_clear),
+    Command(names=("shift",), argument="[N]", help="drop the oldest N turns, or half of them", act=_shift),
     Command(
-        names=("shift",), argument="[N]", help="drop the oldest N turns, or half of them", act=_shift
-    ),
-    Command(
-        names=("system",), argument="[TEXT]", help='show or set the system prompt; "" removes it',
+        names=("system",),
+        argument="[TEXT]",
+        help='show or set the system prompt; "" removes it',
         act=_set_system_prompt,
     ),
     Command(names=("set",), argument="[NAME VALUE]", help="change a setting; alone: list all of them", act=_set),
@@ -130,4 +132,4 @@ COMMANDS: Final = (
     Command(names=("stats",), help="statistics of the last answer", act=lambda session, _: session.say_stats()),
     Command(names=("multi",), help="send several lines, up to a line with only /end", act=_answer_lines),
     Command(names=("exit", "quit", "bye"), help="leave (or Ctrl-D)", act=_leave),
-)  # fmt: skip
+)

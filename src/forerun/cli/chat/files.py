@@ -39,7 +39,8 @@ def with_flags(saved: Transcript, session: Session) -> Transcript:
 
 def transcript_of(session: Session) -> Transcript:
     """The conversation in the form of a file."""
-    model, talk = session.engine.config.target, session.conversation
+    model = session.engine.config.target
+    talk = session.conversation
     return Transcript(
         model=model,
         identity=identity_of(model),
@@ -53,11 +54,13 @@ def transcript_of(session: Session) -> Transcript:
 
 def take_over(session: Session, transcript: Transcript) -> None:
     """Continue another conversation."""
-    model, talk = session.engine.config.target, session.conversation
+    model = session.engine.config.target
+    talk = session.conversation
     if transcript.identity != identity_of(model):
         say(f"{shortened(transcript.model)} answered so far in this conversation; {model} continues it")
     session.settings = replace(session.settings, params=transcript.params, variables=transcript.variables)
-    talk.system_prompt, talk.turns = transcript.system_prompt, list(transcript.turns)
+    talk.system_prompt = transcript.system_prompt
+    talk.turns = list(transcript.turns)
     talk.num_dropped = transcript.num_dropped
     if talk.turns:
         say(f"{count_of(talk)} so far; the last question was: {shortened(talk.turns[-1].said)}")
@@ -102,13 +105,15 @@ class KeptFile:
         Raises:
             ConfigError: it cannot be written.
         """
-        path, transcript = session.file, transcript_of(session)
+        path = session.file
+        transcript = transcript_of(session)
         if path is None or transcript == self._written:
             return
         for place in (path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, MOST_BESIDE))):
             with suppress(FileChangedError):
                 session.files.write(place, transcript.to_json())
-                session.file, self._written = place, transcript
+                session.file = place
+                self._written = transcript
                 break
         else:
             raise ConfigError(f"{path} was changed by another program, and so were others next to it: use /save FILE")

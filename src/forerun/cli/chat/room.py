@@ -22,7 +22,8 @@ def turns_to_drop(
         `num_dropped` if the prompt fits, and also if it would not fit even without any turn.
     """
     wanted = num_new or min(LEAST_ANSWER, max_length // LEAST_SHARE)
-    limit, alone = max_length - wanted, num_tokens(num_turns)
+    limit = max_length - wanted
+    alone = num_tokens(num_turns)
     if num_tokens(num_dropped) <= limit or alone >= max_length:
         return num_dropped
     last = num_tokens(num_turns - 1)  # the last turn is kept if it fits, as the question may be about it

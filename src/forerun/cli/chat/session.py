@@ -66,13 +66,20 @@ class Session:
     """
 
     def __init__(
-        self, engine: "Engine", params: SamplingParams, lines: TypedLines, *,
-        options: ChatOptions, form: OutputOptions, files: KeptFiles,
-    ) -> None:  # fmt: skip
+        self,
+        engine: "Engine",
+        params: SamplingParams,
+        lines: TypedLines,
+        *,
+        options: ChatOptions,
+        form: OutputOptions,
+        files: KeptFiles,
+    ) -> None:
         has_template = engine.tokenizer.has_chat_template
         if params.max_new_tokens is None and has_template:
             params = replace(params, max_new_tokens=UNTIL_FULL)
-        self.engine, self.lines = engine, lines
+        self.engine = engine
+        self.lines = lines
         self.settings = self.settings_at_start = ChatSettings(
             params=params,
             variables=engine.config.chat_template_kwargs,
@@ -82,7 +89,8 @@ class Session:
         self.is_over = False
         self.file = options.resume  # it is updated after every turn
         self.files = files
-        self._form, self._options = form, options
+        self._form = form
+        self._options = options
         self._last: Answered | None = None
         self._num_again = 0  # answers to the last question before this one
         self._was_advised = False
@@ -97,11 +105,13 @@ class Session:
 
     def answer_again(self) -> None:
         """Replace the last answer by another one to the same question, unless it would be the same."""
-        turns, num_turns = self.conversation.turns, len(self.conversation.turns)
+        turns = self.conversation.turns
+        num_turns = len(self.conversation.turns)
         if not turns:
             say("nothing was answered yet")
             return
-        before, num_dropped = turns[-1], self.conversation.num_dropped
+        before = turns[-1]
+        num_dropped = self.conversation.num_dropped
         self.conversation.take_back()
         try:
             if self._would_repeat(before.said):
@@ -120,13 +130,15 @@ class Session:
         if not talk.turns[talk.num_dropped :]:
             say("there is no answer to continue")
             return
-        turn, variables = talk.turns[-1], self.settings.variables
+        turn = talk.turns[-1]
+        variables = self.settings.variables
         prompt = self.engine.encode(talk.going_on(), chat_template_kwargs=variables, continue_final_message=True)
         result, _ = self._write(prompt, self.settings)
         if not result.text:
             say("(the model adds nothing)")
         if result.token_ids:
-            text, is_stopped = self._missing_space(prompt, result) + result.text, is_cancelled(result)
+            text = self._missing_space(prompt, result) + result.text
+            is_stopped = is_cancelled(result)
             talk.turns[-1] = replace(turn, answer=turn.answer + text, is_stopped=is_stopped)
 
     def drop(self, num_dropped: int) -> None:
@@ -217,7 +229,8 @@ class Session:
         )
 
     def _cause_of_cut(self, answer: Generation) -> str:
-        num_new, longest = answer.stats.num_new_tokens, self.engine.spec.max_positions
+        num_new = answer.stats.num_new_tokens
+        longest = self.engine.spec.max_positions
         max_length = self.engine.max_length
         if answer.stats.num_prompt_tokens + num_new < max_length:
             return f"cut after {num_new} tokens; --max-new-tokens allows more"
@@ -230,7 +243,8 @@ class Session:
 
         if holds_messages(prompt):
             return ""
-        tokenizer, prompt_ids = self.engine.tokenizer, self.engine.encode(prompt)
+        tokenizer = self.engine.tokenizer
+        prompt_ids = self.engine.encode(prompt)
         joined = tokenizer.decode([*prompt_ids, *answer.token_ids])[len(tokenizer.decode(prompt_ids)) :]
         return joined[: len(joined) - len(tokenizer.decode(answer.token_ids))]
 

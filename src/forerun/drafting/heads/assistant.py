@@ -46,14 +46,29 @@ class AssistantHead:
     """
 
     def __init__(
-        self, spec: AssistantSpec, weights: HeadWeights, *, embed: Embed, scale: float, final_norm: Tensor, eps: float,
-        order: Tensor | None, capacity: int,
-    ) -> None:  # fmt: skip
-        self.spec, self._weights = spec, weights
-        self._embed, self._scale, self._final_norm, self._eps = embed, scale, final_norm, eps
+        self,
+        spec: AssistantSpec,
+        weights: HeadWeights,
+        *,
+        embed: Embed,
+        scale: float,
+        final_norm: Tensor,
+        eps: float,
+        order: Tensor | None,
+        capacity: int,
+    ) -> None:
+        self.spec = spec
+        self._weights = weights
+        self._embed = embed
+        self._scale = scale
+        self._final_norm = final_norm
+        self._eps = eps
         self._embedding_VH = weights["embed_tokens.weight"]
-        self._enter, self._leave = weights.linear("pre_projection"), weights.linear("post_projection")
-        body, dtype, device = spec.body, self._embedding_VH.dtype, str(self._embedding_VH.device)
+        self._enter = weights.linear("pre_projection")
+        self._leave = weights.linear("post_projection")
+        body = spec.body
+        dtype = self._embedding_VH.dtype
+        device = str(self._embedding_VH.device)
         self._layers = [_Layer(weights, spec, idx) for idx in range(body.num_layers)]
         self._cos_sin = {
             (rope, head_dim): rope_table(rope, head_dim, capacity, dtype=dtype, device=device)
@@ -61,10 +76,8 @@ class AssistantHead:
         }
         if spec.num_centroids:
             assert order is not None, "the tokens of the centroids"
-            self._centroids, self._order_CV = (
-                weights.linear("masked_embedding.centroids"),
-                order.view(spec.num_centroids, -1),
-            )
+            self._centroids = weights.linear("masked_embedding.centroids")
+            self._order_CV = order.view(spec.num_centroids, -1)
 
     def states(self, features: Tensor) -> Tensor:
         """[..., G], the target's last hidden states, of its residual stream [..., 1, G] after the last layer."""
@@ -100,8 +113,10 @@ class _Layer:
     """A layer of Gemma 4 without keys and values of its own."""
 
     def __init__(self, weights: HeadWeights, spec: AssistantSpec, idx: int) -> None:
-        self._part, self._eps = f"layers.{idx}.", spec.body.norm_eps
-        self._head_dim, self._window = spec.body.of_layer(idx).head_dim, spec.body.window_of(idx)
+        self._part = f"layers.{idx}."
+        self._eps = spec.body.norm_eps
+        self._head_dim = spec.body.of_layer(idx).head_dim
+        self._window = spec.body.window_of(idx)
         self._weights = weights
         self._q, self._o = (self._linear(f"self_attn.{name}_proj") for name in "qo")
         self._gate, self._up, self._down = (self._linear(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
@@ -111,7 +126,8 @@ class _Layer:
         q = self._q(self._norm("input_layernorm.weight", stream)).view(len(stream), -1, self._head_dim)
         q = rotate(self._norm("self_attn.q_norm.weight", q), cos_sin) * math.sqrt(self._head_dim)  # the scale is 1
         if self._window is not None:  # the row itself has no key
-            keys_SKD, values_SKD = keys_SKD[-self._window - 1 :], values_SKD[-self._window - 1 :]
+            keys_SKD = keys_SKD[-self._window - 1 :]
+            values_SKD = values_SKD[-self._window - 1 :]
         sees = torch.ones(len(stream), len(keys_SKD), dtype=torch.bool, device=stream.device)
         mixed = self._o(attend(q, keys_SKD, values_SKD, sees))
         stream = stream + self._norm("post_attention_layernorm.weight", mixed)
@@ -135,7 +151,9 @@ class AssistantExecutor(Executor):
     """
 
     def __init__(self, head: AssistantHead, cache: TreeCache, layers: Sequence[int]) -> None:
-        self.head, self._cache, self._layers = head, cache, layers
+        self.head = head
+        self._cache = cache
+        self._layers = layers
 
     def step(self, token_ids: Sequence[int], states: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """See `AssistantHead.step`; the rows see all tokens before `place`."""
@@ -160,7 +178,9 @@ class AssistantRows(DraftRows):
 
     def __init__(self, runner: Runner, executor: AssistantExecutor, features: TextFeatures) -> None:
         super().__init__(runner, 0)
-        self._executor, self._features, self._root = executor, features, 0
+        self._executor = executor
+        self._features = features
+        self._root = 0
 
     @property
     def is_rooted(self) -> bool:

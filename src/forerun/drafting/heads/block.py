@@ -35,7 +35,10 @@ class BlockHead:
     """
 
     def __init__(self, spec: BlockSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
-        self.spec, self._weights, self._embed, self._head = spec, weights, embed, head
+        self.spec = spec
+        self._weights = weights
+        self._embed = embed
+        self._head = head
         self._fc = weights.linear("fc")
         if spec.conv_kernel:
             self._dynamic = {
@@ -75,7 +78,8 @@ class BlockHead:
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., T, W] of normalised outputs."""
-        logits, cap = self._head(outputs) * self.spec.logit_scale, self.spec.logit_cap
+        logits = self._head(outputs) * self.spec.logit_scale
+        cap = self.spec.logit_cap
         return cap * (logits / cap).tanh() if cap else logits
 
     def logits_after(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
@@ -93,7 +97,8 @@ class BlockHead:
 
     def _paired(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
         """The logits of the best tokens with the score of the pair, and no others."""
-        weights, part = self._weights, "candidate_selector."
+        weights = self._weights
+        part = "candidate_selector."
         best_TP, ids_TP = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32)).topk(
             min(self.spec.num_pairs, logits_TW.shape[1])
         )
@@ -137,11 +142,13 @@ class BlockExecutor(HeadExecutor):
 
     def __init__(self, head: BlockHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
-        self.head, self.cos_sin_P2D = head, rotations(head.spec.body, cache)
+        self.head = head
+        self.cos_sin_P2D = rotations(head.spec.body, cache)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass of a block behind the text; see `predict`."""
-        ids_B, places_B = self.ids(inputs.token_ids), self.ids(inputs.positions)
+        ids_B = self.ids(inputs.token_ids)
+        places_B = self.ids(inputs.positions)
         with inference():
             return without_waking(len(ids_B), lambda: self.predict(ids_B, places_B, inputs.num_slots))
 
@@ -180,7 +187,8 @@ class BlockExecutor(HeadExecutor):
             self._write(layer, slots_T, k, v)
 
     def _write(self, layer: int, slots_T: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        keys_SKD, values_SKD = self.cache.keys_LSKD[layer], self.cache.values_LSKD[layer]
+        keys_SKD = self.cache.keys_LSKD[layer]
+        values_SKD = self.cache.values_LSKD[layer]
         return keys_SKD.index_copy_(0, slots_T, k), values_SKD.index_copy_(0, slots_T, v)
 
     def _visible(self, layer: int, places_S: Tensor, own_B1: Tensor) -> Tensor:

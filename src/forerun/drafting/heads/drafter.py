@@ -54,16 +54,27 @@ class HeadDrafter(DraftModelDrafter):
     """
 
     def __init__(
-        self, runner: Runner, config: DraftHead, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int,
-        taps: Sequence[int], vocabulary: VocabularyMap | None = None,
-    ) -> None:  # fmt: skip
-        self.taps, self._read_taps = tuple(sorted(set(taps))), tuple(taps)
+        self,
+        runner: Runner,
+        config: DraftHead,
+        policy: TreePolicy = BEST_TREE,
+        *,
+        target_vocab_size: int,
+        taps: Sequence[int],
+        vocabulary: VocabularyMap | None = None,
+    ) -> None:
+        self.taps = tuple(sorted(set(taps)))
+        self._read_taps = tuple(taps)
         columns = [self.taps.index(layer) for layer in taps]
         self._features = TextFeatures(columns, runner.cache.keys_LSKD.dtype)
         super().__init__(
-            runner, config.shape, self._suited(policy, config), target_vocab_size=target_vocab_size,
-            vocabulary=vocabulary, rows=self._make_rows(runner, config),
-        )  # fmt: skip
+            runner,
+            config.shape,
+            self._suited(policy, config),
+            target_vocab_size=target_vocab_size,
+            vocabulary=vocabulary,
+            rows=self._make_rows(runner, config),
+        )
 
     @abstractmethod
     def _make_rows(self, runner: Runner, config: DraftHead) -> DraftRows:
@@ -153,7 +164,8 @@ class BlockDrafter(HeadDrafter):
         if self.verify_width == 1:  # no guess would be verified, so only text is read
             super()._grow()
             return
-        began, rule = perf_counter(), self._guessed.rule
+        began = perf_counter()
+        rule = self._guessed.rule
         self._block.draft(self._draft.token_ids)
         if rule is not None:
             rule.spend(perf_counter() - began)

@@ -32,7 +32,10 @@ class EagleHead:
     """
 
     def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
-        self.spec, self.embed, self.output, self._weights = spec, embed, output, weights
+        self.spec = spec
+        self.embed = embed
+        self.output = output
+        self._weights = weights
         self._fc = weights.linear("fc")
 
     def states(self, features: Tensor) -> Tensor:
@@ -93,15 +96,20 @@ class EagleExecutor(HeadExecutor):
 
     def __init__(self, head: TorchEagleHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
-        self.head, self.cos_sin_P2D = head, rotations(head.spec.body, cache)
+        self.head = head
+        self.cos_sin_P2D = rotations(head.spec.body, cache)
 
     def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
         """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
-        first, end, sees_TS = inputs.first_slot, inputs.num_slots, self._visible(inputs)
+        first = inputs.first_slot
+        end = inputs.num_slots
+        sees_TS = self._visible(inputs)
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys_SKD, values_SKD = self.cache.keys_LSKD[layer], self.cache.values_LSKD[layer]
-            keys_SKD[first:end], values_SKD[first:end] = k, v
+            keys_SKD = self.cache.keys_LSKD[layer]
+            values_SKD = self.cache.values_LSKD[layer]
+            keys_SKD[first:end] = k
+            values_SKD[first:end] = v
             return attend(q, keys_SKD[:end], values_SKD[:end], sees_TS)
 
         outputs_TH = self.head.step(

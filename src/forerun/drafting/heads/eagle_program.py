@@ -38,7 +38,8 @@ VECTORS: Final = {
 
 def eagle_program(spec: EagleSpec) -> Program:
     """The ops from the states in x and the tokens' embeddings in h to the last layer's outputs in x."""
-    body, normed = spec.body, "x" if spec.norms_residual else "h"
+    body = spec.body
+    normed = "x" if spec.norms_residual else "h"
     layers = [(*attention_ops(body, layer), *mlp_ops(body, layer)) for layer in range(body.num_layers)]
     norm, qkv, *rest = (op for layer in layers for op in layer)
     return (
@@ -54,7 +55,8 @@ class EagleWeights:
     """The program's weights, as a `WeightSource` without an embedding; linear layers have 8 bits."""
 
     def __init__(self, weights: HeadWeights, hidden_size: int) -> None:
-        self._weights, self._hidden_size = weights, hidden_size
+        self._weights = weights
+        self._hidden_size = hidden_size
         first_OI, bias_O = self._stacked(OF_STATE)
         self._halves: dict[str, tuple[Tensor, Tensor | None]] = {
             OF_EMBEDDING: (first_OI[:, :hidden_size], bias_O),

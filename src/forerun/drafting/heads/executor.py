@@ -35,7 +35,9 @@ class HeadExecutor(ABC):
     """
 
     def __init__(self, body: ModelSpec, cache: TreeCache, states_of: Callable[[Tensor], Tensor]) -> None:
-        self.body, self.cache, self._states_of = body, cache, states_of
+        self.body = body
+        self.cache = cache
+        self._states_of = states_of
         self.device = cache.keys_LSKD.device
         self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
 
@@ -80,11 +82,13 @@ class StatesPass:
     """An executor whose rows start from given states, for one pass."""
 
     def __init__(self, executor: HeadExecutor, states_TH: Tensor) -> None:
-        self._executor, self._states_TH = executor, states_TH
+        self._executor = executor
+        self._states_TH = states_TH
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the pass."""
-        executor, states_TH = self._executor, self._states_TH
+        executor = self._executor
+        states_TH = self._states_TH
         with inference():
             executor.is_known_S[inputs.first_slot : inputs.num_slots] = True
             return without_waking(len(states_TH), lambda: executor.compute(inputs, states_TH))

@@ -18,7 +18,8 @@ class TextFeatures:
     """
 
     def __init__(self, columns: Sequence[int], dtype: torch.dtype) -> None:
-        self._columns, self._dtype = list(columns), dtype
+        self._columns = list(columns)
+        self._dtype = dtype
         self._rows: dict[int, Tensor] = {}
         self._seen: tuple[int, Tensor] | None = None  # the place of the last verified tree's root, and its rows
 
@@ -35,7 +36,8 @@ class TextFeatures:
 
     def clear(self) -> None:
         """Drop everything."""
-        self._rows, self._seen = {}, None
+        self._rows = {}
+        self._seen = None
 
     def read(self, place: int, features: Tensor) -> None:
         """Add features of committed tokens, from this place on."""

@@ -36,7 +36,8 @@ class HeadWeights:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], make_linear: MakeLinear = plain_linear) -> None:
-        self._tensors, self._make_linear = dict(tensors), make_linear
+        self._tensors = dict(tensors)
+        self._make_linear = make_linear
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -69,7 +70,9 @@ class HeadLayer:
     """
 
     def __init__(self, weights: HeadWeights, part: str, body: ModelSpec) -> None:
-        self._weights, self._part, self._body = weights, part, body
+        self._weights = weights
+        self._part = part
+        self._body = body
         self._qkv = weights.linear(*(f"{part}self_attn.{name}_proj" for name in "qkv"))
         self.attended = weights.linear(f"{part}self_attn.o_proj")  # attention's output, before the residual is added
         self._gate_up = weights.linear(f"{part}mlp.gate_proj", f"{part}mlp.up_proj")
@@ -81,7 +84,8 @@ class HeadLayer:
         Args:
             cos_sin: [T, 2, D], see `model.rope`.
         """
-        body, flat = self._body, self._qkv(x)
+        body = self._body
+        flat = self._qkv(x)
         heads = flat.view(*flat.shape[:-1], -1, body.head_dim)
         sizes = [body.num_heads, body.num_kv_heads]
         q_and_k, v = torch.split(heads, [sum(sizes), body.num_kv_heads], -2)
@@ -108,7 +112,8 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
     """Rotary position embedding of heads [..., T, N, D]; sin carries a minus sign in its first half."""
-    cos, sin = cos_sin[..., :1, :], cos_sin[..., 1:, :]
+    cos = cos_sin[..., :1, :]
+    sin = cos_sin[..., 1:, :]
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
@@ -126,7 +131,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
     stacked = (
         q.reshape(*texts, num_rows, num_kv_heads, group, head_dim).movedim(-4, -2).flatten(-3, -2)
     )  # [K, G * T, D]
-    k, v = k.transpose(-3, -2), v.transpose(-3, -2)
+    k = k.transpose(-3, -2)
+    v = v.transpose(-3, -2)
     if texts or q.element_size() < NARROW_BYTES:
         mask = sees.repeat(*[1] * (sees.dim() - 2), group, 1).unsqueeze(-3)
         mixed = functional.scaled_dot_product_attention(stacked, k, v, mask)

@@ -28,7 +28,8 @@ class HeadRows(OwnRows):
 
     def __init__(self, runner: Runner, executor: HeadExecutor, features: TextFeatures, max_rows: int) -> None:
         super().__init__(runner, max_rows)
-        self._executor, self._features = executor, features
+        self._executor = executor
+        self._features = features
 
     def begin(self, text: list[int], owner: str) -> None:
         super().begin(text, owner)
@@ -91,7 +92,8 @@ class EagleRows(HeadRows):
     def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         assert not places, "a node's row is read again once it is accepted"
         if self.is_rooted:
-            first, num_rows = len(self._own.cached_ids), self._rows[0] + 1
+            first = len(self._own.cached_ids)
+            num_rows = self._rows[0] + 1
             self._own.keep(list(range(num_rows)), text[first : first + num_rows])
             self._features.drop_before(first + num_rows - 1)
         self._forget_nodes()
@@ -130,7 +132,9 @@ class BlockRows(HeadRows):
 
     def __init__(self, runner: Runner, executor: BlockExecutor, features: TextFeatures, max_rows: int) -> None:
         super().__init__(runner, executor, features, max_rows)
-        self._head, self._block, self.num_drafted = executor.head, executor, executor.head.spec.num_drafted
+        self._head = executor.head
+        self._block = executor
+        self.num_drafted = executor.head.spec.num_drafted
         self._drafted: tuple[Tensor, Tensor] | None = None  # the block's logits and outputs
 
     @property
@@ -157,8 +161,10 @@ class BlockRows(HeadRows):
         inputs = ForwardInput(
             token_ids=[text[-1], *[spec.mask_token_id] * (spec.block_size - 1)],
             positions=list(range(root, root + spec.block_size)),
-            first_slot=root, prefix_len=root, num_logit_rows=spec.num_drafted,
-        )  # fmt: skip
+            first_slot=root,
+            prefix_len=root,
+            num_logit_rows=spec.num_drafted,
+        )
         output = self._own.forward(inputs)
         self._own.drop_rows()
         assert output.features is not None, "the outputs of a block"
@@ -181,4 +187,5 @@ class BlockRows(HeadRows):
 
     def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         assert not places, "a block is drafted behind one root"
-        self._drafted, self._root = None, len(text) - 1
+        self._drafted = None
+        self._root = len(text) - 1

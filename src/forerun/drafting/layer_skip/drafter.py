@@ -52,10 +52,17 @@ class LayerSkipDrafter(Drafter):
     adds_rows = True
 
     def __init__(
-        self, runner: SharedCacheRunner, config: LayerSkip, *, known: Sequence[NamedSet] = (),
-        policy: SkipPolicy = BEST_SKIPS, tree: TreePolicy = BEST_TREE,
-    ) -> None:  # fmt: skip
-        self.verify_width, self._config, self.runner = config.verify_width, config, runner
+        self,
+        runner: SharedCacheRunner,
+        config: LayerSkip,
+        *,
+        known: Sequence[NamedSet] = (),
+        policy: SkipPolicy = BEST_SKIPS,
+        tree: TreePolicy = BEST_TREE,
+    ) -> None:
+        self.verify_width = config.verify_width
+        self._config = config
+        self.runner = runner
         self._guessed = GuessedTree(
             tree,
             verify_width=config.verify_width,
@@ -64,11 +71,13 @@ class LayerSkipDrafter(Drafter):
         )
         rows = DraftRows(runner, policy.draft_width * config.depth + MAX_CATCH_UP)
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
-        self._policy, self._known = policy, list(known)
+        self._policy = policy
+        self._known = list(known)
         self.search = SkipSearch(self._first_strategy(), runner)
         self._schedule = RestRule(tree.looks_up)
         self._costs: SkipCosts | None = None
-        self._began, self._num_rounds = 0.0, 0
+        self._began = 0.0
+        self._num_rounds = 0
 
     @property
     def early_search_s(self) -> float:
@@ -90,7 +99,9 @@ class LayerSkipDrafter(Drafter):
 
     def take_costs(self, target: Pace, costs: SkipCosts) -> None:
         """Use these pass times from now on to choose the skip set and the draft depth."""
-        self._costs, self._pass_s, config = costs, target.step_s(1), self._config
+        self._costs = costs
+        self._pass_s = target.step_s(1)
+        config = self._config
         if config.search == "gated" and skippable(self.runner.spec.num_layers):
             depth = min(config.depth, max(1, config.verify_width - 1))
             speed_model = SpeedModel(
@@ -102,7 +113,8 @@ class LayerSkipDrafter(Drafter):
             early_s = 0.0 if self._known else EARLY_S
             self.search = SkipSearch(strategy, self.runner, target, self._policy.search_share, early_s=early_s)
         if config.adaptive:
-            shared, draft = RoundCosts(target, ROUND_S), costs.draft(self.search.strategy.skipped, costs.context)
+            shared = RoundCosts(target, ROUND_S)
+            draft = costs.draft(self.search.strategy.skipped, costs.context)
             self._guessed.rule = WidthRule(shared, draft, expansion_s=EXPANSION_S)
             self._schedule.choose_by(shared)
 
@@ -113,8 +125,11 @@ class LayerSkipDrafter(Drafter):
         self._root = prompt_ids[-1]
 
     def propose(self) -> TokenTree:
-        self._began, self._searched_s = perf_counter(), self.search.spent_s
-        schedule, search, num_tokens = self._schedule, self.search, self._draft.num_tokens
+        self._began = perf_counter()
+        self._searched_s = self.search.spent_s
+        schedule = self._schedule
+        search = self.search
+        num_tokens = self._draft.num_tokens
         schedule.next(lambda: search.strategy.may_pay(num_tokens), may_rest=not search.uses_every_round)
         if schedule.is_checked and search.wants_pass:
             self._draft.tell()
@@ -157,7 +172,8 @@ class LayerSkipDrafter(Drafter):
 
     def _end_round(self, acceptance: Acceptance) -> DraftReport:
         """Learn from a round that drafted."""
-        draft, rule = self._draft, self._guessed.rule
+        draft = self._draft
+        rule = self._guessed.rule
         if draft.first_guess is not None:
             is_hit = draft.first_guess == acceptance.tokens[0]
             self.search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
@@ -174,7 +190,8 @@ class LayerSkipDrafter(Drafter):
         return perf_counter() - self._began - (self.search.spent_s - self._searched_s)
 
     def _first_strategy(self) -> Strategy:
-        config, num_layers = self._config, self.runner.spec.num_layers
+        config = self._config
+        num_layers = self.runner.spec.num_layers
         if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
             load_library()  # otherwise its first use would import it during a request
             return SwiftStrategy(num_layers, seed=self._policy.seed)
@@ -188,13 +205,16 @@ class LayerSkipDrafter(Drafter):
 
     def _follow_search(self) -> None:
         """Draft with the search's set from now on, at its cost for the current context length."""
-        draft, strategy = self._draft, self.search.strategy
+        draft = self._draft
+        strategy = self.search.strategy
         skipped = strategy.skipped
         self._num_rounds += 1
         is_due = self._num_rounds % COSTS_EVERY == 0
         if skipped == draft.skipped and not is_due:
             return
-        draft.skipped, rule, costs = skipped, self._guessed.rule, self._costs
+        draft.skipped = skipped
+        rule = self._guessed.rule
+        costs = self._costs
         if rule is None or costs is None:
             return
         rule.change_draft(costs.draft(skipped, len(draft.token_ids)))

@@ -23,7 +23,8 @@ HOPE: Final = 0.25  # standard deviations above its mean at which a challenger m
 MARGIN: Final = 1.005  # required speed of a challenger as a multiple of the set in use
 JUDGED_EVERY: Final = 32.0  # rows between two comparisons
 MOST_RANDOM: Final = 0.7  # limit on the share of sublayers that a random candidate skips
-REQUEST_SETS, REQUEST_ROWS = 4, 8.0  # best sets scored first when a request begins, and rows for each
+REQUEST_SETS = 4  # best sets scored first when a request begins
+REQUEST_ROWS = 8.0  # rows for each of them
 STABLE: Final = 100  # evaluations without a gain after which the search has converged
 LONGEST: Final = 1000  # evaluations after which the search ends in any case
 GAIN: Final = 1.02  # least ratio of a new set's speed to the old one's that counts as a gain
@@ -58,7 +59,8 @@ class GatedStrategy(Strategy):
         self, num_layers: int, speed_model: SpeedModel, *, seed: int = 0, known: Sequence[NamedSet] = ()
     ) -> None:
         assert num_layers >= 3, "only the layers between the first and the last can be skipped"
-        self._items, self._rng = skippable(num_layers), np.random.default_rng(seed)
+        self._items = skippable(num_layers)
+        self._rng = np.random.default_rng(seed)
         self._model = PenaltyModel(num_layers)
         self._context = speed_model.costs.context
         choice = speed_model.best_set(self._model.intercept, self._model.penalties, self._context)
@@ -72,7 +74,8 @@ class GatedStrategy(Strategy):
         self._challenger = self._pool.in_use
         self._num_rows = self._judged_at = self._found_at = 0.0
         self._num_made = self._num_found = 0
-        self.is_open, self.num_reopened = True, 0  # not yet converged; number of detected changes of text
+        self.is_open = True  # not yet converged
+        self.num_reopened = 0  # number of detected changes of text
         self._opened_at = self._gained_at = 0  # in evaluations
         self._num_changes = 0  # changes of any input of `is_worth_it`
         self._answer: tuple[int, int, bool] = (-1, -1, False)
@@ -134,7 +137,8 @@ class GatedStrategy(Strategy):
 
     def chance(self) -> float:
         """Hit probability of the set in use, from its recent record."""
-        in_use, recent = self._pool.in_use, self._recent
+        in_use = self._pool.in_use
+        recent = self._recent
         return (recent.num_hits + in_use.prior_hits) / (recent.num_rows + in_use.prior_rows)
 
     def speed(self, context: int) -> float:
@@ -146,7 +150,8 @@ class GatedStrategy(Strategy):
         place, num_changes, is_worth_it = self._answer
         step = context // CONTEXT_STEP
         if (place, num_changes) != (step, self._num_changes):
-            plain_speed, in_use = self.speed_model.plain_speed(), self._pool.in_use
+            plain_speed = self.speed_model.plain_speed()
+            in_use = self._pool.in_use
             if is_worth_it:
                 is_worth_it = self.speed(context) > plain_speed
             else:
@@ -194,7 +199,8 @@ class GatedStrategy(Strategy):
 
     def _is_undecided(self) -> bool:
         """Whether the last challenger has too few rows and may still be faster than the set in use."""
-        one, pool = self._challenger, self._pool
+        one = self._challenger
+        pool = self._pool
         if one is pool.in_use or one not in pool or one.num_rows >= COMPARABLE_ROWS:
             return False
         return pool.speed(one, self._context, HOPE) >= pool.speed(pool.in_use, self._context)
@@ -217,7 +223,9 @@ class GatedStrategy(Strategy):
     def _judge(self) -> None:
         """Switch to the challenger if both sets have enough rows and it is faster by a pessimistic estimate. Close the
         search if it has converged."""
-        pool, context, num_evaluations = self._pool, self._context, self.num_evaluations
+        pool = self._pool
+        context = self._context
+        num_evaluations = self.num_evaluations
         pool.forget(AGEING * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
         pool.refresh()
@@ -239,15 +247,19 @@ class GatedStrategy(Strategy):
     def _follow_pool(self) -> None:
         """Use the pool's set from now on, and compare its hit rate with its rate when it was scored."""
         in_use = self._pool.in_use
-        self.skipped, chance, num_rows = in_use.skipped, in_use.chance(), in_use.num_rows
-        recent_rows, draft_rows = min(num_rows, RECENT_ROWS), min(num_rows, DRAFT_ROWS)
+        self.skipped = in_use.skipped
+        chance = in_use.chance()
+        num_rows = in_use.num_rows
+        recent_rows = min(num_rows, RECENT_ROWS)
+        draft_rows = min(num_rows, DRAFT_ROWS)
         self._recent = HitShare(RECENT_ROWS, chance * recent_rows, recent_rows)
         self._of_scores = FallDetector(chance * num_rows, num_rows)
         self._of_drafts = FallDetector(chance * draft_rows, draft_rows)
 
     def _reopen(self) -> None:
         """Handle a change of text: discount most of the evidence and score all sets of the pool again."""
-        self.is_open, self.num_reopened = True, self.num_reopened + 1
+        self.is_open = True
+        self.num_reopened = self.num_reopened + 1
         self._opened_at = self._gained_at = self.num_evaluations
         self._pool.keep()
         self._pool.forget(1.0)

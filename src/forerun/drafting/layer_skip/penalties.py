@@ -73,12 +73,14 @@ class PenaltyModel:
             weight: weight of a row. More rows of a set with many rows say little about other sets, since no set is
                 exactly the sum of its parts.
         """
-        num_hits, num_rows = weight * num_hits, weight * num_rows
+        num_hits = weight * num_hits
+        num_rows = weight * num_rows
         if num_rows <= 0.0:
             return
         row = self.features(skipped)
         direction = self._covariance @ row
-        variance, before = float(row @ direction), float(row @ self._mean)
+        variance = float(row @ direction)
+        before = float(row @ self._mean)
         after = mode(before, variance, num_hits, num_rows)
         chance = sigmoid(after)
         information = num_rows * chance * (1.0 - chance)
@@ -114,7 +116,8 @@ class PenaltyModel:
 
 def mode(before: float, variance: float, num_hits: float, num_rows: float) -> float:
     """The posterior mode of log-odds after hits, with a normal prior around `before`: bounded Newton steps."""
-    low, high = before - variance * (num_rows - num_hits), before + variance * num_hits
+    low = before - variance * (num_rows - num_hits)
+    high = before + variance * num_hits
     logit = before
     for _ in range(NEWTON_STEPS):
         chance = sigmoid(logit)

@@ -80,7 +80,9 @@ class ProbeLayout:
         self, token_ids: list[int], positions: list[int], sees: NDArray[np.bool_], first_slot: int, probes: ProbeRows
     ) -> ForwardInput:
         """The rows of a tree with their ancestry, followed by probe rows."""
-        num_own, num_rows, length = len(token_ids), len(token_ids) + probes.num_rows, len(probes.token_ids)
+        num_own = len(token_ids)
+        num_rows = len(token_ids) + probes.num_rows
+        length = len(probes.token_ids)
         num_text = first_slot - probes.start
         assert num_text >= 0, "probe rows run over text"
         sees_TW = np.zeros((num_rows, num_text + num_rows), np.bool_)

@@ -92,11 +92,19 @@ class SkipSearch:
     """
 
     def __init__(
-        self, strategy: Strategy, runner: SharedCacheRunner, target: Pace | None = None, share: float = 1.0, *,
+        self,
+        strategy: Strategy,
+        runner: SharedCacheRunner,
+        target: Pace | None = None,
+        share: float = 1.0,
+        *,
         early_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        self.strategy, self.early_s, self.spent_s = strategy, early_s, 0.0
-        self._runner, self._target = runner, target
+    ) -> None:
+        self.strategy = strategy
+        self.early_s = early_s
+        self.spent_s = 0.0
+        self._runner = runner
+        self._target = target
         self._time = None if target is None else TimeShare(share, PASSES_SAVED * target.step_s(1))
         self._runs_alone = target is None or runner.has_copy
         self._layout = ProbeLayout(runner.spec.num_layers)
@@ -136,7 +144,8 @@ class SkipSearch:
     def extend(self, inputs: ForwardInput, draft: DraftTree) -> ForwardInput:
         """The verification pass with probe rows appended, if any."""
         assert self._target is not None, "rows are added within a limit"
-        began, num_own = perf_counter(), len(inputs.token_ids)
+        began = perf_counter()
+        num_own = len(inputs.token_ids)
         self._probes = self._gather(draft, best_num_rows(self._target, num_own))
         if self._probes is not None:
             self._spend(self._target.step_s(num_own + self._probes.num_rows) - self._target.step_s(num_own))

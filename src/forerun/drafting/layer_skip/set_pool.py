@@ -17,7 +17,8 @@ NUM_KEPT: Final = 4  # sets of the pool that were used for earlier texts and are
 RECORD_MEMORY: Final = 4096.0  # limit on a set's record, in rows
 UNEXPLAINED: Final = 0.5  # standard deviation, in log-odds, of sets from the sum of their penalties
 MOST_PRIOR_ROWS: Final = 24.0  # limit on the rows that the model's prior of a set counts as
-FALL_RECENT, FALL_PAST = 64.0, 2048.0  # memory, in rows, of the two hit rates that are compared
+FALL_RECENT = 64.0  # memory, in rows, of the recent hit rate
+FALL_PAST = 2048.0  # the same of the one that it is compared with
 FALL_LEAST: Final = 32.0  # least rows of either for a comparison
 FALL_DEVIATIONS: Final = 3.0  # standard deviations by which the recent rate must be lower to count as a change of text
 OVERDISPERSION: Final = 1.5  # variance of hits relative to independent hits: texts have easy and hard passages
@@ -33,7 +34,8 @@ class HitShare:
 
     def __init__(self, memory: float, num_hits: float = 0.0, num_rows: float = 0.0) -> None:
         self._memory = memory
-        self.num_hits, self.num_rows = num_hits, num_rows
+        self.num_hits = num_hits
+        self.num_rows = num_rows
 
     def record(self, num_hits: float, num_rows: float) -> None:
         self.forget(min(1.0, num_rows / self._memory))
@@ -54,14 +56,16 @@ class FallDetector:
     """
 
     def __init__(self, num_hits: float, num_rows: float) -> None:
-        self._recent, self._past = HitShare(FALL_RECENT), HitShare(FALL_PAST, num_hits, num_rows)
+        self._recent = HitShare(FALL_RECENT)
+        self._past = HitShare(FALL_PAST, num_hits, num_rows)
 
     def record(self, num_hits: float, num_rows: float) -> None:
         self._recent.record(num_hits, num_rows)
         self._past.record(num_hits, num_rows)
 
     def has_fallen(self) -> bool:
-        recent, past = self._recent, self._past
+        recent = self._recent
+        past = self._past
         if recent.num_rows < FALL_LEAST or past.num_rows < recent.num_rows + FALL_LEAST:
             return False
         share = (past.num_hits + 1.0) / (past.num_rows + 2.0)
@@ -121,7 +125,8 @@ class SetPool:
     """
 
     def __init__(self, model: PenaltyModel, speed_model: SpeedModel, first: NamedSet) -> None:
-        self._model, self.speed_model = model, speed_model
+        self._model = model
+        self.speed_model = speed_model
         self._members: dict[SkipSet, PooledSet] = {}
         self._num_kept = 0
         self.in_use = self._enter(first)
@@ -160,7 +165,8 @@ class SetPool:
         chances = sigmoids(logits / np.sqrt(1.0 + math.pi / 8.0 * variances))  # mean probability (MacKay)
         num_rows = np.clip(1.0 / (variances * chances * (1.0 - chances)) - 1.0, 1.0, MOST_PRIOR_ROWS)
         for member, chance, rows in zip(self, chances.tolist(), num_rows.tolist(), strict=True):
-            member.prior_hits, member.prior_rows = chance * rows, rows
+            member.prior_hits = chance * rows
+            member.prior_rows = rows
 
     def speed(self, member: PooledSet, context: int, num_deviations: float = 0.0) -> float:
         """Tokens per second of one member, with its probability this many standard deviations above the mean."""
@@ -188,7 +194,8 @@ class SetPool:
         )
 
     def _enter(self, named: NamedSet) -> PooledSet:
-        features, model = self._model.features(named.skipped), self._model
+        features = self._model.features(named.skipped)
+        model = self._model
         member = PooledSet(
             name=named.name,
             skipped=named.skipped,

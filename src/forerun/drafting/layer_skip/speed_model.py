@@ -154,8 +154,10 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
         whole: seconds of a pass with all sublayers, by its rows.
         budget_s: seconds after which no further repeat starts.
     """
-    cache, num_layers = empty_cache(runner), runner.spec.num_layers
-    short, long = min(SHORT_CONTEXT, (cache.capacity - 1) // 2), min(LONG_CONTEXT, cache.capacity - 1)
+    cache = empty_cache(runner)
+    num_layers = runner.spec.num_layers
+    short = min(SHORT_CONTEXT, (cache.capacity - 1) // 2)
+    long = min(LONG_CONTEXT, cache.capacity - 1)
     attentions, mlps = (frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in KINDS)
     runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, attentions, mlps)]
 

@@ -54,11 +54,14 @@ class SwiftStrategy(Strategy):
         self._items = skippable(num_layers)
         self._num_skipped = int(len(self._items) * SKIP_RATIO)
         assert 1 <= self._num_skipped <= len(self._items), f"{self._num_skipped} of {len(self._items)} sublayers"
-        self._bayes_interval, self._random = bayes_interval, np.random.default_rng(seed)
+        self._bayes_interval = bayes_interval
+        self._random = np.random.default_rng(seed)
         self._scores: dict[SkipSet, list[float]] = {}
         self._num_stale = 0
-        self._is_searching, self.skipped = True, every_other_layer(num_layers)
-        self.best_score, self.num_steps = 0.0, 0  # candidates scored
+        self._is_searching = True
+        self.skipped = every_other_layer(num_layers)
+        self.best_score = 0.0
+        self.num_steps = 0  # candidates scored
 
     @property
     def share(self) -> float:
@@ -87,9 +90,12 @@ class SwiftStrategy(Strategy):
             return
         score = num_hits / num_rows
         self._scores.setdefault(skipped, []).append(score)
-        self.num_steps, self._num_stale = self.num_steps + 1, self._num_stale + 1
+        self.num_steps = self.num_steps + 1
+        self._num_stale = self._num_stale + 1
         if score > self.best_score:
-            self.skipped, self.best_score, self._num_stale = skipped, score, 0
+            self.skipped = skipped
+            self.best_score = score
+            self._num_stale = 0
         self._is_searching = not (score > GOOD_ENOUGH or self._num_stale > PATIENCE or self.num_steps > MAX_STEPS)
 
     def _bayesian_point(self) -> np.ndarray:

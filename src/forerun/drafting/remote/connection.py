@@ -32,7 +32,8 @@ class Liveness:
 
     def begin(self, now: float) -> None:
         """Note that the drafter is needed from now on; an earlier silence continues."""
-        self._last_listened, self._last_heard = now, now - self._silent_s
+        self._last_listened = now
+        self._last_heard = now - self._silent_s
 
     def end(self, now: float) -> None:
         """Note that the drafter is no longer needed."""
@@ -100,7 +101,9 @@ class Connection:
     """
 
     def __init__(self, supply: WorkerSupply, check: HelloCheck, clock: Callable[[], float]) -> None:
-        self.supply, self._check, self._clock = supply, check, clock
+        self.supply = supply
+        self._check = check
+        self._clock = clock
         self.is_ready = False  # a worker is connected and compatible
         self.fault: str | None = None  # why the last worker was rejected
         self._lost_because = ""  # why the target disconnected a worker that was ready
@@ -173,7 +176,8 @@ class Connection:
     def _greet(self, hello: Hello) -> None:
         self.fault = self._check(hello)
         if self.fault is None:
-            self.is_ready, self._lost_because = True, ""
+            self.is_ready = True
+            self._lost_because = ""
         else:
             logger.error("the drafter cannot be used: %s", self.fault)
             self._detach()
@@ -186,10 +190,13 @@ class Connection:
     def _attach(self, wire: Wire | None) -> None:
         self._detach()
         if wire is not None:
-            self._wire, self._reader, self._num_proposals = wire, FrameReader(KINDS), 0
+            self._wire = wire
+            self._reader = FrameReader(KINDS)
+            self._num_proposals = 0
             self._liveness.connect(self._clock())
 
     def _detach(self) -> None:
         if self._wire is not None:
             self._wire.close()
-        self._wire, self.is_ready = None, False
+        self._wire = None
+        self.is_ready = False

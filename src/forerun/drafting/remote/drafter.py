@@ -48,7 +48,8 @@ class ParallelDrafter(Drafter):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.verify_width = draft.verify_width
-        self._draft, self._clock = draft, clock
+        self._draft = draft
+        self._clock = clock
         self._connection = Connection(supply, check, clock)
         # Self-drafting grows a chain.
         self._draft_width = draft.draft_width if isinstance(draft, DraftModel) else 1
@@ -79,7 +80,8 @@ class ParallelDrafter(Drafter):
         return self._end.is_fresh
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        connection, end = self._connection, self._clock() + timeout_s
+        connection = self._connection
+        end = self._clock() + timeout_s
         while not connection.is_ready and connection.fault is None and (left := end - self._clock()) > 0:
             if not connection.wait(left):
                 break
@@ -115,7 +117,8 @@ class ParallelDrafter(Drafter):
         self._asked_at = self._told_at = self._clock()
 
     def propose(self) -> TokenTree:
-        began, self._was_empty = self._clock(), False
+        began = self._clock()
+        self._was_empty = False
         if self._end.tree() is None:  # otherwise the poll after the verdict already received it
             self._poll()
         tree = self._best_of(self._end.tree())
@@ -135,7 +138,8 @@ class ParallelDrafter(Drafter):
         if self._was_empty:
             self._waiting.measure_gain(len(acceptance.path))
         self._tell(acceptance, now)
-        spans, self._spans = tuple(self._spans), []
+        spans = tuple(self._spans)
+        self._spans = []
         return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
 
     def note(self, acceptance: Acceptance) -> None:
@@ -166,7 +170,8 @@ class ParallelDrafter(Drafter):
 
     def _await_answer(self, began: float, tree: TokenTree) -> bool:
         """Wait for the answer to the last verdict as long as that pays off; False if none came."""
-        connection, waiting = self._connection, self._waiting
+        connection = self._connection
+        waiting = self._waiting
         num_expected = expected_tokens(tree, self.verify_width)
         end = began + waiting.wait_s(num_expected, expansion_gain(tree, self.verify_width, self._draft_width))
         while connection.is_ready and (left := end - self._clock()) > 0:
@@ -206,7 +211,8 @@ class ParallelDrafter(Drafter):
                 if self._waiting.is_late and self._end.tree() is not None:
                     self._waiting.is_late = False
             case Hello() if self._connection.is_ready:
-                self._hello, self._waiting.is_late = message, False
+                self._hello = message
+                self._waiting.is_late = False
                 self._connection.send(self._end.resume())
             case Spans():
                 self._spans += [  # skip times from another machine's clock

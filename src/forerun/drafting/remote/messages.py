@@ -21,8 +21,14 @@ MAX_TEXT: Final = 1 << 15  # characters
 OWNER_BYTES: Final = 16  # enough for different marks of all owners
 
 SHAPING: Final = (  # the parameters that a drafter needs besides the biases
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 Number = Annotated[int, Meta(ge=0, lt=2**32)]
 Length = Annotated[int, Meta(ge=1, lt=2**32)]
@@ -176,7 +182,9 @@ def check(message: Message) -> None:
 
 
 def check_tree(proposal: Proposal) -> None:
-    num_nodes, log_probs, below = len(proposal.token_ids), proposal.log_probs, proposal.parents[1:]
+    num_nodes = len(proposal.token_ids)
+    log_probs = proposal.log_probs
+    below = proposal.parents[1:]
     need(num_nodes <= MAX_NODES, f"{num_nodes} nodes")
     need(num_nodes == len(proposal.parents) == len(log_probs), "lists of different lengths")
     need(all(map(lt, below, range(1, num_nodes))), "a parent after its child")

@@ -57,11 +57,15 @@ class DrafterEnd:
     """
 
     def __init__(self, grower: Grower, setup: Setup, *, make_noise: MakeNoise, clock: Callable[[], float]) -> None:
-        self._grower, self._setup, self._make_noise, self._clock = grower, setup, make_noise, clock
+        self._grower = grower
+        self._setup = setup
+        self._make_noise = make_noise
+        self._clock = clock
         self._sent_nodes = min(setup.verify_width * TREES_PER_CUT, MAX_NODES)
         self.request = 0
         self.is_active = False
-        self.expansion_s, self._hit_share = 0.0, 0.5
+        self.expansion_s = 0.0
+        self._hit_share = 0.5
         self.num_expansions = 0
         self._committed_len = self._serial = 0
         self._must_answer = self._is_grown = False  # `_is_grown`: no node is left to expand
@@ -109,8 +113,11 @@ class DrafterEnd:
         return [self._proposal()] if self._may_be_needed() else []
 
     def _begin(self, message: Begin) -> None:
-        self.request, self.is_active = message.request, True
-        self._committed_len, self._serial, self._step_s = len(message.prompt_ids), 0, 0.0
+        self.request = message.request
+        self.is_active = True
+        self._committed_len = len(message.prompt_ids)
+        self._serial = 0
+        self._step_s = 0.0
         noise = self._make_noise(message.seed)
         self._grower.begin(message.prompt_ids, message.params, noise, message.owner.hex())
         self._await_answer()
@@ -144,12 +151,15 @@ class DrafterEnd:
         return repair_pays(self._grower.tree, *widths, step_s=self._step_s, expansion_s=self.expansion_s)
 
     def _await_answer(self) -> None:
-        self._must_answer, self._is_grown = True, False
-        self._num_repairs, self._asked_at = 0, self._clock()
+        self._must_answer = True
+        self._is_grown = False
+        self._num_repairs = 0
+        self._asked_at = self._clock()
         self._verdict_due = self._asked_at + self._step_s
 
     def _answer(self) -> list[Proposal]:
-        now, self._must_answer = self._clock(), False
+        now = self._clock()
+        self._must_answer = False
         self._verdict_due = now + self._step_s
         return [self._proposal(now - self._asked_at if self._num_repairs and self._step_s else 0.0)]
 
@@ -177,7 +187,8 @@ class TargetEnd:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, self.owner = setup, ""
+        self._setup = setup
+        self.owner = ""
         self.forget()
         self._begin: Begin | None = None
         self.request = 0  # number of the latest request
@@ -252,14 +263,16 @@ class TargetEnd:
         self.confirmed_len = proposal.base_len
         newest = self._newest
         if newest is None or (proposal.base_len, proposal.serial) > (newest.base_len, newest.serial):
-            self._newest, self._rerooted_len = proposal, -1
+            self._newest = proposal
+            self._rerooted_len = -1
 
     def tree(self) -> TokenTree | None:
         """The subtree of the newest tree at the text's last token; None if it lacks that token."""
         if self._newest is None:
             return None
         if self._rerooted_len != self.committed_len:
-            self._rerooted, self._rerooted_len = self._reroot(self._newest), self.committed_len
+            self._rerooted = self._reroot(self._newest)
+            self._rerooted_len = self.committed_len
         return self._rerooted
 
     def _reroot(self, newest: Proposal) -> TokenTree | None:
@@ -274,7 +287,8 @@ class TargetEnd:
 
     def forget_connection(self) -> None:
         """Reset the state of the connection to a lost drafter."""
-        self._newest, self._rerooted_len = None, -1
+        self._newest = None
+        self._rerooted_len = -1
         self.confirmed_len = 0 if self._begin is None else len(self._begin.prompt_ids)
 
     def _unconfirmed(self) -> list[int]:

@@ -62,7 +62,9 @@ class WorkerSession:
     """
 
     def __init__(self, draft: LoadedDraft, send: Callable[[bytes], bool], clock: Callable[[], float]) -> None:
-        self._draft, self._send_frame, self._clock = draft, send, clock
+        self._draft = draft
+        self._send_frame = send
+        self._clock = clock
         self._reader = FrameReader(KINDS)
         self._end: DrafterEnd | None = None
         self._is_traced = False
@@ -81,7 +83,8 @@ class WorkerSession:
             if self._end is not None:
                 self._end.receive(message)
             elif isinstance(message, Setup):
-                self._end, self._is_traced = self._begin(message), message.policy.is_traced
+                self._end = self._begin(message)
+                self._is_traced = message.policy.is_traced
 
     def work(self) -> float | None:
         """Do one step, if any; return the seconds until the next one, or None if only a message can bring work."""
@@ -104,7 +107,8 @@ class WorkerSession:
         return DrafterEnd(self._draft.grower(setup), setup, make_noise=noise_of, clock=self._clock)
 
     def _work(self, end: DrafterEnd) -> None:
-        began, num_expansions = self._clock(), end.num_expansions
+        began = self._clock()
+        num_expansions = end.num_expansions
         proposals = end.work()
         if self._is_traced and end.num_expansions > num_expansions:
             self._spans.append((began, self._clock()))

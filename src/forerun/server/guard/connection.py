@@ -40,7 +40,8 @@ class BoundedConnection(H11Protocol):
         self.app_state = {**self.app_state, ABORT: transport.abort}
         self._holder = self.client[0] if self.client else ""
         self.held[self._holder] += 1
-        num_own, limits = self.held[self._holder], self.limits
+        num_own = self.held[self._holder]
+        limits = self.limits
         if len(self.connections) > limits.max_connections or num_own > limits.max_connections_per_client:
             transport.abort()
             return

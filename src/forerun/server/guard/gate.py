@@ -57,7 +57,9 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, *, is_loopback: bool) -> None:
-        self._app, self._config, self._keys = app, config, KeyRing(config.api_keys)
+        self._app = app
+        self._config = config
+        self._keys = KeyRing(config.api_keys)
         self._hosts = HostNames(config, is_loopback=is_loopback)
         self._refusals = RefusalLog()
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
@@ -122,7 +124,8 @@ class Gate:
 
     def _owner(self, scope: Scope, headers: Headers) -> str:
         """The owner of the request by its key. Raises ApiError if the key is missing or wrong."""
-        owner, path = self._keys.owner(headers), scope["path"]
+        owner = self._keys.owner(headers)
+        path = scope["path"]
         is_open = scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
         if owner is None and not is_open:
             raise ApiError(
@@ -136,7 +139,8 @@ class Gate:
             raise ApiError(414, "The request's URL is too long.", code="address_too_long")
         if scope["method"] != "POST":
             return
-        length, max_bytes = headers.get(b"content-length", b"0"), self._max_bytes(scope)
+        length = headers.get(b"content-length", b"0")
+        max_bytes = self._max_bytes(scope)
         if length.isdigit() and int(length[:MAX_DIGITS]) > max_bytes + LINGER_BYTES:
             raise too_large(max_bytes)
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -151,7 +155,9 @@ class Gate:
     def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         """`receive` with the limits on the body's size and time."""
         loop = asyncio.get_running_loop()
-        deadline, num_bytes, is_whole = loop.time() + self._config.body_s, 0, False
+        deadline = loop.time() + self._config.body_s
+        num_bytes = 0
+        is_whole = False
 
         async def receive_bounded() -> Message:
             nonlocal num_bytes, is_whole
@@ -203,7 +209,10 @@ class GuardedAnswer:
     """
 
     def __init__(self, send: Send, request_id: str, *, path: str, allowed_origin: bytes | None) -> None:
-        self._send, self.request_id, self._path, self._is_begun = send, request_id, path, False
+        self._send = send
+        self.request_id = request_id
+        self._path = path
+        self._is_begun = False
         self._error_status: int | None = None
         self.refusal = ""  # status and reason if the answer is one of our errors
         self._added = [(b"x-request-id", request_id.encode()), *PLAIN_HEADERS]
@@ -247,7 +256,8 @@ def reason_of(body: bytes) -> str:
     """Code and message of one of our errors, from this process or a replica; empty if the body is something else."""
     with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
-        place, message = error.get("param") or "", error["message"]
+        place = error.get("param") or ""
+        message = error["message"]
         return (
             f"{error.get('code') or error['type']}: {message if message.startswith(place) else f'{place}: {message}'}"
         )

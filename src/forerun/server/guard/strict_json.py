@@ -26,9 +26,12 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     require_shallow(body, max_depth)
     try:
         return json.loads(
-            body.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_small,
+            body.decode("utf-8-sig"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_int=_small,
             parse_float=_finite,
-        )  # fmt: skip
+        )
     except ApiError:
         raise
     except (ValueError, RecursionError):

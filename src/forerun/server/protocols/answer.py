@@ -100,7 +100,8 @@ class AnswerChoice:
     """
 
     def __init__(self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool) -> None:
-        self.echo, self._parser = echo, parser
+        self.echo = echo
+        self._parser = parser
         self._details = RoundDetails(tokenizer) if has_details else None
         self._logprobs = TokenLogprobs(tokenizer, offset=len(echo))
         self.parts: list[Part] = []  # in the order in which they were written
@@ -119,7 +120,8 @@ class AnswerChoice:
         self.num_tokens += len(step.token_ids)
         events = self._parser.feed(step.text) if step.text else []
         if step.finish is not None:
-            self.finish, self.stop = step.finish, step.stop
+            self.finish = step.finish
+            self.stop = step.stop
             self.is_cut = step.finish is not FinishReason.STOP
             events = [*events, *self._parser.finish()]
         for event in events:
@@ -133,12 +135,14 @@ class AnswerChoice:
 
     def end(self, result: Generation) -> None:
         """Add the result; a text of no tokens has no rounds."""
-        self.result, self.finish = result, self.finish or FinishReason.LENGTH
+        self.result = result
+        self.finish = self.finish or FinishReason.LENGTH
 
     def _add(self, event: OutputEvent) -> None:
         match event:
             case Reasoning(text) | Content(text):
-                is_reasoning, last = isinstance(event, Reasoning), self.parts[-1] if self.parts else None
+                is_reasoning = isinstance(event, Reasoning)
+                last = self.parts[-1] if self.parts else None
                 if isinstance(last, Passage) and last.is_reasoning == is_reasoning:
                     last.pieces.append(text)
                 else:

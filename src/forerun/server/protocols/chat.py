@@ -110,7 +110,8 @@ class ChatWriter(OpenaiWriter):
         written = b""
         for delta in deltas:  # the round's numbers belong to its first event
             written += self._chunk(index, delta, logprobs=logprobs, **extra, **usage_so_far(self._answer))
-            extra, logprobs = {}, None
+            extra = {}
+            logprobs = None
         return written
 
     def whole(self) -> Body:

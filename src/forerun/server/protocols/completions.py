@@ -60,9 +60,12 @@ def read(asked: CompletionRequest) -> Asked:
     limits = (asked.max_tokens, asked.n_predict, DEFAULT_TOKENS)
     return Asked(
         **asked.common(logprobs=asked.logprobs),
-        prompt=prompt_of(asked), param="prompt", limit=first_limit(*limits), **asked.shape(),
+        prompt=prompt_of(asked),
+        param="prompt",
+        limit=first_limit(*limits),
+        **asked.shape(),
         ignored=tuple(asked.others),
-    )  # fmt: skip
+    )
 
 
 def prompt_of(asked: CompletionRequest) -> PlainTexts | Middle:
@@ -102,7 +105,8 @@ class CompletionsWriter(OpenaiWriter):
 
 def choice_body(index: int, choice: AnswerChoice) -> Body:
     """A whole text."""
-    text, logprobs = choice.echo + choice.content, text_logprobs(choice.logprobs)
+    text = choice.echo + choice.content
+    logprobs = text_logprobs(choice.logprobs)
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(choice)}
 
 

@@ -91,7 +91,8 @@ def conversation(
     variables = dict(asked.chat_template_kwargs or {})
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt
-    last, before = asked.messages[-1], asked.messages[-2] if len(asked.messages) > 1 else None
+    last = asked.messages[-1]
+    before = asked.messages[-2] if len(asked.messages) > 1 else None
     is_attached = before is not None and before.role in RESULT_ROLES  # by an agent, as a part of the tool's result
     if last.role == "user" and isinstance(last.content, list) and not is_attached:
         require_readable([part.model_dump() for part in last.content], f"messages.{len(asked.messages) - 1}.content")

@@ -75,8 +75,13 @@ SHAPED: Final = an(
         "json_object": {"type": ["boolean", "null"]},
         "structural_tag": {"type": "null"},
     },
-    "json", "regex", "choice", "grammar", "json_object", "structural_tag",
-)  # fmt: skip
+    "json",
+    "regex",
+    "choice",
+    "grammar",
+    "json_object",
+    "structural_tag",
+)
 HAS_FORMAT: Final = an({"format": any_of(FORMAT, {"type": "null"})}, "format")
 
 ITEM: Final = any_of(

@@ -6,7 +6,8 @@ from typing import Any
 from forerun.core.steps import DecodeStep, DraftedTree
 from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
 
-BONUS, DRAFT = "bonus", "draft"
+BONUS = "bonus"
+DRAFT = "draft"
 
 
 class RoundDetails:

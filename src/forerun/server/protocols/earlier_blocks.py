@@ -49,7 +49,9 @@ def messages_of(given: Sequence[tuple[str, str | Sequence[Body] | None]]) -> tup
 
 def assistant_message(blocks: Sequence[Body], ignored: list[str]) -> Body:
     """An earlier answer."""
-    texts, thoughts, calls = list[str](), list[str](), list[Body]()
+    texts = list[str]()
+    thoughts = list[str]()
+    calls = list[Body]()
     for block in blocks:
         match block:
             case {"type": "text", "text": str(text)}:

@@ -59,7 +59,8 @@ def offered_tools(given: Sequence[Body]) -> OfferedTools:
 
 def offer(found: OfferedTools, place: int, tool: Body, *, namespace: str | None) -> None:
     """Add a tool, or all of a namespace."""
-    kind, name = tool.get("type", "function"), tool.get("name")
+    kind = tool.get("type", "function")
+    name = tool.get("name")
     if kind == "namespace" and namespace is None:
         inner_tools = tool.get("tools")
         if not (
@@ -88,7 +89,8 @@ def joined(namespace: Any, name: str) -> str:
 
 def custom_description(tool: Body) -> str:
     """A custom tool's description, with the grammar of its input."""
-    description, format_ = str(tool.get("description") or ""), tool.get("format")
+    description = str(tool.get("description") or "")
+    format_ = tool.get("format")
     definition = format_.get("definition") if isinstance(format_, dict) else None
     if not isinstance(definition, str):
         return description
@@ -154,7 +156,8 @@ class ItemReader:
         return as_text(content) if is_result or isinstance(content, str) else ""
 
     def _thoughts(self) -> Body:
-        thoughts, self._reasoning = self._reasoning, []
+        thoughts = self._reasoning
+        self._reasoning = []
         return {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
 
 

@@ -33,8 +33,12 @@ class ApiError(ForerunError):
         allow: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after_s, self.allow = retry_after_s, allow
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.allow = allow
 
     def headers(self) -> Mapping[str, str]:
         """Whether and when to retry, the allowed methods, and whether the connection closes."""
@@ -87,7 +91,8 @@ class PromptTooLongError(ApiError):
             code="context_length_exceeded",
             param=param,
         )
-        self.num_tokens, self.max_length = num_tokens, max_length
+        self.num_tokens = num_tokens
+        self.max_length = max_length
 
 
 def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:

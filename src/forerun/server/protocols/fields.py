@@ -12,9 +12,15 @@ KEY_PATTERN: Final = "^(0|[1-9][0-9]{0,8})$"  # without leading zeros, so that n
 LEAST_TEMPERATURE: Final = 1e-4  # below this sampling is greedy, see SamplingParams
 RANDOM_SEED: Final = -1  # llama-server's, and its clients', for a fresh seed
 SAME_NAMED: Final = (
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
     "ignore_eos",
-)  # fmt: skip
+)
 
 
 Object: TypeAlias = dict[str, Any]
@@ -148,7 +154,8 @@ class WritingFields(Fields):
 
     def common(self, **sampling: Any) -> dict[str, Any]:
         """The arguments of `Asked` that these fields give, with further fields of SamplingParams."""
-        options, stream_options = self.forerun or ForerunOptions(), self.stream_options or StreamOptions()
+        options = self.forerun or ForerunOptions()
+        stream_options = self.stream_options or StreamOptions()
         return {
             "model": self.model,
             "sampling": self.sampling() | sampling,

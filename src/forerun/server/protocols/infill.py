@@ -45,9 +45,11 @@ def read(asked: InfillRequest) -> Asked:
     return Asked(
         **{**asked.common(), "num_choices": 1},
         prompt=Middle(prefix=asked.input_prefix + asked.prompt, suffix=asked.input_suffix, files=files),
-        param="input_prefix", limit=first_limit(asked.n_predict, asked.max_tokens), ignored=tuple(asked.others),
+        param="input_prefix",
+        limit=first_limit(asked.n_predict, asked.max_tokens),
+        ignored=tuple(asked.others),
         source=asked,
-    )  # fmt: skip
+    )
 
 
 class InfillWriter:
@@ -76,11 +78,13 @@ class InfillWriter:
         return openai_event(error, self._answer.request_id)
 
     def whole(self) -> Body:
-        names, body = self._answer.asked.source.response_fields, self._body(self._answer.choices[0].content)
+        names = self._answer.asked.source.response_fields
+        body = self._body(self._answer.choices[0].content)
         return body if names is None else {name: value for name in names if (value := value_at(body, name)) is not None}
 
     def _body(self, text: str) -> Body:
-        answer, choice = self._answer, self._answer.choices[0]
+        answer = self._answer
+        choice = self._answer.choices[0]
         return {
             "index": 0,
             "content": text,

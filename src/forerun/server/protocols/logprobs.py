@@ -40,7 +40,8 @@ class TokenLogprobs:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, offset: int) -> None:
-        self._tokenizer, self._offset = tokenizer, offset
+        self._tokenizer = tokenizer
+        self._offset = offset
         self._pieces = IncrementalDecoder(tokenizer)
 
     def of(self, step: DecodeStep) -> list[TokenEntry]:
@@ -51,7 +52,8 @@ class TokenLogprobs:
         return entries
 
     def _entry(self, item: TokenLogprob) -> TokenEntry:
-        text, offset = self._pieces.feed((item.token_id,)), self._offset
+        text = self._pieces.feed((item.token_id,))
+        offset = self._offset
         self._offset += len(text)
         top = [(self._tokenizer.decode((token_id,)), finite(logprob)) for token_id, logprob in item.top]
         return TokenEntry(text, finite(item.logprob), top, offset)

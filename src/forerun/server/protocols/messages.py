@@ -74,8 +74,10 @@ def read(asked: MessagesRequest) -> Asked:
     system = system_text(asked.system or "")
     last = messages[-1] if messages else {}
     use, skipped = tools_of(asked)
-    output, kind = asked.output_config or {}, (asked.thinking or {}).get("type")
-    effort, shape = output.get("effort"), output.get("format")
+    output = asked.output_config or {}
+    kind = (asked.thinking or {}).get("type")
+    effort = output.get("effort")
+    shape = output.get("format")
     given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     return Asked(
         prompt=Chat(
@@ -98,7 +100,8 @@ def read(asked: MessagesRequest) -> Asked:
 
 def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
     """The tools that the answer may call, and the names of tools of other kinds, which are left out."""
-    tools, skipped = [], []
+    tools = []
+    skipped = []
     for place, tool in enumerate(asked.tools or ()):
         if tool.get("type", "custom") in ("custom", None):
             if not is_name(tool.get("name")):
@@ -107,7 +110,8 @@ def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
         else:
             skipped.append(f"tools.{tool['type']}")
     choice = asked.tool_choice or {}
-    kind, is_parallel = choice.get("type", "auto"), choice.get("disable_parallel_tool_use") is not True
+    kind = choice.get("type", "auto")
+    is_parallel = choice.get("disable_parallel_tool_use") is not True
     if isinstance(kind, dict):
         raise invalid("tool_choice.type must be auto, any, none or tool.", param="tool_choice")
     return tool_use(tools, choice if kind == "tool" else kind, is_parallel=is_parallel), skipped
@@ -117,7 +121,8 @@ class MessagesWriter:
     """Writes messages. In a stream, every block is stopped before the next one starts."""
 
     def __init__(self, answer: Answer) -> None:
-        self._answer, self._id = answer, f"msg_{answer.key[:24]}"
+        self._answer = answer
+        self._id = f"msg_{answer.key[:24]}"
         self._num_blocks = 0
         self._open: str | None = None  # the type of the block that is being written
 
@@ -166,7 +171,8 @@ class MessagesWriter:
             return b""
         signed = self._delta("signature_delta", signature="") if self._open == "thinking" else b""
         stopped = named_event("content_block_stop", {"index": self._num_blocks})
-        self._open, self._num_blocks = None, self._num_blocks + 1
+        self._open = None
+        self._num_blocks = self._num_blocks + 1
         return signed + stopped
 
     def end(self, index: int) -> bytes:

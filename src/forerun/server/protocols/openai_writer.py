@@ -22,7 +22,10 @@ class OpenaiWriter:
     """
 
     def __init__(self, answer: Answer, *, prefix: str, kind: str, part: str, nothing: Any) -> None:
-        self._answer, self._kind, self._part, self._nothing = answer, kind, part, nothing
+        self._answer = answer
+        self._kind = kind
+        self._part = part
+        self._nothing = nothing
         self._about = {
             "id": f"{prefix}-{answer.key}",
             "created": answer.created_s,

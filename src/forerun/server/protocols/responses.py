@@ -62,16 +62,19 @@ def read(asked: ResponsesRequest) -> Asked:
     for name in STATEFUL:
         if asked.others.get(name):
             raise invalid(f"{name}: {STATELESS}", param=name, code=UNSUPPORTED)
-    reader, offered = ItemReader(), offered_tools(asked.tools or ())
+    reader = ItemReader()
+    offered = offered_tools(asked.tools or ())
     items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
     for place, item in enumerate(items):
         reader.read(place, item)
-    last, before = items[-1] if items else {}, items[-2] if len(items) > 1 else {}
+    last = items[-1] if items else {}
+    before = items[-2] if len(items) > 1 else {}
     is_attached = str(before.get("type")).endswith("_output")  # by an agent, as a part of the tool's result
     if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
     first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
-    effort, shape = (asked.reasoning or {}).get("effort"), (asked.text or {}).get("format")
+    effort = (asked.reasoning or {}).get("effort")
+    shape = (asked.text or {}).get("format")
     given = {"temperature": asked.temperature, "top_p": asked.top_p}
     return Asked(
         prompt=Chat(
@@ -95,7 +98,8 @@ class ResponsesWriter:
     """Writes responses. In a stream, every item is done before the next one is added."""
 
     def __init__(self, answer: Answer) -> None:
-        self._answer, self._asked = answer, answer.asked.source
+        self._answer = answer
+        self._asked = answer.asked.source
         self._own = offered_tools(self._asked.tools or ()).own
         self._num_events = 0
         self._make_id = id_maker(answer.key)
@@ -158,7 +162,8 @@ class ResponsesWriter:
 
     def _end(self, status: str) -> bytes:
         """The open item is done."""
-        part, self._open = self._open, None
+        part = self._open
+        self._open = None
         if part is None:
             return b""
         item = self._item(part, status)
@@ -174,7 +179,8 @@ class ResponsesWriter:
                 written = self._delta("response.custom_tool_call_input.delta", text) if text else b""
                 written += self._item_event("response.custom_tool_call_input.done", input=text)
             case Call():
-                name, arguments = item["name"], item["arguments"]
+                name = item["name"]
+                arguments = item["arguments"]
                 written = self._item_event("response.function_call_arguments.done", name=name, arguments=arguments)
         return written + self._event("response.output_item.done", output_index=self._index, item=item)
 
@@ -225,12 +231,14 @@ class ResponsesWriter:
         return self._event(event, item_id=self._item_id, output_index=self._index, **body)
 
     def _event(self, event: str, /, **body: Any) -> bytes:
-        number, self._num_events = self._num_events, self._num_events + 1
+        number = self._num_events
+        self._num_events = self._num_events + 1
         return named_event(event, {"sequence_number": number, **body})
 
     def _response(self, status: str) -> Body:
         """The response without its output."""
-        asked, answer = self._asked, self._answer
+        asked = self._asked
+        answer = self._answer
         return {
             **empty_response(f"resp_{answer.key}", answer.created_s, status),
             "completed_at": int(time.time()) if status == "completed" else None,
@@ -259,7 +267,8 @@ def empty_response(id_: str, created_s: int, status: str) -> Body:
 
 def usage_of(answer: Answer) -> Body:
     """Token counts."""
-    num_prompt, num_new = answer.num_prompt_tokens, answer.num_new_tokens
+    num_prompt = answer.num_prompt_tokens
+    num_new = answer.num_new_tokens
     return {
         "input_tokens": num_prompt,
         "input_tokens_details": {"cached_tokens": answer.num_cached_tokens, "cache_write_tokens": 0},

@@ -14,9 +14,9 @@ from forerun.server.protocols.unsupported import UNSUPPORTED
 
 INVALID_GRAMMAR: Final = "invalid_grammar"
 GBNF: Final = (
-    "this is a grammar in GBNF, which is not supported: write it in Lark (rules such as start: \"a\" | b), or give a "
+    'this is a grammar in GBNF, which is not supported: write it in Lark (rules such as start: "a" | b), or give a '
     "json_schema."
-)  # fmt: skip
+)
 SCHEMA_AT: Final = {
     "response_format": "response_format.json_schema.schema", "structured_outputs": "structured_outputs.json",
 }  # fmt: skip
@@ -95,8 +95,9 @@ def structured_grammar(given: Mapping[str, Any]) -> Grammar | None:
     if given.get("structural_tag") is not None:
         raise invalid(
             "structured_outputs: structural_tag is not supported: use tools, or a grammar.",
-            param="structured_outputs", code=UNSUPPORTED,
-        )  # fmt: skip
+            param="structured_outputs",
+            code=UNSUPPORTED,
+        )
     return shape_grammar(named[0], given[named[0]], f"structured_outputs.{named[0]}") if named else None
 
 

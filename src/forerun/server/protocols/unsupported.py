@@ -108,8 +108,9 @@ def require_readable(parts: Sequence[Mapping[str, Any]], param: str) -> None:
     if kinds and not any((readable(part) or "").strip() or part.get("type") == "tool_result" for part in parts):
         raise invalid(
             f"{param}: {kinds[0]} parts are not supported: this model reads text only. Add a text to the message.",
-            param=param, code=UNSUPPORTED,
-        )  # fmt: skip
+            param=param,
+            code=UNSUPPORTED,
+        )
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:

@@ -118,7 +118,9 @@ class Cluster:
     """
 
     def __init__(self, config: ServerConfig, engine: EngineConfig, about: Mapping[str, Any]) -> None:
-        self._config, self._engine, self._about = config, engine, about
+        self._config = config
+        self._engine = engine
+        self._about = about
         # Fronts find the replicas by this name.
         self._name = re.sub(r"[^\w.-]", "-", config.model_name or short_name_of(engine.target))
         self._num_remote = 0 if config.ray_address is None else engine.remote_ranks  # ranks on other machines
@@ -151,11 +153,13 @@ class Cluster:
 
     def _needs(self) -> dict[str, float]:
         """The resources that Ray counts for a replica; the replicas that may run at most share the cores and GPUs."""
-        config, engine = self._config, self._engine
+        config = self._config
+        engine = self._engine
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         uses_gpus = engine.device.startswith(("auto", "cuda"))
         num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if uses_gpus else 0
-        max_replicas, num_ranks = config.max_replicas or config.num_replicas, engine.target_ranks - engine.remote_ranks
+        max_replicas = config.max_replicas or config.num_replicas
+        num_ranks = engine.target_ranks - engine.remote_ranks
         has_ranks = num_ranks + self._num_remote > 1  # each of which needs a GPU
         gpus = num_ranks if num_gpus and has_ranks else gpu_share(num_gpus, max_replicas)
         cores = cores_each([machine.get("CPU", 0) for machine in machines], max_replicas * (1 + self._num_remote))
@@ -202,7 +206,8 @@ def replica_deployment(
         needs: the resources that Ray counts for it; "num_cpus" are its own cores.
         num_remote: ranks of its target on other machines, each with as many cores and one GPU if it has any.
     """
-    share, gpus_each = int(needs["num_cpus"]), min(1.0, needs.get("num_gpus", 0))
+    share = int(needs["num_cpus"])
+    gpus_each = min(1.0, needs.get("num_gpus", 0))
     bundles = [
         {"CPU": share or 0.01, "GPU": needs.get("num_gpus", 0)},
         *[{"CPU": share or 0.01, "GPU": gpus_each}] * num_remote,

@@ -47,11 +47,13 @@ class Fleet:
     def __init__(
         self, config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
     ) -> None:
-        self.config, self._engine_config = config, engine_config
+        self.config = config
+        self._engine_config = engine_config
         self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
         self.front = uuid4().hex  # its name for the replicas
         self._homes = Homes(are_shared=config.ray_address is not None)
-        self._links, self._tasks = dict[int, Link](), list[asyncio.Task[None]]()
+        self._links = dict[int, Link]()
+        self._tasks = list[asyncio.Task[None]]()
         self._folder = TemporaryDirectory(prefix="forerun-", ignore_cleanup_errors=True)
         self._ray = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._cluster: Cluster | None = None
@@ -72,7 +74,9 @@ class Fleet:
             on_ready: called when the first replica is ready.
             on_end: called with the error if no replica can be opened.
         """
-        self._keep_signals, self._on_ready, self._on_end = keep_signals, on_ready, on_end
+        self._keep_signals = keep_signals
+        self._on_ready = on_ready
+        self._on_end = on_end
         self._tasks.append(asyncio.create_task(self._start()))
 
     async def end(self) -> None:
@@ -80,7 +84,8 @@ class Fleet:
 
         If Ray takes longer, `is_stuck` is set: its thread cannot be interrupted, so end the process, after `clear`.
         """
-        starting, self._is_ending = self._tasks[0], True
+        starting = self._tasks[0]
+        self._is_ending = True
         if not starting.done():
             if self.config.ray_address is None:
                 self.is_stuck = True
@@ -153,7 +158,8 @@ class Fleet:
         others = others or ready
         staying = {index: link for index, link in others.items() if not link.is_leaving} or others
         num_open = {index: link.num_open for index, link in staying.items()}
-        link, visitor = self._links[self._homes.choose(session, num_open)], object()
+        link = self._links[self._homes.choose(session, num_open)]
+        visitor = object()
         link.lost[visitor] = on_lost
         try:
             yield link
@@ -257,19 +263,23 @@ class Fleet:
     def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
         """Process a replica's report; None if it did not answer."""
         failure = None if report is None else report.failure or self._other_model(report)
-        is_ready, is_first = report is not None and report.is_ready and failure is None, self.num_ready == 0
+        is_ready = report is not None and report.is_ready and failure is None
+        is_first = self.num_ready == 0
         if link.is_ready and not is_ready:
             logger.warning("replica %d%s does not answer and is restarted", index, self._place(link))
             link.lose()
         if report is not None:
-            link.machine, link.num_others = report.machine, report.num_others
+            link.machine = report.machine
+            link.num_others = report.num_others
         if failure is not None:
-            is_new, link.failure = str(failure) != str(link.failure), failure
+            is_new = str(failure) != str(link.failure)
+            link.failure = failure
             if is_new:
                 self._fail(failure)
         if is_ready and not link.is_ready:
             logger.info("replica %d%s is ready", index, self._place(link))
-            link.is_ready, link.failure = True, None
+            link.is_ready = True
+            link.failure = None
             if is_first:
                 self._on_ready()
 

@@ -39,7 +39,8 @@ class Forwarder:
     """An ASGI app that forwards every request to a replica."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self.is_draining = fleet, False
+        self._fleet = fleet
+        self.is_draining = False
         self._open: set[Relay] = set()
 
     def end_all(self) -> None:
@@ -50,17 +51,22 @@ class Forwarder:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.is_draining:
             raise stopping()
-        body, config, state = await whole(receive), self._fleet.config, scope["state"]
+        body = await whole(receive)
+        config = self._fleet.config
+        state = scope["state"]
         headers = dict(scope["headers"])
         session = session_of(state["owner"], headers, body, max_json_depth=config.max_json_depth)
         handed_on = {name: scope[name] for name in KEPT if name in scope}
         handed_on["headers"] = list(scope["headers"])
         handed_on["state"] = {name: state[name] for name in ("owner", "request_id")} | {"front": self._fleet.front}
         relay = Relay(
-            send, path=scope["path"], ping_s=config.ping_s, max_unread=config.max_unread_events,
+            send,
+            path=scope["path"],
+            ping_s=config.ping_s,
+            max_unread=config.max_unread_events,
             abort=state.get(ABORT, bool),
             continuing=new_continuing() if headers.get(RETRY_HEADER) == SAFE else None,
-        )  # fmt: skip
+        )
         self._open.add(relay)
         began_s = monotonic()
         try:
@@ -78,7 +84,10 @@ class Forwarder:
 
         The name is empty if the client has left, or the server shuts down.
         """
-        num_crashes, num_before, link, began_s = 0, 0, None, monotonic()
+        num_crashes = 0
+        num_before = 0
+        link = None
+        began_s = monotonic()
         for _ in range(MAX_TRIES):
             try:
                 if relay.is_begun:

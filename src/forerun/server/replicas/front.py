@@ -68,7 +68,8 @@ async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable
     def drain_soon() -> None:
         loop.call_soon_threadsafe(drain)
 
-    loop, forwarder = asyncio.get_running_loop(), Forwarder(fleet)
+    loop = asyncio.get_running_loop()
+    forwarder = Forwarder(fleet)
     server = server_of(front_app(fleet, forwarder), fleet.config, listener, drain=drain_soon, abandon=fleet.clear)
     fleet.begin(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
     try:

@@ -22,17 +22,21 @@ class RayGoneError(ForerunError):
 
 async def watch_head(address: str, *, on_end: Callable[[BaseException], None]) -> None:
     """Say if the head node is lost, and call `on_end` with the error if it stays away."""
-    clock, is_told = asyncio.get_running_loop().time, False
+    clock = asyncio.get_running_loop().time
+    is_told = False
     heard_s = clock()
     while (silent_s := clock() - heard_s) < GONE_S:
         if await listens(address):
-            heard_s, is_told = clock(), False
+            heard_s = clock()
+            is_told = False
         elif silent_s > SILENT_S and not is_told:
             is_told = True
             logger.warning(
                 "the head node of Ray (%s) does not answer: replicas that run go on, none is started, and this server "
-                "ends after %g s without an answer", address, GONE_S,
-            )  # fmt: skip
+                "ends after %g s without an answer",
+                address,
+                GONE_S,
+            )
         await asyncio.sleep(ASK_EVERY_S)
     advice = "start it again, then this server"
     on_end(RayGoneError(f"the head node of Ray ({address}) has not answered for {GONE_S:g} s: {advice}"))

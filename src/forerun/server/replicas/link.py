@@ -40,7 +40,8 @@ class Link:
 
     def end(self) -> None:
         """Send it no more requests. It finishes the open ones."""
-        self.is_ready, self.is_ended = False, True
+        self.is_ready = False
+        self.is_ended = True
         if self.watch is not None:
             self.watch.cancel()
 

@@ -43,14 +43,25 @@ class RemoteRank:
     def __init__(self, model: str, address: str, key: str, *, share: int) -> None:
         self._folder = TemporaryDirectory(prefix="forerun-")
         cores = claimed_cores(share)
-        self._process = subprocess.Popen([
-            sys.executable, "-P", "-m", "forerun", "worker", model,
-            "--role", "target",
-            "--join", address,
-            "--key-file", write_key(self._folder.name, key),
-            "--device", "cuda" if ray.get_gpu_ids() else "cpu",
-            *(("--cores", ",".join(map(str, cores))) if cores else ()),
-        ])  # fmt: skip
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "forerun",
+                "worker",
+                model,
+                "--role",
+                "target",
+                "--join",
+                address,
+                "--key-file",
+                write_key(self._folder.name, key),
+                "--device",
+                "cuda" if ray.get_gpu_ids() else "cpu",
+                *(("--cores", ",".join(map(str, cores))) if cores else ()),
+            ]
+        )
 
 
 def start_remote_ranks(model: str, num_ranks: int, *, share: int, num_gpus: float) -> RankMeeting:
@@ -59,7 +70,9 @@ def start_remote_ranks(model: str, num_ranks: int, *, share: int, num_gpus: floa
     Args:
         num_gpus: of each rank.
     """
-    here, key, folder = ray.util.get_node_ip_address(), token_hex(32), TemporaryDirectory(prefix="forerun-")
+    here = ray.util.get_node_ip_address()
+    key = token_hex(32)
+    folder = TemporaryDirectory(prefix="forerun-")
     address = f"{here}:{free_port(here)}"
     group = get_current_placement_group()
     assert group is not None, "the deployment was started with a placement group"

@@ -74,12 +74,16 @@ class Relay:
         abort: Callable[[], object],
         continuing: Continuing | None = None,
     ) -> None:
-        self._send, self._ping_s, self._max_unread, self._abort = send, ping_s, max_unread, abort
+        self._send = send
+        self._ping_s = ping_s
+        self._max_unread = max_unread
+        self._abort = abort
         self._protocol = protocol_at(path)
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._goes_on = False  # it continues an answer, and nothing new was sent yet
         self.is_begun = self._is_stream = False
-        self._continuing, self._sent = continuing, list[Sent]()
+        self._continuing = continuing
+        self._sent = list[Sent]()
         self._end: asyncio.Future[AnswerEnd] = asyncio.get_running_loop().create_future()  # independent of the replica
 
     @property
@@ -110,7 +114,8 @@ class Relay:
         Raises:
             ReplicaLostError: the replica was lost before the answer began, or within one that may be continued.
         """
-        self._items, self._goes_on = asyncio.Queue(), self.is_begun
+        self._items = asyncio.Queue()
+        self._goes_on = self.is_begun
         tasks = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._watch(receive))]
         tasks[0].add_done_callback(lambda _: self.put(AnswerEnd.LOST))  # has no effect after the answer's end
         try:
@@ -160,7 +165,8 @@ class Relay:
                     raise ReplicaRefusesError("the replica that should continue an answer refuses it")
                 return
             kinds = [value for name, value in message["headers"] if name == b"content-type"]
-            self.is_begun, self._is_stream = True, any(kind.startswith(EVENTS) for kind in kinds)
+            self.is_begun = True
+            self._is_stream = any(kind.startswith(EVENTS) for kind in kinds)
         sent = message.pop(SENT, ())
         await self._send(message)
         self._goes_on = False

@@ -108,9 +108,11 @@ class Replica:
             self._ranks = start_remote_ranks(target, num_remote, share=share, num_gpus=gpus_each)
             ranks_at = (self._ranks.address, self._ranks.key_file)
         self._service = Service(
-            config, partial(open_engine, num_threads=threads_of(share), ranks_at=ranks_at), target=target,
+            config,
+            partial(open_engine, num_threads=threads_of(share), ranks_at=ranks_at),
+            target=target,
             drafter_name=drafter_name,
-        )  # fmt: skip
+        )
         self._machine = machine_name()
         self._name = f"{name} on {self._machine}"
         self._routes = make_routes(ServedModels([self._service]))
@@ -202,7 +204,8 @@ class Replica:
                 complete, and another replica may continue it.
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
-        is_gone, others = asyncio.Event(), self._open[scope["state"]["front"]]
+        is_gone = asyncio.Event()
+        others = self._open[scope["state"]["front"]]
         scope["state"]["replica"] = self._name
         task = asyncio.create_task(self._play(scope, body, sent, is_gone))
         others.add(is_gone)

@@ -18,7 +18,9 @@ class Scaling:
     """
 
     def __init__(self, least: int, most: int | None, *, clock: Callable[[], float] = monotonic) -> None:
-        self._least, self._most, self._clock = least, most or least, clock
+        self._least = least
+        self._most = most or least
+        self._clock = clock
         self._waited_since = self._idle_since = clock()
 
     def wanted(self, num_open: Mapping[int, int], *, num_all: int) -> int:

@@ -34,14 +34,17 @@ class Answering:
     """
 
     def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
-        self._request, self._asked, self._service = request, asked, service_of(request)
+        self._request = request
+        self._asked = asked
+        self._service = service_of(request)
         self._continuing: Continuing | None = request.scope["state"].get(CONTINUING)
         self._num_again = len(self._continuing.sent) if self._continuing else 0  # events that were sent already
         self._sent: list[Sent] = []  # the records for the next message
         self._has_failed = False
         self._orders = orders_for(request, asked, read, self._continuing)
         self._headers = ignored_header([*asked.ignored, *read.ignored])
-        tokenizer, details = self._service.engine.tokenizer, asked.shows_details
+        tokenizer = self._service.engine.tokenizer
+        details = asked.shows_details
         echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
         key = uuid4().hex if self._continuing is None else self._continuing.key
         self._answer = Answer(
@@ -65,9 +68,13 @@ class Answering:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
         abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.streams else None
         job = self._service.submit(
-            self._orders, owner=owner_of(self._request), on_slow_reader=abort, is_admitted=goes_on(self._request),
-            label=self._label, max_s=self._request.scope["state"].get(MAX_S),
-        )  # fmt: skip
+            self._orders,
+            owner=owner_of(self._request),
+            on_slow_reader=abort,
+            is_admitted=goes_on(self._request),
+            label=self._label,
+            max_s=self._request.scope["state"].get(MAX_S),
+        )
         watch = ClientWatch(self._request.receive, job)
         try:
             if self._asked.streams:
@@ -141,7 +148,8 @@ class Answering:
 
     def _note(self) -> Note:
         """The record of the next message, with which a front can let another replica continue the answer."""
-        sent, self._sent = self._sent, []
+        sent = self._sent
+        self._sent = []
         return {} if self._continuing is None else {SENT: sent}
 
     def _event(self, event: Event) -> bytes:

@@ -28,10 +28,12 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
         ApiError: a prompt or a token id in another field is invalid, or there are too many texts.
     """
     service = service_of(request)
-    num_choices, most = asked.num_choices, service.config.max_choices
+    num_choices = asked.num_choices
+    most = service.config.max_choices
     if num_choices * len(read.ids) > most:
         raise invalid(MAX_CHOICES_MESSAGE.format(most), param="n")
-    reader, engine = service.prompts, service.engine
+    reader = service.prompts
+    engine = service.engine
     for name in ("logit_bias", "stop_token_ids"):
         reader.require_vocabulary(tuple(asked.sampling.get(name, ())), param=name)
     drafter = named_drafter(asked, service)
@@ -42,9 +44,11 @@ def orders_for(request: Request, asked: Asked, read: ReadPrompts, continuing: Co
         room = engine.max_length - len(prompt_ids)
         limit = room if asked.limit is None else max(1, min(asked.limit, room))
         params = settings_of(asked, read, engine.default_sampling, max_new_tokens=limit)
-        seed, first = params.seed, 0
+        seed = params.seed
+        first = 0
         if seed is None and continuing is not None:  # as for a random seed, equal prompts have different texts
-            seed, first = continuing.seed, len(orders)
+            seed = continuing.seed
+            first = len(orders)
         orders += [
             Order(
                 prompt_ids=prompt_ids,
@@ -88,7 +92,8 @@ def named_drafter(asked: Asked, service: Service) -> str | None:
     Raises:
         ApiError: this drafter cannot be chosen per request.
     """
-    name, known = asked.drafter, service.engine.drafters
+    name = asked.drafter
+    known = service.engine.drafters
     if name is None or name == service.drafter_name:
         return None
     if name not in known:

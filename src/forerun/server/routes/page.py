@@ -19,7 +19,8 @@ KINDS: Final = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest
 
 def page_router() -> APIRouter:
     """Routes for the page's files. All are read in advance; a request's path is only looked up in a dictionary."""
-    router, files = APIRouter(include_in_schema=False), read_files(FOLDER)
+    router = APIRouter(include_in_schema=False)
+    files = read_files(FOLDER)
 
     @router.get("/")
     async def show_page() -> Response:

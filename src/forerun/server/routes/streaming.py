@@ -22,7 +22,8 @@ class ClientWatch:
     """Ends a job when its client disconnects, in any phase of the job."""
 
     def __init__(self, receive: Receive, job: Job) -> None:
-        self._receive, self._job = receive, job
+        self._receive = receive
+        self._job = job
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
@@ -51,7 +52,9 @@ class EventStream(Response):
     ) -> None:
         super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
-        self._events, self._watch, self._note = events, watch, note
+        self._events = events
+        self._watch = watch
+        self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -79,7 +79,8 @@ async def service_for(request: Request, name: str | None) -> Service:
     Raises:
         ApiError: there is no model with this name, or it cannot be loaded.
     """
-    models, state = models_of(request), request.scope["state"]
+    models = models_of(request)
+    state = request.scope["state"]
     service = models.find(name)
     await models.use(service, state["held"])
     state["service"] = service

@@ -34,10 +34,15 @@ def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
     write_text.__annotations__["body"] = protocol.request
     for path in protocol.paths:
         router.add_api_route(
-            path, write_text, methods=["POST"], response_class=Response, include_in_schema=path == protocol.paths[0],
-            responses=text_answer(protocol.keys) | refusals(protocol.error_type), summary=protocol.summary,
+            path,
+            write_text,
+            methods=["POST"],
+            response_class=Response,
+            include_in_schema=path == protocol.paths[0],
+            responses=text_answer(protocol.keys) | refusals(protocol.error_type),
+            summary=protocol.summary,
             name=name_of(path),
-        )  # fmt: skip
+        )
 
 
 def add_counting(router: APIRouter, protocol: ApiProtocol) -> None:
@@ -53,9 +58,14 @@ def add_counting(router: APIRouter, protocol: ApiProtocol) -> None:
     count_tokens.__annotations__["body"] = protocol.request
     for path in protocol.counting_paths:
         router.add_api_route(
-            path, count_tokens, methods=["POST"], include_in_schema=path == protocol.counting_paths[0],
-            responses=refusals(protocol.error_type), summary="Count a prompt's tokens.", name=name_of(path),
-        )  # fmt: skip
+            path,
+            count_tokens,
+            methods=["POST"],
+            include_in_schema=path == protocol.counting_paths[0],
+            responses=refusals(protocol.error_type),
+            summary="Count a prompt's tokens.",
+            name=name_of(path),
+        )
 
 
 def name_of(path: str) -> str:

@@ -64,7 +64,9 @@ class ChatReader:
     """
 
     def __init__(self, engine: "Engine", template: ChatTemplate, limits: Limits) -> None:
-        self._tokenizer, self._template, self._limits = engine.tokenizer, template, limits
+        self._tokenizer = engine.tokenizer
+        self._template = template
+        self._limits = limits
         self._defaults = engine.config.chat_template_kwargs
         self._traits = TemplateTraits()  # known after `begin`
 
@@ -108,7 +110,8 @@ class ChatReader:
 
     def _variables(self, chat: Chat) -> tuple[dict[str, object], list[str]]:
         """The template's variables for a conversation, and the names of those that it does not use."""
-        known, ignored = dict(self._defaults), []
+        known = dict(self._defaults)
+        ignored = []
         for name, value in chat.variables.items():
             if name in self._traits.variables or name == ADD_PROMPT:
                 known[name] = value
@@ -153,9 +156,13 @@ def needs_marks(traits: TemplateTraits, *, has_tools: bool) -> bool:
 
 
 def rendered(
-    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, object], limits: Limits,
-    *, continues: bool = False,
-) -> str:  # fmt: skip
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    variables: Mapping[str, object],
+    limits: Limits,
+    *,
+    continues: bool = False,
+) -> str:
     """The text of a conversation, as formatted by the chat template.
 
     Raises:

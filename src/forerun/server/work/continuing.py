@@ -133,7 +133,8 @@ class SameText:
             case Mark():
                 return index, Mark.PING
             case SentEnd():
-                ended, self._end = self._end, None
+                ended = self._end
+                self._end = None
                 return ended
             case SentStep(token_ids=ids, num_characters=num) if self._rest is not None:
                 rest = self._rest
@@ -158,12 +159,18 @@ def joined(first: DecodeStep, second: DecodeStep) -> DecodeStep:
 
 def divided(step: DecodeStep, num_tokens: int, num_characters: int) -> tuple[DecodeStep, DecodeStep | None]:
     """Divide a round into two; the first has this many tokens and characters. None if nothing is left."""
-    ids, text, logprobs = step.token_ids, step.text, step.logprobs
+    ids = step.token_ids
+    text = step.text
+    logprobs = step.logprobs
     if (num_tokens, num_characters) == (len(ids), len(text)):
         return step, None
     first = replace(
-        step, token_ids=ids[:num_tokens], text=text[:num_characters], logprobs=logprobs[:num_tokens], finish=None,
+        step,
+        token_ids=ids[:num_tokens],
+        text=text[:num_characters],
+        logprobs=logprobs[:num_tokens],
+        finish=None,
         stop="",
-    )  # fmt: skip
+    )
     rest = replace(step, token_ids=ids[num_tokens:], text=text[num_characters:], logprobs=logprobs[num_tokens:])
     return first, rest

@@ -59,8 +59,11 @@ class EngineThread:
         on_text: Callable[[Job, int, TextTally, Generation | None], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        self._make, self._queue = make, queue
-        self._on_ready, self._on_text, self._on_end = on_ready, on_text, on_end
+        self._make = make
+        self._queue = queue
+        self._on_ready = on_ready
+        self._on_text = on_text
+        self._on_end = on_end
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._is_stopping = False
         self.state = EngineState.LOADING
@@ -94,13 +97,15 @@ class EngineThread:
         error: BaseException | None = None
         try:
             with self._make() as engine:
-                self.engine, self.state = engine, EngineState.READY
+                self.engine = engine
+                self.state = EngineState.READY
                 self._on_ready(engine)
                 self._serve(engine)
         except BaseException as caught:  # noqa: BLE001 - the code that started the thread raises it again
             error = caught
         finally:
-            self.state, self.engine = EngineState.ENDED, None
+            self.state = EngineState.ENDED
+            self.engine = None
             self._on_end(error)
 
     def _serve(self, engine: "Engine") -> None:
@@ -113,7 +118,8 @@ class EngineThread:
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
         """Generate a job's texts. A failure ends only this job, unless a rank is lost, since it cannot be replaced."""
-        self.running, job.begun_s = job, monotonic()
+        self.running = job
+        job.begun_s = monotonic()
         try:
             for index, order in enumerate(job.orders):
                 if job.early_end is not None or not self._write(engine, job, index, order):
@@ -124,11 +130,13 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001 - it becomes the caller's error, and is logged
             job.give(0, self._explain(error))
         finally:
-            self.running, self._pass_began_s = None, None
+            self.running = None
+            self._pass_began_s = None
 
     def _write(self, engine: "Engine", job: Job, index: int, order: Order) -> bool:
         """Generate one text; False if the job was ended early, after which no pass starts."""
-        tally, result = TextTally(len(order.prompt_ids)), None
+        tally = TextTally(len(order.prompt_ids))
+        result = None
         try:
             result = self._play(engine, job, index, order, tally)
         finally:
@@ -141,9 +149,14 @@ class EngineThread:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
         with engine.stream(
-            order.prompt_ids, order.params, drafter=order.drafter, prediction=order.prediction, owner=order.owner,
-            shown_tokens=order.shown_tokens, thoughts=order.thoughts,
-        ) as stream:  # fmt: skip
+            order.prompt_ids,
+            order.params,
+            drafter=order.drafter,
+            prediction=order.prediction,
+            owner=order.owner,
+            shown_tokens=order.shown_tokens,
+            thoughts=order.thoughts,
+        ) as stream:
             job.give_up = stream.give_up
             next_line_s = monotonic() + BETWEEN_LINES_S
             for part in stream.prefill():

@@ -59,7 +59,8 @@ class FairQueue:
         with self._changed:
             line = self._lines.get(owner, ())
             num_own = sum(waiting.num_tokens for waiting in line)
-            limit, config = self._config.max_queued_tokens, self._config
+            limit = self._config.max_queued_tokens
+            config = self._config
             is_full = (
                 len(self) >= config.max_queued
                 or len(line) >= config.max_queued_per_key
@@ -68,9 +69,11 @@ class FairQueue:
             )
             if is_full and len(self) > 0:
                 raise ApiError(
-                    429, "Too many requests are waiting: try again later.", code="rate_limit_exceeded",
+                    429,
+                    "Too many requests are waiting: try again later.",
+                    code="rate_limit_exceeded",
                     retry_after_s=self._retry_after_s(),
-                )  # fmt: skip
+                )
 
     def take(self, timeout_s: float) -> Job | None:
         """The next job; None if there is none within `timeout_s`."""
@@ -109,7 +112,8 @@ class FairQueue:
         if not self._lines[owner]:
             del self._lines[owner]
         if not self._lines:
-            self._given, self._clock = {}, 0.0  # no key has waiting jobs, so the counts start again
+            self._given = {}  # no key has waiting jobs, so the counts start again
+            self._clock = 0.0
 
     def _retry_after_s(self) -> int:
         """Estimated seconds until a tenth of the waiting tokens are done."""

@@ -30,14 +30,20 @@ def answer_grammar(
         added: see `call_grammar`.
     """
     is_auto = use.choice == "auto"
-    end, thought = prompt.rstrip(), traits.thought
+    end = prompt.rstrip()
+    thought = traits.thought
     if thought is not None and end.endswith(thought[1].strip()):
-        traits, thought = replace(traits, thought=None), None
+        traits = replace(traits, thought=None)
+        thought = None
     is_open = thought is not None and end.endswith(thought[0].strip())
     calls = call_grammar(
-        traits, closed_tools(use), choice="auto" if is_auto and shape is None else "required",
-        is_parallel=use.is_parallel, added=added, is_thinking=is_open,
-    )  # fmt: skip
+        traits,
+        closed_tools(use),
+        choice="auto" if is_auto and shape is None else "required",
+        is_parallel=use.is_parallel,
+        added=added,
+        is_thinking=is_open,
+    )
     if shape is None or (calls is not None and not is_auto):
         return calls
     shaped = shaped_answer(traits, shape, added=added, is_open=is_open)
@@ -58,7 +64,8 @@ def closed_tools(use: ToolUse) -> list[Tool]:
 
 def names_all(schema: Mapping[str, Any]) -> bool:
     """True if a schema has properties, and among them all that it requires."""
-    properties, needed = schema.get("properties"), schema.get("required") or []
+    properties = schema.get("properties")
+    needed = schema.get("required") or []
     return isinstance(properties, dict) and isinstance(needed, list) and all(name in [*properties] for name in needed)
 
 

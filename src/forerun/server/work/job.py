@@ -80,7 +80,10 @@ class Job:
     def __init__(
         self, orders: Sequence[Order], *, owner: str, max_unread: int | None, label: str = "", is_admitted: bool = False
     ) -> None:
-        self.orders, self.owner, self.label, self.is_admitted = orders, owner, label, is_admitted
+        self.orders = orders
+        self.owner = owner
+        self.label = label
+        self.is_admitted = is_admitted
         self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
         self.early_end: EarlyEnd | None = None
         self.is_over = False

@@ -34,12 +34,20 @@ class MiddleMarks:
 
 KNOWN: Final = (
     MiddleMarks(
-        prefix="<|fim_prefix|>", suffix="<|fim_suffix|>", middle="<|fim_middle|>", repository="<|repo_name|>",
-        file="<|file_sep|>", ends=("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
+        prefix="<|fim_prefix|>",
+        suffix="<|fim_suffix|>",
+        middle="<|fim_middle|>",
+        repository="<|repo_name|>",
+        file="<|file_sep|>",
+        ends=("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
     ),  # Qwen2.5-Coder and later ones, Granite
     MiddleMarks(
-        prefix="<fim_prefix>", suffix="<fim_suffix>", middle="<fim_middle>", repository="<repo_name>",
-        file="<file_sep>", ends=("<|endoftext|>", "<fim_pad>", "<repo_name>", "<file_sep>", "<reponame>"),
+        prefix="<fim_prefix>",
+        suffix="<fim_suffix>",
+        middle="<fim_middle>",
+        repository="<repo_name>",
+        file="<file_sep>",
+        ends=("<|endoftext|>", "<fim_pad>", "<repo_name>", "<file_sep>", "<reponame>"),
     ),  # StarCoder, SmolLM
     MiddleMarks(prefix="<fim-prefix>", suffix="<fim-suffix>", middle="<fim-middle>", ends=("<|endoftext|>",)),
     MiddleMarks(prefix="<｜fim▁begin｜>", suffix="<｜fim▁hole｜>", middle="<｜fim▁end｜>"),  # noqa: RUF001 - DeepSeek-Coder
@@ -47,7 +55,7 @@ KNOWN: Final = (
     MiddleMarks(prefix="<|code_prefix|>", suffix="<|code_suffix|>", middle="<|code_middle|>"),  # GLM
     MiddleMarks(prefix="<[fim-prefix]>", suffix="<[fim-suffix]>", middle="<[fim-middle]>"),  # Zeta
     MiddleMarks(prefix="[PREFIX]", suffix="[SUFFIX]", middle=""),  # Codestral and Mistral
-)  # fmt: skip
+)
 PROJECT: Final = "myproject"  # if the client gives no names, as in llama-server
 FILE: Final = "filename"
 TEXTS: Final = [text for marks in KNOWN for text in (marks.prefix, marks.suffix, marks.middle, *marks.ends)]
@@ -58,14 +66,19 @@ class MiddleReader:
     """Makes prompts to fill in the middle with a model's own marks."""
 
     def __init__(self, tokenizer: Tokenizer, marks: MiddleMarks, ids: Mapping[str, int]) -> None:
-        self._tokenizer, self._marks, self._ids = tokenizer, marks, ids
+        self._tokenizer = tokenizer
+        self._marks = marks
+        self._ids = ids
         self.end_ids = tuple(ids[mark] for mark in marks.ends if mark in ids)
 
     def ids(self, gap: Middle) -> list[int]:
         """The ids of a prompt. Marks that are written in its texts stay text."""
-        marks, files = self._marks, self._files(gap)
-        begin, end = self._ids[marks.prefix], self._ids[marks.suffix]
-        prefix, suffix = self._plain(gap.prefix), self._plain(gap.suffix)
+        marks = self._marks
+        files = self._files(gap)
+        begin = self._ids[marks.prefix]
+        end = self._ids[marks.suffix]
+        prefix = self._plain(gap.prefix)
+        suffix = self._plain(gap.suffix)
         first = self._tokenizer.encode("")  # the tokens that begin every prompt, such as <s>
         if marks.is_suffix_first:
             return [*first, *files, end, *suffix, begin, *prefix]
@@ -73,7 +86,8 @@ class MiddleReader:
 
     def _files(self, gap: Middle) -> list[int]:
         """Other files before the gap's; as plain text if the model has no marks for them."""
-        marks, found = self._marks, list[int]()
+        marks = self._marks
+        found = list[int]()
         if not gap.files:
             return found
         has_marks = marks.repository in self._ids and marks.file in self._ids

@@ -37,18 +37,17 @@ class PromptReader:
     """
 
     def __init__(self, engine: "Engine", config: ServerConfig) -> None:
-        self._tokenizer, self._vocab_size, self._max_length = (
-            engine.tokenizer,
-            engine.spec.vocab_size,
-            engine.max_length,
-        )
+        self._tokenizer = engine.tokenizer
+        self._vocab_size = engine.spec.vocab_size
+        self._max_length = engine.max_length
         self._threads = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="tokenizer")
         self._turns: dict[str, asyncio.Lock] = {}
         limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
         template = engine.tokenizer.chat_template
         self._chats = None if template is None else ChatReader(engine, template, limits)
         self._middles = middle_reader(engine.tokenizer)
-        self._engine, self._grammars = engine, GrammarCheck()
+        self._engine = engine
+        self._grammars = GrammarCheck()
 
     async def begin(self) -> None:
         """Find the traits of the chat template, which takes a moment.
@@ -101,9 +100,11 @@ class PromptReader:
             case Middle() as gap:
                 middles = self._middles_of()
                 found = ReadPrompts(
-                    ids=[await self._apart(lambda: middles.ids(gap))], echoes=[gap.prefix] if gap.echoes else (),
-                    grammar=asked.grammar, end_ids=middles.end_ids,
-                )  # fmt: skip
+                    ids=[await self._apart(lambda: middles.ids(gap))],
+                    echoes=[gap.prefix] if gap.echoes else (),
+                    grammar=asked.grammar,
+                    end_ids=middles.end_ids,
+                )
         if (grammar := found.grammar) is not None:
             await self._apart(lambda: self._require_grammar(grammar, asked))
         predicted = await self.text(asked.prediction, add_special_tokens=False) if asked.prediction else []
@@ -135,8 +136,9 @@ class PromptReader:
             raise invalid(
                 "This model has no marks to fill in the middle of a text: leave the suffix out, or serve a model for "
                 "code that has them.",
-                param="suffix", code="no_infill",
-            )  # fmt: skip
+                param="suffix",
+                code="no_infill",
+            )
         return self._middles
 
     async def text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -153,8 +155,9 @@ class PromptReader:
             place = error.place or at
             raise invalid(
                 f"{place} cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
-                param=place.partition(".")[0], code=INVALID_GRAMMAR,
-            ) from None  # fmt: skip
+                param=place.partition(".")[0],
+                code=INVALID_GRAMMAR,
+            ) from None
         except ConfigError as error:
             raise invalid(sentence(error), param=at.partition(".")[0], code=INVALID_GRAMMAR) from None
 

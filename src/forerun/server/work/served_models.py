@@ -57,7 +57,8 @@ class ServedModels:
     """
 
     def __init__(self, services: Sequence[Service], room: Room | None = None) -> None:
-        self.services, self._room = tuple(services), room or Room()
+        self.services = tuple(services)
+        self._room = room or Room()
         self._num_uses: Counter[Service] = Counter()
         self._used_s: dict[Service, float] = {}
         self._loads: dict[Service, asyncio.Task[None]] = {}

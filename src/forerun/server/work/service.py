@@ -77,7 +77,8 @@ class Service:
             on_end: called in the loop's thread when the engine has ended, with the error that caused it, if any.
         """
         self._loop = asyncio.get_running_loop()
-        self._on_ready, self._on_end = on_ready, on_end
+        self._on_ready = on_ready
+        self._on_end = on_end
         if self.thread.state is EngineState.ENDED:
             self._prompts = self._why_ended = None
             self._renew()
@@ -159,9 +160,15 @@ class Service:
             raise
 
     def submit(
-        self, orders: Sequence[Order], *, owner: str, on_slow_reader: Callable[[], None] | None,
-        label: str = "", max_s: float | None = None, is_admitted: bool = False,
-    ) -> Job:  # fmt: skip
+        self,
+        orders: Sequence[Order],
+        *,
+        owner: str,
+        on_slow_reader: Callable[[], None] | None,
+        label: str = "",
+        max_s: float | None = None,
+        is_admitted: bool = False,
+    ) -> Job:
         """Queue texts for generation.
 
         Args:
@@ -276,7 +283,8 @@ def line_about(job: Job, tally: TextTally, result: Generation | None) -> str:
     written = f"{tally.num_written:,} written"
     if result is None:
         return f"{job.label}: {read}, {written}, ended early ({job.early_end or 'error'})"
-    stats, reason = result.stats, result.finish_reason.value
+    stats = result.stats
+    reason = result.finish_reason.value
     speed = f" in {stats.decode_s:.1f} s ({stats.tokens_per_s:.1f} tokens/s)" if stats.decode_s else ""
     return f"{job.label}: {read} in {stats.prefill_s:.1f} s, {written}{speed}, {reason}"
 

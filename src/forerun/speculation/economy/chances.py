@@ -34,7 +34,9 @@ class Trust:
     """
 
     def __init__(self, first: float = 1.0) -> None:
-        self._first, self._expected, self._accepted = first, 0.0, 0.0
+        self._first = first
+        self._expected = 0.0
+        self._accepted = 0.0
 
     @property
     def factor(self) -> float:
@@ -64,7 +66,9 @@ class ProposalMeans:
         """
         mean = self.seconds
         capped_s = min(seconds, STALL * mean.value + reading_s) if mean.value else seconds
-        newest_s, is_first, self._is_first = max(0.0, capped_s - reading_s), self._is_first, False
+        newest_s = max(0.0, capped_s - reading_s)
+        is_first = self._is_first
+        self._is_first = False
         if is_first:
             return capped_s, newest_s
         mean.add(newest_s)
@@ -82,7 +86,8 @@ class DraftRecord:
 
     def __init__(self, known: float | None = None) -> None:
         self._rounds = 0.0 if known is None else KNOWN_ROUNDS
-        self._tokens, self._times = self._rounds * (known or 0.0), self._rounds
+        self._tokens = self._rounds * (known or 0.0)
+        self._times = self._rounds
         self._first_trust = Trust(UNPROVED)  # for the chances of first tokens
         self._guess: TokenTree | None = None
 
@@ -135,7 +140,9 @@ class DraftRecord:
         Args:
             times: time that a round with this tree would have taken, in plain rounds.
         """
-        self._guess, self._guess_times, self._followed = guess, times, list[int]()
+        self._guess = guess
+        self._guess_times = times
+        self._followed = list[int]()
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Compare the watched tree with new text; when the text leaves it, record the round it would have been."""

@@ -72,10 +72,16 @@ class Chooser:
     """
 
     def __init__(
-        self, names: Sequence[str], costs: RoundCosts, known: Speeds | None = None,
-        reading_s: Callable[[str], float] = lambda name: 0.0, saved_s: Mapping[str, float] = NOTHING_SAVED,
-    ) -> None:  # fmt: skip
-        self.costs, self._names, self._reading_s = costs, names, reading_s
+        self,
+        names: Sequence[str],
+        costs: RoundCosts,
+        known: Speeds | None = None,
+        reading_s: Callable[[str], float] = lambda name: 0.0,
+        saved_s: Mapping[str, float] = NOTHING_SAVED,
+    ) -> None:
+        self.costs = costs
+        self._names = names
+        self._reading_s = reading_s
         known = known or {}
         self._trials = {kind: 0 if known.get(kind) else TRIALS for kind in TEMPERATURE_CLASSES}
         self._records = {
@@ -88,24 +94,30 @@ class Chooser:
         for name, share in self._shares.items():
             share.spend(-min(saved_s.get(name, 0.0), SAVED * costs.plain_s))
         self._kind: TemperatureClass = "greedy"
-        self._now, self.turn = self._records[self._kind], DraftTurn()
+        self._now = self._records[self._kind]
+        self.turn = DraftTurn()
         self._lost_s = self._passed_s = self._prompt_s = 0.0
         self._drafted_last: str | None = None  # the drafter of the previous round
         self._room_s = inf  # the time that the answer may still lose
-        self._num_since_plain, self._readings_s = 0, dict[str, float]()
-        self._num_tokens, self._usual_tokens = 0, RunningMean()  # of this answer; of earlier ones, each at most SHORT
+        self._num_since_plain = 0
+        self._readings_s = dict[str, float]()
+        self._num_tokens = 0  # of this answer
+        self._usual_tokens = RunningMean()  # of earlier ones, each at most SHORT
 
     def begin(self, temperature: float) -> None:
         """Begin an answer."""
         self._trials[self._kind] -= self._passed_s > TRIAL * self.costs.plain_s
         if self._num_tokens:
             self._usual_tokens.add(min(SHORT, self._num_tokens))
-        self._kind, self._num_tokens = class_of(temperature), 0
+        self._kind = class_of(temperature)
+        self._num_tokens = 0
         self._now = self._records[self._kind]
         for record in self._now.values():
             record.watch(None)
         self._lost_s = self._passed_s = self._prompt_s = 0.0
-        self._num_since_plain, self._drafted_last, self.turn = 0, None, DraftTurn()
+        self._num_since_plain = 0
+        self._drafted_last = None
+        self.turn = DraftTurn()
         self.turn = self._next_turn()
 
     def read_prompt(self, seconds: float) -> None:
@@ -135,7 +147,8 @@ class Chooser:
         if name == self.turn.drafter:
             self._readings_s[name] = 0.0  # it will have read when it proposes
             return True
-        share, reading_s = self._shares[name], 0.0 if self._is_trial else self._reading_s(name)
+        share = self._shares[name]
+        reading_s = 0.0 if self._is_trial else self._reading_s(name)
         if reading_s > max(0.0, share.saved_s):
             return False
         share.spend(reading_s)
@@ -155,7 +168,8 @@ class Chooser:
         name = self.turn.drafter
         if name is None or len(proposal) == 1:
             return 1
-        self._proposal, hit = proposal, self._now[name].chance_of_first(proposal)
+        self._proposal = proposal
+        hit = self._now[name].chance_of_first(proposal)
         self._proposals[name].hits.add(hit)
         return min(self._rows_within(name, 1.0 - hit), self.turn.most_rows)
 
@@ -170,7 +184,9 @@ class Chooser:
             proposal_s: seconds for the proposal.
             round_s: seconds of the rest of a round.
         """
-        costs, name, after = self.costs, self.turn.drafter, self._drafted_last
+        costs = self.costs
+        name = self.turn.drafter
+        after = self._drafted_last
         self._drafted_last = name if num_rows > 1 else None
         if name is None and after is not None and self._num_since_plain < PLAIN_EVERY:
             self._charge_for(after, num_rounds, round_s)
@@ -206,12 +222,14 @@ class Chooser:
 
     def measure_whole(self, num_tokens: int, seconds: float, num_rounds: int = 1) -> None:
         """Record rounds of this turn of which only the total time is known; a watched drafter has drafted, too."""
-        plain_s, name = self.costs.plain_s, self.turn.drafter or self.turn.watched
+        plain_s = self.costs.plain_s
+        name = self.turn.drafter or self.turn.watched
         if name is None:
             self.costs.measure(1, seconds / num_rounds, num_rounds)
             self._pass_by(seconds)
         else:
-            usual_s, extra_s = self._proposals[name].seconds.value, max(0.0, seconds - num_tokens * plain_s)
+            usual_s = self._proposals[name].seconds.value
+            extra_s = max(0.0, seconds - num_tokens * plain_s)
             if usual_s:
                 seconds = min(seconds, STALL * (usual_s + num_rounds * plain_s))
             self._proposals[name].seconds.add(extra_s)
@@ -238,28 +256,37 @@ class Chooser:
     def _next_turn(self) -> DraftTurn:
         answer_s = self._prompt_s + max(SHORT * self.costs.plain_s, self._passed_s)
         limit_s = answer_s * (FIRST_LOSS if self._is_trial else LOSS)
-        room_s, self._readings_s = limit_s - self._lost_s, dict[str, float]()
-        self._room_s, drafter, most_rows = room_s, self._best(room_s), 1
+        room_s = limit_s - self._lost_s
+        self._readings_s = dict[str, float]()
+        self._room_s = room_s
+        drafter = self._best(room_s)
+        most_rows = 1
         if drafter is not None:
             chance_of_loss = 0.0 if self._costs_nothing(drafter) else 1.0 - self._proposals[drafter].hits.value
             most_rows = self._rows_within(drafter, chance_of_loss)
         if most_rows == 1 or self._is_plain_due(drafter) or (self._is_trial and not self.costs.knows_plain):
-            drafter, most_rows = None, 1
+            drafter = None
+            most_rows = 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
         return DraftTurn(drafter=drafter, most_rows=most_rows, watched=watched)
 
     def _rows_within(self, name: str, chance_of_loss: float) -> int:
-        risk, means = min(MOST_RISK, RISK / max(1e-3, chance_of_loss)), self._proposals[name]
+        risk = min(MOST_RISK, RISK / max(1e-3, chance_of_loss))
+        means = self._proposals[name]
         return self.costs.rows_within(risk * self._room_s, means.seconds.value, means.rows.value)
 
     def _best(self, room_s: float) -> str | None:
         """The fastest drafter, if it is faster than plain decoding; one that was never tried goes first."""
-        current, is_trial = self.turn.drafter, self._is_trial
+        current = self.turn.drafter
+        is_trial = self._is_trial
         speeds = {
-            name: inf if not record.is_known else record.hoped_speed if is_trial
+            name: inf
+            if not record.is_known
+            else record.hoped_speed
+            if is_trial
             else record.speed * (MARGIN if name == current else 1.0)
             for name, record in self._now.items()
-        }  # fmt: skip
+        }
         for name in sorted(self._names, key=speeds.__getitem__, reverse=True):
             if speeds[name] <= MARGIN:
                 break
@@ -275,7 +302,8 @@ class Chooser:
     def _is_plain_due(self, drafter: str | None) -> bool:
         if drafter is None or self._num_since_plain < PLAIN_EVERY:
             return False
-        loss_s, share = (self._now[drafter].speed - 1.0) * self.costs.plain_s, self._shares[drafter]
+        loss_s = (self._now[drafter].speed - 1.0) * self.costs.plain_s
+        share = self._shares[drafter]
         if loss_s > share.saved_s:
             return False
         share.spend(loss_s)

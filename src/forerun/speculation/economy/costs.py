@@ -39,9 +39,11 @@ class RoundCosts:
         self.beyond_s = self._drafted_beyond_s = self._first_beyond_s = beyond_s
         self.allowed_rows = len(self.pass_s)  # limit on the rows of the next round
         self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
-        self._sum_s, self._sum_rounds = [0.0] * len(self.pass_s), [0.0] * len(self.pass_s)  # weighted, by rows
+        self._sum_s = [0.0] * len(self.pass_s)  # weighted, by rows
+        self._sum_rounds = [0.0] * len(self.pass_s)  # likewise
         self._trusted = TRUSTED  # weight of the measurement before the first request
-        self._played, self._num_plain = set[int](), 0  # rows - 1 of each measured width; plain rounds
+        self._played = set[int]()  # rows - 1 of each measured width
+        self._num_plain = 0  # plain rounds
 
     @property
     def plain_s(self) -> float:
@@ -55,7 +57,8 @@ class RoundCosts:
 
     def step_s(self, num_rows: int) -> float:
         """Seconds of a round with this number of rows."""
-        place, prior = min(num_rows, len(self.pass_s)) - 1, self._trusted * self._weight
+        place = min(num_rows, len(self.pass_s)) - 1
+        prior = self._trusted * self._weight
         expected_s = self.pass_s[place] + (self._drafted_beyond_s if place else self.beyond_s)
         return (self._sum_s[place] + prior * expected_s) / (self._sum_rounds[place] + prior)
 
@@ -70,7 +73,8 @@ class RoundCosts:
             proposal_s: recent mean time of proposals.
             proposal_rows: recent mean of their rows; smaller proposals are assumed to take proportionally less.
         """
-        plain_s, num_rows = self.plain_s, 1
+        plain_s = self.plain_s
+        num_rows = 1
         for rows, seconds in enumerate(map(self.step_s, range(1, len(self.pass_s) + 1)), 1):
             if seconds - plain_s + proposal_s * min(1.0, (rows - 1) / max(1.0, proposal_rows - 1.0)) > extra_s:
                 break
@@ -95,7 +99,8 @@ class RoundCosts:
         mean_s = self._sum_s[place] / self._sum_rounds[place]
         if place == 0 and mean_s < self.pass_s[0] and self._sum_rounds[0] >= TRUSTED * self._weight:
             share = mean_s / self.pass_s[0]
-            self.pass_s, self._trusted = [share * pass_s for pass_s in self.pass_s], share**4 * self._trusted
+            self.pass_s = [share * pass_s for pass_s in self.pass_s]
+            self._trusted = share**4 * self._trusted
         beyond_s = {place: self._mean_beyond_s(place) for place in self._played if self._is_known(place)}
         # The minimum, because the overhead is overestimated at widths whose pass was measured too short.
         self.beyond_s = max(0.0, min(beyond_s.values()))
@@ -106,7 +111,8 @@ class RoundCosts:
         return self._sum_rounds[place] >= FEWEST * self._weight
 
     def _mean_beyond_s(self, place: int) -> float:
-        prior, rounds = self._trusted * self._weight, self._sum_rounds[place]
+        prior = self._trusted * self._weight
+        rounds = self._sum_rounds[place]
         beyond_s = self._sum_s[place] - rounds * self.pass_s[place]
         return (beyond_s + prior * self._first_beyond_s) / (rounds + prior)
 
@@ -115,7 +121,8 @@ class RunningMean:
     """The mean of all values at first, later of recent ones: the newest counts at least with weight NEWEST."""
 
     def __init__(self) -> None:
-        self.value, self._num_values = 0.0, 0
+        self.value = 0.0
+        self._num_values = 0
 
     def add(self, newest: float) -> None:
         """Add a value."""

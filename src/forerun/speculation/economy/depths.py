@@ -54,7 +54,8 @@ class DepthRule:
 
     def _tokens(self) -> list[float]:
         """Expected tokens of a round by its depth."""
-        tokens, chance = [1.0], 1.0
+        tokens = [1.0]
+        chance = 1.0
         for reached, tried in zip(self._reached, self._tried, strict=True):
             chance *= reached / tried
             tokens.append(tokens[-1] + chance)
@@ -69,7 +70,8 @@ def chain_speed(chance: Number, token_s: Number, round_s: Sequence[float]) -> Nu
         token_s: seconds per drafted token.
         round_s: seconds of a round without its drafting, by the length of the chain, 0 included.
     """
-    power, tokens = chance, 1.0 + chance
+    power = chance
+    tokens = 1.0 + chance
     best = tokens / (token_s + round_s[1])
     for depth, seconds in enumerate(round_s[2:], 2):
         power = power * chance

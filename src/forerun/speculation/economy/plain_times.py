@@ -77,7 +77,9 @@ class Stretch:
     until the CPU's caches hold plain decoding's data."""
 
     def __init__(self, times: PlainTimes) -> None:
-        self._times, self._played_s, self.num_counted = times, 0.0, 0
+        self._times = times
+        self._played_s = 0.0
+        self.num_counted = 0
 
     def note(self, ended_at_s: float, seconds: float, context: int) -> None:
         """Record a timed round."""

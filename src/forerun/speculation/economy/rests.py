@@ -42,7 +42,8 @@ class RestRule:
 
     def begin(self, temperature: float) -> None:
         """Begin an answer, and end any rest."""
-        self.drafts, self.rounds_left = False, 0
+        self.drafts = False
+        self.rounds_left = 0
         if self._chooser is not None:
             self._chooser.begin(temperature)
 

@@ -12,7 +12,8 @@ class TimeShare:
     """
 
     def __init__(self, share: float, most_saved_s: float) -> None:
-        self._share, self._most_saved_s = share, most_saved_s
+        self._share = share
+        self._most_saved_s = most_saved_s
         self.saved_s = 0.0  # the rest of the budget
 
     def pass_by(self, seconds: float, wanted: float = 1.0) -> None:

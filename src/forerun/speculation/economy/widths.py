@@ -36,16 +36,20 @@ class WidthRule:
     def __init__(self, target: RoundCosts | Pace, draft: Pace | None, *, expansion_s: float = 0.0) -> None:
         self.costs = RoundCosts(target) if isinstance(target, Pace) else target
         self.change_draft(draft)
-        self.beyond_expansion_s, self._spent_s = expansion_s, 0.0  # recent mean time of expansions beyond their passes
-        self._children, self._trust = list(FIRST_CHILDREN), Trust()
-        self._num_rows, self._num_expected = 1, 0.0
+        self.beyond_expansion_s = expansion_s  # recent mean time of expansions beyond their passes
+        self._spent_s = 0.0
+        self._children = list(FIRST_CHILDREN)
+        self._trust = Trust()
+        self._num_rows = 1
+        self._num_expected = 0.0
 
     def change_draft(self, draft: Pace | None) -> None:
         """Replace the times of draft passes."""
         self._expansion_s = None if draft is None else cache(draft.step_s)
 
     def begin_round(self) -> None:
-        self._spent_s, self._num_expected = 0.0, 0.0
+        self._spent_s = 0.0
+        self._num_expected = 0.0
 
     def end_round(self, num_accepted: int, seconds: float | None = None) -> None:
         """Record the number of accepted nodes, and the round's total time unless it is measured elsewhere."""
@@ -97,7 +101,8 @@ class WidthRule:
         """
         if self._expansion_s is None or len(tree) == 1 or not frontier:
             return len(frontier)
-        factor, tree = self._trust.factor, self._believed(tree[:most])
+        factor = self._trust.factor
+        tree = self._believed(tree[:most])
         frontier = [factor * chance for chance in frontier]
         speed = max(self._speeds(tree, 0.0))
         nodes_s = [self._expansion_s(nodes) for nodes in range(1, len(frontier) + 1)]

@@ -16,7 +16,8 @@ NAMES: Final = ("probe_first", "probe_other")
 KEYS: Final = ("probe_key", "probe_more")
 VALUES: Final = ("probe value", "probe last")
 ARGUMENTS: Final = dict(zip(KEYS, VALUES, strict=True))
-MARK_STARTS, MARK_ENDS = re.compile(r"[<\[\n]"), re.compile(r".*[>\]\n]", re.DOTALL)
+MARK_STARTS = re.compile(r"[<\[\n]")
+MARK_ENDS = re.compile(r".*[>\]\n]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,20 @@ def _json_format(one: str, two: str | None) -> CallFormat | None:
     if name_key is None or arguments_key is None:
         return None
     other = None if two is None else _object_with(two, NAMES[1])
-    before, after = one[:start], one[end:]
+    before = one[:start]
+    after = one[end:]
     between = None if two is None or other is None else two[end : other[0]]
     keys: dict[str, Any] = {"name_key": name_key, "arguments_key": arguments_key}
     if before.rstrip().endswith("[") and after.lstrip().startswith("]"):
         begin = before.rstrip()[:-1]
         return CallFormat(
-            kind="json", is_list=True, section_begin=begin, section_end=closed(begin, after.lstrip()[1:]),
-            separator=between or ", ", **keys,
-        )  # fmt: skip
+            kind="json",
+            is_list=True,
+            section_begin=begin,
+            section_end=closed(begin, after.lstrip()[1:]),
+            separator=between or ", ",
+            **keys,
+        )
     return CallFormat(kind="json", **_as_fields(_marks(before, after, between)), **keys)
 
 
@@ -100,10 +106,15 @@ def _tagged_format(one: str, two: str | None) -> CallFormat | None:
         "call_end": marks.call_end[num_of_end:],
     }
     return CallFormat(
-        kind="tagged", **fields, name_begin=name_begin, name_end=to_key[: len(to_key) - len(parameter_begin)],
-        parameter_begin=parameter_begin, parameter_name_end=to_value, parameter_end=parameter_end.rstrip(),
+        kind="tagged",
+        **fields,
+        name_begin=name_begin,
+        name_end=to_key[: len(to_key) - len(parameter_begin)],
+        parameter_begin=parameter_begin,
+        parameter_name_end=to_value,
+        parameter_end=parameter_end.rstrip(),
         arguments_end=marks.call_end[:num_of_end],
-    )  # fmt: skip
+    )
 
 
 def _marks(before: str, after: str, between: str | None) -> Marks:
@@ -117,9 +128,12 @@ def _marks(before: str, after: str, between: str | None) -> Marks:
         found = MARK_ENDS.match(call_end)
         call_end = found.group() if found else ""
     return Marks(
-        section_begin=before[: len(before) - len(call_begin)], call_begin=call_begin, call_end=call_end,
-        section_end=after[len(call_end) :], separator=left[len(call_end) :],
-    )  # fmt: skip
+        section_begin=before[: len(before) - len(call_begin)],
+        call_begin=call_begin,
+        call_end=call_end,
+        section_end=after[len(call_end) :],
+        separator=left[len(call_end) :],
+    )
 
 
 def closed(begin: str, end: str) -> str:

@@ -59,7 +59,8 @@ class Calls:
     """Adds the rules of calls to those of a grammar."""
 
     def __init__(self, lark: Lark, format: CallFormat) -> None:
-        self._lark, self._format = lark, format
+        self._lark = lark
+        self._format = format
 
     def calls(self, *, is_parallel: bool, is_auto: bool) -> str:
         """All calls with their marks; after a trigger without the mark that triggered."""
@@ -67,9 +68,11 @@ class Calls:
         if format.kind == "harmony":
             return "call"
         begin = format.call_begin + format.name_begin
-        before, after = format.section_begin, format.section_end
+        before = format.section_begin
+        after = format.section_end
         if format.is_list:
-            before, after = before + "[", "]" + after
+            before = before + "["
+            after = "]" + after
         first = before + begin
         if is_auto:
             first = first[first.index(format.begin) + len(format.begin) :]
@@ -82,8 +85,11 @@ class Calls:
 
     def call_of(self, number: int, function: Mapping[str, Any]) -> str:
         """The name of a rule for a call of this tool, without the marks around calls but for the end of tagged ones."""
-        format, name, schema = self._format, function["name"], parameters_of(function)
-        rules, text = self._lark.rules, self._lark.text
+        format = self._format
+        name = function["name"]
+        schema = parameters_of(function)
+        rules = self._lark.rules
+        text = self._lark.text
         match format.kind:
             case "json":
                 name_key, said_name, arguments_key = map(as_json, (format.name_key, name, format.arguments_key))

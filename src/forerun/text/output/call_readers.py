@@ -81,7 +81,8 @@ def read_json_calls(source: TextSource, sink: CallSink, format: CallFormat) -> S
 
 def read_call_object(source: TextSource, sink: CallSink, format: CallFormat) -> Step[None]:
     """Read {"name": "f", "arguments": {..}}; keys in any order, and the arguments perhaps as text."""
-    name, arguments = "", ""
+    name = ""
+    arguments = ""
     yield from source.expect("{")
     while True:
         yield from source.space()
@@ -157,7 +158,8 @@ def read_section(
         ends: texts that may follow a call; they may also be missing.
         expects_begin: whether the first call's own mark was not read yet.
     """
-    call_begin, section_end = format.call_begin.strip(), format.section_end.strip()
+    call_begin = format.call_begin.strip()
+    section_end = format.section_end.strip()
     if expects_begin and format.section_begin.strip():
         yield from source.expect(call_begin)
     while True:

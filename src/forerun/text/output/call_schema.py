@@ -157,7 +157,8 @@ def kind_of(value: object) -> str:
 
 def takes(schema: Schema, value: object) -> bool:
     """Whether a value has the type of this schema, which has one or none, and is one of its listed values."""
-    kind, listed = kind_of(value), values_of(schema)
+    kind = kind_of(value)
+    listed = values_of(schema)
     if listed:
         return any(kind_of(one) == kind and one == value for one in listed)
     return schema.get("type", kind) in (kind, "number" if kind == "integer" else kind)

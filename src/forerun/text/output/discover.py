@@ -14,9 +14,14 @@ Said = Mapping[str, Any]
 Render = Callable[[Said], str]
 EMPTY: Final[Mapping[EmptyContent, Said]] = {"text": {"content": ""}, "null": {"content": None}, "absent": {}}
 USER: Final = {"role": "user", "content": "probe question"}
-CONTENT, THOUGHT, RULE, LATER = "probe-answer~", "probe-thought~", "probe-rule~", "probe-later~"
-RESULT, LONE = "probe-result~", "probe-lone~"
-SHORT_ID, LONG_ID = "probeid01", "call_" + "probeid1" * 3
+CONTENT = "probe-answer~"
+THOUGHT = "probe-thought~"
+RULE = "probe-rule~"
+LATER = "probe-later~"
+RESULT = "probe-result~"
+LONE = "probe-lone~"
+SHORT_ID = "probeid01"
+LONG_ID = "call_" + "probeid1" * 3
 TOOL_NAME: Final = "probe_tool"
 TOOL: Final[Said] = {
     "type": "function",
@@ -39,7 +44,8 @@ class Probe:
     """Renders conversations; gives None if the template refuses one."""
 
     def __init__(self, render: Render, given: Said, tools_variable: str = "") -> None:
-        self._render, self._given = render, dict(given)
+        self._render = render
+        self._given = dict(given)
         self._tools = {tools_variable: [TOOL]} if tools_variable else {}
 
     def text(self, messages: Sequence[Said], **variables: object) -> str | None:
@@ -116,7 +122,8 @@ def _turns(
     bare: Probe, probe: Probe, call: Said, result: Said, *, takes_calls: bool, has_results: bool
 ) -> dict[str, Any]:
     """The traits that say which turns the template accepts, and after which others."""
-    rule, answer = {"role": "system", "content": RULE}, {"role": "assistant", "content": CONTENT}
+    rule = {"role": "system", "content": RULE}
+    answer = {"role": "assistant", "content": CONTENT}
     lone = {**result, "name": "", "content": LONE}
     takes_system = bare.shows(RULE, [rule, USER])
     starts: dict[str, list[Said]] = {"S": [rule], "U": [USER], "A": [answer], "C": [call, result], "T": [lone]}
@@ -234,7 +241,8 @@ def _takes_later_system(probe: Probe) -> bool:
 def _thought(probe: Probe) -> tuple[str, str] | None:
     """The marks around a thought, found in the template's text for an answer with thoughts."""
     answer = {"role": "assistant", "content": CONTENT}
-    plain, text = probe.text([USER, answer]), probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
+    plain = probe.text([USER, answer])
+    text = probe.text([USER, {**answer, "reasoning_content": THOUGHT}])
     if plain is None or text is None or not 0 < text.find(THOUGHT) < text.find(CONTENT):
         return None
     begin = text[shared_length(plain, text) : text.index(THOUGHT)].strip()

@@ -46,7 +46,8 @@ def read_harmony(source: TextSource, sink: HarmonySink) -> Step[None]:
             assert source.anchor is not None, "the text can still be read again"
             source.at = source.anchor
             sink.say(source.take(len((yield from source.which(BEGINS)))))
-        channel, recipient = CHANNEL.search(header), RECIPIENT.search(header)
+        channel = CHANNEL.search(header)
+        recipient = RECIPIENT.search(header)
         source.settle()
         if recipient is not None:
             yield from _read_call(source, sink, called_name(sink, recipient.group(1)))

@@ -114,8 +114,10 @@ def in_order(schema: Schema, rules: Rules, marks: tuple[str, str, str, str], val
         value: the rule for a value of a schema.
     """
     begin, joint, comma, end = marks
-    properties, required = properties_of(schema), required_of(schema)
-    first, later = '""', '""'  # the rule before any property was written, and the rule after one
+    properties = properties_of(schema)
+    required = required_of(schema)
+    first = '""'  # the rule before any property was written
+    later = '""'  # the rule after one
     for key, said in reversed(properties.items()):
         entry = f"{lark_text(key + joint)} {value(said)}"
         number = len(rules)

@@ -135,7 +135,8 @@ def _turns(traits: TemplateTraits, messages: Sequence[Message]) -> list[Message]
             case "assistant":
                 calls = message.get("tool_calls") or ()
                 for number, call in enumerate(calls):
-                    name, id_ = call["function"]["name"], call.get("id")
+                    name = call["function"]["name"]
+                    id_ = call.get("id")
                     by_place[place, number] = by_id[id_] = name, _known_id(traits, id_, name, len(by_place))
                 message = _answer(traits, message, [by_place[place, number][1] for number in range(len(calls))])
             case "tool" | "function":
@@ -158,7 +159,8 @@ def _answer(traits: TemplateTraits, message: Message, ids: Sequence[object]) -> 
     answer = {key: said for key, said in message.items() if key not in ("reasoning", "tool_calls", "content")}
     if "reasoning" in message:
         answer.setdefault("reasoning_content", message["reasoning"])
-    content, calls = message["content"], message.get("tool_calls") or ()
+    content = message["content"]
+    calls = message.get("tool_calls") or ()
     if not calls:
         return {**answer, "content": content}
     if not traits.takes_tools or traits.drops_calls:
@@ -220,7 +222,8 @@ def written(format: CallFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     """Calls as a model writes them: in JSON, or in Python's form."""
     texts = []
     for call in calls:
-        name, arguments = call["function"]["name"], as_object(call["function"].get("arguments") or {}) or {}
+        name = call["function"]["name"]
+        arguments = as_object(call["function"].get("arguments") or {}) or {}
         if format.kind == "pythonic":
             text = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
         else:

@@ -61,10 +61,15 @@ class OutputParser:
             function["name"]: function.get("parameters") or {} for function in functions if finds_calls
         }
         self.is_open = False
-        self._traits, self._format, self._make_id = traits, traits.call_format, make_id
+        self._traits = traits
+        self._format = traits.call_format
+        self._make_id = make_id
         self._finds_calls = bool(self.schemas)
-        self._source, self._events, self._num_calls = TextSource(), list[OutputEvent](), 0
-        self._is_leading, self._space = False, ""  # white space held back, since a call may follow
+        self._source = TextSource()
+        self._events = list[OutputEvent]()
+        self._num_calls = 0
+        self._is_leading = False
+        self._space = ""  # white space held back, since a call may follow
         self._reading = self._read(rendered_prompt.rstrip(SPACE))
         next(self._reading, None)
 
@@ -82,13 +87,16 @@ class OutputParser:
         return self._taken()
 
     def _taken(self) -> list[OutputEvent]:
-        found, self._events = self._events, []
+        found = self._events
+        self._events = []
         return found
 
     # Methods that the readers call.
 
     def start(self, name: str) -> None:
-        self.is_open, self._space, self._source.anchor = True, "", None
+        self.is_open = True
+        self._space = ""
+        self._source.anchor = None
         id_ = self._make_id(9) if self._traits.wants_short_ids else f"call_{self._make_id(24)}"
         self._events.append(CallStarted(self._num_calls, id_, name))
 
@@ -99,7 +107,8 @@ class OutputParser:
     def end(self) -> None:
         self._events.append(CallEnded(self._num_calls))
         self._num_calls += 1
-        self.is_open, self._is_leading = False, True
+        self.is_open = False
+        self._is_leading = True
         self._source.settle()
 
     def abandon(self) -> None:
@@ -165,7 +174,8 @@ class OutputParser:
             yield
 
     def _read_content(self) -> Step[None]:
-        source, begins = self._source, self._begins()
+        source = self._source
+        begins = self._begins()
         mark_of_any = re.compile("|".join(map(re.escape, begins)) or "(?!)")
         while True:
             rest = source.rest
@@ -180,7 +190,8 @@ class OutputParser:
 
     def _try(self, begin: str) -> Step[None]:
         """Read calls after this mark; if there are none, the mark is content."""
-        source, num_before = self._source, self._num_calls
+        source = self._source
+        num_before = self._num_calls
         source.settle()
         if begin != self._format.name_begin.strip():
             source.take(len(begin))
@@ -210,7 +221,8 @@ class OutputParser:
         return tuple(dict.fromkeys(filter(None, found)))
 
     def _read_calls(self, begin: str) -> Step[None]:
-        format, source = self._format, self._source
+        format = self._format
+        source = self._source
         is_built_in = begin == PYTHON_TAG and (yield from source.peek()) not in "{["
         read_call = partial(READERS["pythonic" if is_built_in else format.kind], source, self, format)
         ends = (format.call_end.strip(), format.call_end.split("\n")[-1], *(HERMES_ENDS * (format.kind == "json")))

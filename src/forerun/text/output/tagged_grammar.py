@@ -33,7 +33,10 @@ class TaggedGrammar:
     """
 
     def __init__(self, lark: Lark, format: CallFormat, schema: Schema, *, prefix: str) -> None:
-        self._lark, self._format, self._schema, self._prefix = lark, format, schema, prefix
+        self._lark = lark
+        self._format = format
+        self._schema = schema
+        self._prefix = prefix
         self._marks = TaggedMarks.of(format)
         self._line = "\n" if format.parameter_name_end.endswith("\n") else ""
         self._name_end = format.parameter_name_end.removesuffix("\n")  # models may leave out this line break
@@ -46,11 +49,14 @@ class TaggedGrammar:
 
     def arguments(self) -> str:
         """The rule of all arguments and of what closes the call."""
-        lark, properties = self._lark, list(properties_of(self._schema).items())
-        num, end = len(properties), lark.text(self._format.parameter_end)
+        lark = self._lark
+        properties = list(properties_of(self._schema).items())
+        num = len(properties)
+        end = lark.text(self._format.parameter_end)
         first = self._rule("first", num, lark.text(self._closing))
         later = self._rule("later", num, f"{end} {lark.text(self._closing)}")
-        behind_text, within_text = self._rule("behind", num, self._end_of_call()), ""
+        behind_text = self._rule("behind", num, self._end_of_call())
+        within_text = ""
         for place, (key, said) in reversed([*enumerate(properties)]):
             value = self._value(place, said, later, behind_text, within_text)
             is_required = key in required_of(self._schema)
@@ -65,7 +71,8 @@ class TaggedGrammar:
             first = next_of("first", begin, first)
             later = next_of("later", f"({end} {begin} | {forgotten})", later)
             if self._has_token_marks:
-                behind_text, within_text = next_of("behind", bare, behind_text), next_of("within", bare, within_text)
+                behind_text = next_of("behind", bare, behind_text)
+                within_text = next_of("within", bare, within_text)
             else:
                 up_to = begin if self._has_end_token else self._text_up_to(place, key)
                 behind_text = next_of("behind", up_to, behind_text)
@@ -105,18 +112,21 @@ class TaggedGrammar:
             behind_text: what follows a text, or an end mark if the marks are tokens.
             within_text: what follows a text without its end mark if the marks are tokens; "" if nothing can.
         """
-        name, strays = f"{self._prefix}_text_{place}", self._strays
+        name = f"{self._prefix}_text_{place}"
+        strays = self._strays
         if not self._has_token_marks:
             goes_on = f" | {self._inner(place)} {one_of(strays)} {name}" if strays else ""
             return self._rule("text", place, f"{behind_text}{goes_on}")
-        end, ended = self._lark.text(self._marks.end), f"{self._prefix}_ended_{place}"
+        end = self._lark.text(self._marks.end)
+        ended = f"{self._prefix}_ended_{place}"
         goes_on = one_of(filter(None, (within_text, f"{end} {ended}", *(f"{stray} {name}" for stray in strays))))
         self._rule("ended", place, f"{SPACES} ({behind_text} | {end} {ended}) | {SOME_TEXT} {goes_on}")
         return self._rule("text", place, f"{ANY_TEXT} {goes_on}")
 
     def _text_up_to(self, place: int, key: str) -> str:
         """A text up to the marks of another argument, of which the end mark may be missing."""
-        marks, name = self._marks, f"{self._prefix}_to_{place}"
+        marks = self._marks
+        name = f"{self._prefix}_to_{place}"
         begin = SPACE_PATTERN.join(map(literal, (marks.begin, key.strip(), *marks.name_end)))
         ended = f"({literal(marks.end)}{SPACE_PATTERN}|{LINE if marks.is_lined else ''})"
         self._lark.rules[f"{name}[lazy]"] = f"{self._free_text(place)} {lark_pattern(ended + begin)}"
@@ -124,7 +134,8 @@ class TaggedGrammar:
 
     def _end_of_call(self) -> str:
         """A text up to all that closes the call; without the text if its end mark is a token."""
-        lark, properties = self._lark, properties_of(self._schema)
+        lark = self._lark
+        properties = properties_of(self._schema)
         if self._has_end_token:
             return lark.text(self._closing.strip() if self._has_token_marks else self._closing)
         end, tokens = self._end_before_tokens()
@@ -154,11 +165,14 @@ class TaggedGrammar:
     def _free_text(self, place: int) -> str:
         """Texts before the argument at this place without anything in them that the reader would take for their end:
         an end mark and what follows it, or the beginning of an argument that may not have been given yet."""
-        marks, keys, required = self._marks, list(properties_of(self._schema)), required_of(self._schema)
+        marks = self._marks
+        keys = list(properties_of(self._schema))
+        required = required_of(self._schema)
         given = [key for key in keys[:place] if key in required]
         left = [literal(key.strip()) for key in keys if key not in given]
         begin = SPACE_PATTERN.join((literal(marks.begin), f"({'|'.join(left)})", *map(literal, marks.name_end)))
-        end, closing = literal(marks.end), SPACE_PATTERN.join(map(literal, marks.closing))
+        end = literal(marks.end)
+        closing = SPACE_PATTERN.join(map(literal, marks.closing))
         no_part = [f"{end}{SPACE_PATTERN}({literal(marks.begin)}|{closing})"]
         if left:
             no_part.append((LINE if marks.is_lined else "") + begin)

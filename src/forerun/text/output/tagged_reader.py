@@ -16,7 +16,7 @@ from forerun.text.output.call_schema import (
     properties_of,
     takes,
     takes_texts,
-)  # fmt: skip
+)
 from forerun.text.output.json_text import json_of, read_value
 from forerun.text.output.loose_readers import python_value
 from forerun.text.output.text_source import SPACE, NotACallError, Step, TextSource, num_matched
@@ -32,7 +32,8 @@ def read_tagged_call(source: TextSource, sink: CallSink, format: CallFormat) -> 
     """Read the name, then each argument, typed by the tool's schema."""
     yield from source.expect(format.name_begin)
     marks = TaggedMarks.of(format)
-    name_end, done = format.name_end.strip(), (*marks.closing, "")[0]
+    name_end = format.name_end.strip()
+    done = (*marks.closing, "")[0]
     name = yield from read_name(source, sink, [name_end] if name_end else [marks.begin, done, "\n", "{"])
     yield from source.expect(name_end)
     yield from source.space()
@@ -84,13 +85,17 @@ class TaggedMarks:
     @classmethod
     def of(cls, format: CallFormat) -> "TaggedMarks":
         """The marks of a format."""
-        name_end, is_spaced = tuple(format.parameter_name_end.split()), format.parameter_end.startswith("\n")
+        name_end = tuple(format.parameter_name_end.split())
+        is_spaced = format.parameter_end.startswith("\n")
         return cls(
-            begin=format.parameter_begin.strip(), name_end=name_end, end=format.parameter_end.strip(),
-            closing=tuple(filter(None, (format.arguments_end.strip(), format.call_end.strip()))), is_spaced=is_spaced,
+            begin=format.parameter_begin.strip(),
+            name_end=name_end,
+            end=format.parameter_end.strip(),
+            closing=tuple(filter(None, (format.arguments_end.strip(), format.call_end.strip()))),
+            is_spaced=is_spaced,
             # Two marks around a name are hardly a part of a value, wherever they stand.
             is_lined=len(name_end) == 1 and (is_spaced or format.parameter_begin.startswith("\n")),
-        )  # fmt: skip
+        )
 
 
 def _read_key(source: TextSource, names: list[str], marks: TaggedMarks) -> Step[str]:
@@ -125,7 +130,8 @@ def ending_of(text: str, marks: TaggedMarks, left: list[str], *, is_over: bool) 
     another argument of the tool begins that was not given yet.
     """
     num_line = 1 if text.startswith("\n") else 0
-    text, nums = text[num_line:], list[int | None]()
+    text = text[num_line:]
+    nums = list[int | None]()
     if marks.is_spaced or not num_line:
         num = num_matched(text, [marks.end], is_over=is_over)
         nums.append(num)
@@ -191,7 +197,8 @@ def _read_raw(source: TextSource, format: CallFormat, left: list[str], say: Call
         if ending.kind == "open":
             yield
         elif ending.kind == "weak" and not num_weak:
-            num_weak, at = ending.num, 1
+            num_weak = ending.num
+            at = 1
         elif not num_weak:
             letter = source.take(1)
             say("" if may_drop_line and letter == "\n" else letter)

@@ -20,13 +20,16 @@ class TextSource:
     """
 
     def __init__(self) -> None:
-        self.text, self.at, self.is_over = "", 0, False
+        self.text = ""
+        self.at = 0
+        self.is_over = False
         self.anchor: int | None = None  # where reading may begin again
 
     def add(self, text: str) -> None:
         """Add text, and drop text that cannot be read again."""
         start = self.at if self.anchor is None else self.anchor
-        self.text, self.at = self.text[start:] + text, self.at - start
+        self.text = self.text[start:] + text
+        self.at = self.at - start
         self.anchor = None if self.anchor is None else 0
 
     def settle(self) -> None:

@@ -40,7 +40,8 @@ class ThoughtDivider:
     thoughts, their marks with the white space after them, and the headers of messages."""
 
     def __init__(self, marks: ThoughtMarks) -> None:
-        self._source, self._parts = TextSource(), list[tuple[str, bool]]()
+        self._source = TextSource()
+        self._parts = list[tuple[str, bool]]()
         self._reading = self._read_marked(marks) if marks.end else self._read_messages()
         next(self._reading, None)
 
@@ -56,7 +57,8 @@ class ThoughtDivider:
 
     def _more(self) -> list[tuple[str, bool]]:
         next(self._reading, None)
-        found, self._parts = self._parts, []
+        found = self._parts
+        self._parts = []
         return found
 
     def _take(self, num: int, *, is_answer: bool) -> None:
@@ -92,7 +94,8 @@ class ThoughtDivider:
 
     def _take_up_to(self, marks: Sequence[str], *, is_answer: bool) -> Step[str]:
         """Take the text up to one of these marks, and the mark itself unless it begins a message; return the text."""
-        source, taken = self._source, ""
+        source = self._source
+        taken = ""
         while True:
             rest = source.rest
             place, mark = min(((at, mark) for mark in marks if (at := rest.find(mark)) >= 0), default=(len(rest), ""))

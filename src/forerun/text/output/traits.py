@@ -56,17 +56,32 @@ class CallFormat:
     def marks(self) -> tuple[str, ...]:
         """All marks."""
         found = (
-            self.section_begin, self.section_end, self.call_begin, self.call_end, self.name_begin, self.name_end,
-            self.parameter_begin, self.parameter_name_end, self.parameter_end, self.arguments_end, self.string_mark,
-        )  # fmt: skip
+            self.section_begin,
+            self.section_end,
+            self.call_begin,
+            self.call_end,
+            self.name_begin,
+            self.name_end,
+            self.parameter_begin,
+            self.parameter_name_end,
+            self.parameter_end,
+            self.arguments_end,
+            self.string_mark,
+        )
         others = HARMONY_MARKS if self.kind == "harmony" else () if self.begin else (PYTHON_TAG,)
         return (*filter(None, found), *others)
 
 
 PYTHON_TAG: Final = "<|python_tag|>"  # Llama 3.1 may write it before a call
 HARMONY_MARKS: Final = (
-    "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>",
-)  # fmt: skip
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+)
 HERMES: Final = CallFormat(kind="json", call_begin="<tool_call>\n", call_end="\n</tool_call>", separator="\n")
 
 

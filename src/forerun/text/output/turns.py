@@ -45,7 +45,8 @@ class Turns:
 
     def add(self, message: Message, *, is_turned: bool) -> None:
         """Add a message; `is_turned`: it is a user's because the template does not accept its role."""
-        role, traits = message.get("role"), self._traits
+        role = message.get("role")
+        traits = self._traits
         has_calls = bool(message.get("tool_calls"))
         if role == "assistant" and not (message.get("content") or has_calls or traits.takes_empty_answers):
             return

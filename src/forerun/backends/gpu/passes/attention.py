@@ -108,7 +108,8 @@ def tree_attention(
     """
     if window:
         num_splits = min(num_splits, -(-window // SPLIT))
-    max_rows, max_splits = len(workspace.maxima), workspace.max_splits
+    max_rows = len(workspace.maxima)
+    max_splits = workspace.max_splits
     assert num_rows <= max_rows, f"{num_rows} rows where {max_rows} fit"
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
@@ -143,7 +144,8 @@ def text_attention(
     _check(q, keys_SKD, values_SKD, mixed, num_rows, num_heads)
     num_kv_heads, head_dim = keys_SKD.shape[1:]
     group = num_heads // num_kv_heads
-    matrix_rows, is_widest = _fewest_rows(keys_SKD, group), head_dim > WIDEST_WHOLE
+    matrix_rows = _fewest_rows(keys_SKD, group)
+    is_widest = head_dim > WIDEST_WHOLE
     if _fits_half_the_registers(keys_SKD) or group > matrix_rows:
         matrix_rows = _most_rows(head_dim)
     attend_text[(num_kv_heads, -(-num_rows // (matrix_rows // group)))](
@@ -170,7 +172,8 @@ def _num_stages(keys_SKD: Tensor, most: int) -> int:
 
 def _fits_half_the_registers(keys_SKD: Tensor) -> bool:
     """True if a multiprocessor has enough registers for two programs."""
-    head_dim, item_bytes = keys_SKD.shape[2], keys_SKD.element_size()
+    head_dim = keys_SKD.shape[2]
+    item_bytes = keys_SKD.element_size()
     return item_bytes == 2 and WIDE_HEAD <= head_dim <= WIDE_HEAD_BYTES // item_bytes
 
 

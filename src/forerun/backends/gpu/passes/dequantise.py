@@ -178,7 +178,8 @@ def plain_places(words_SO, zeros_1O, dtype: tl.constexpr):
 @triton.jit
 def nibbles(words_PO, zeros_1O, SHIFT: tl.constexpr, dtype: tl.constexpr):
     """[S, O]: one nibble of both halves of each word, minus the zero of its output."""
-    low_PO, high_PO = (words_PO >> SHIFT) & 15, (words_PO >> (SHIFT + 16)) & 15
+    low_PO = (words_PO >> SHIFT) & 15
+    high_PO = (words_PO >> (SHIFT + 16)) & 15
     codes_P2O = tl.permute(tl.join(low_PO, high_PO), (0, 2, 1))
     codes_SO = tl.reshape(codes_P2O, (SPAN_WORDS, words_PO.shape[1]))
     return in_units(codes_SO - zeros_1O, dtype)

@@ -90,10 +90,14 @@ def choose_kernel(
     """
     PLACES: tl.constexpr = triton.next_power_of_2(NUM_CHOSEN)
     await_inputs(OVERLAPS)
-    row, experts_E, places_K = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, PLACES)
+    row = tl.program_id(0)
+    experts_E = tl.arange(0, BLOCK)
+    places_K = tl.arange(0, PLACES)
     scores_E = tl.load(scores + row * NUM_EXPERTS + experts_E, mask=experts_E < NUM_EXPERTS, other=float("-inf"))
-    highest, total = tl.max(scores_E, axis=0), 0.0
-    chosen_K, shares_K = tl.full((PLACES,), NUM_EXPERTS, tl.int32), tl.zeros((PLACES,), tl.float32)
+    highest = tl.max(scores_E, axis=0)
+    total = 0.0
+    chosen_K = tl.full((PLACES,), NUM_EXPERTS, tl.int32)
+    shares_K = tl.zeros((PLACES,), tl.float32)
     for place in tl.static_range(NUM_CHOSEN):
         best = tl.max(scores_E, axis=0)
         expert = tl.min(tl.where(scores_E == best, experts_E, NUM_EXPERTS), axis=0)

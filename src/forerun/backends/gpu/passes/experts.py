@@ -82,7 +82,8 @@ def gather_kernel(
     """
     await_inputs(OVERLAPS)
     squares, row_stride, norm_scale = norm
-    place, features_H = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    place = tl.program_id(0).to(tl.int64)
+    features_H = tl.arange(0, BLOCK)
     if place < tl.load(bounds + 2 * NUM_EXPERTS - 1):
         row = tl.load(order + place).to(tl.int64) // NUM_CHOSEN
         parts_P = tl.arange(0, triton.next_power_of_2(NORM.num_parts))
@@ -106,7 +107,8 @@ def expert_gate_kernel(
     NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
     NUM_GATES: tl.constexpr = SHAPE.num_out // NUM_EXPERTS // 2
     PAIRS: tl.constexpr = SHAPE.block_out // 2
-    expert, outs_O = tl.program_id(1), tl.arange(0, SHAPE.block_out)  # Gate, up, gate, up, ...
+    expert = tl.program_id(1)  # Gate, up, gate, up, ...
+    outs_O = tl.arange(0, SHAPE.block_out)
     pairs_O = tl.minimum(tl.program_id(0) * PAIRS + outs_O // 2, NUM_GATES - 1)
     outs_O = expert * (2 * NUM_GATES) + pairs_O + outs_O % 2 * NUM_GATES
     places_P = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
@@ -136,7 +138,8 @@ def expert_out_kernel(
     """
     NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
     NUM_OUT: tl.constexpr = SHAPE.num_out // NUM_EXPERTS
-    expert, places_O = tl.program_id(1), tl.program_id(0) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
+    expert = tl.program_id(1)
+    places_O = tl.program_id(0) * SHAPE.block_out + tl.arange(0, SHAPE.block_out)
     outs_O = expert * NUM_OUT + tl.minimum(places_O, NUM_OUT - 1)
     await_inputs(OVERLAPS)
     end = tl.load(bounds + 2 * expert + 1)
@@ -162,7 +165,8 @@ def add_experts_kernel(
     A program computes one row t; SIZE is H, BLOCK the next power of two.
     """
     next_weight, next_h, next_squares, _row_stride, next_scale = next_norm
-    row, features_H = tl.program_id(0), tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    features_H = tl.arange(0, BLOCK)
     is_feature_H = features_H < SIZE
     next_weight_H = tl.load(next_weight + features_H, mask=is_feature_H, other=0.0)
     await_inputs(OVERLAPS)

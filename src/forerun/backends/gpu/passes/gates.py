@@ -17,7 +17,8 @@ CLAMP = tl.constexpr(7.0)
 def gated_pairs(gates, ups, GATE: tl.constexpr):
     """act(gate) * up of float32 tensors of one shape; GATE is a `Gate`."""
     if GATE == "clamped":
-        gates, ups = smaller(gates, CLAMP), -smaller(-smaller(ups, CLAMP), CLAMP) + 1.0
+        gates = smaller(gates, CLAMP)
+        ups = -smaller(-smaller(ups, CLAMP), CLAMP) + 1.0
         slopes = gates * CLAMPED_SLOPE
     elif GATE == "gelu_tanh":
         slopes = GELU_SLOPE * (gates + GELU_CUBIC * gates * gates * gates)

@@ -173,7 +173,8 @@ def attend_in_pieces(queries, head_cache, table, first, seen, scale, SHAPE: tl.c
     for place in range(0, SPLIT_SIZE, SHAPE.piece):
         positions_S = first + place + tl.arange(0, SHAPE.piece)
         slots_S = find_slots(tree_slots_ptr, header, row, positions_S, limit)
-        is_read_S, is_seen_MS = positions_S < limit, is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+        is_read_S = positions_S < limit
+        is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
         if SHAPE.window > 0:
             is_read_S = is_read_S & (positions_S >= least - SHAPE.window)
         found = attend_wide(queries, head_cache, slots_S, is_read_S, is_seen_MS, scale, SHAPE)

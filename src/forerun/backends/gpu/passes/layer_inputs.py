@@ -24,7 +24,8 @@ def layer_inputs(
         table: [V, L * P].
         weight_P: float32, the weight of the projections' norm.
     """
-    size, width = len(weight_P), table.shape[1]
+    size = len(weight_P)
+    width = table.shape[1]
     layer_inputs_kernel[(num_rows, width // size)](
         projections, table, token_ids_T, weight_P, outputs,
         PROJECTION_SCALE=projection_scale, TOKEN_SCALE=token_scale, EPS=eps, WIDTH=width, SIZE=size,
@@ -60,7 +61,8 @@ def layer_inputs_kernel(
     projections and outputs float32 [T, L, P], table [V, L, P], weight [P] of the norm. A program computes one row's
     input of one layer; SIZE is P, BLOCK the next power of two, WIDTH is L * P.
     """
-    row, places_P = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    places_P = tl.arange(0, BLOCK)
     is_there_P = places_P < SIZE
     places_P += tl.program_id(1) * SIZE
     weight_P = tl.load(weight + tl.arange(0, BLOCK), mask=is_there_P, other=0.0)
@@ -81,7 +83,8 @@ def gate_input_kernel(
     products float32 [T, P], inputs float32 [T, L, P], gated [T, P]. A program computes one row.
     """
     await_inputs(OVERLAPS)
-    row, places_P = tl.program_id(0), tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    places_P = tl.arange(0, BLOCK)
     is_there_P = places_P < SIZE
     gates_P = tl.load(products + row * SIZE + places_P, mask=is_there_P, other=0.0)
     inputs_P = tl.load(inputs + row * WIDTH + layer * SIZE + places_P, mask=is_there_P, other=0.0)

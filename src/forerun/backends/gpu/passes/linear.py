@@ -126,7 +126,8 @@ def linear_gate_kernel(
             sums_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[tile], outs_O, NORM)
             gates_RP, ups_RP = tl.split(tl.reshape(sums_RO, (ROWS, PAIRS, 2)))
             gated_RP = gated_pairs(gates_RP, ups_RP, GATE)
-            rows_R, places_P = start + tl.arange(0, ROWS), tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
+            rows_R = start + tl.arange(0, ROWS)
+            places_P = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
             is_there_RP = (rows_R < end_row)[:, None] & (places_P < NUM_GATES)[None, :]
             places_RP = gated + rows_R[:, None] * NUM_GATES + places_P[None, :]
             tl.store(places_RP, gated_RP.to(gated.dtype.element_ty), mask=is_there_RP)

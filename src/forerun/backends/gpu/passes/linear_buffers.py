@@ -28,7 +28,8 @@ class SplitWorkspace(NamedTuple):
     @classmethod
     def for_linears(cls, linears: Iterable[DeviceLinear], *, max_rows: int, device: str) -> "SplitWorkspace":
         """A workspace large enough for any one of these layers in passes of at most `max_rows` rows."""
-        sizes, counts = [1], [1]
+        sizes = [1]
+        counts = [1]
         for packed in linears:
             num_blocks, num_tiles, num_splits = packed.grid(max_rows)
             if num_splits > 1:

@@ -103,7 +103,8 @@ class DeviceLinear:
 
     def options(self, num_rows: int, overlaps: bool) -> dict[str, object]:
         """Launch options and compile-time sizes of a kernel that multiplies this many rows by this weight."""
-        rows, tiles = self.rows_of_program(num_rows), self.tiles
+        rows = self.rows_of_program(num_rows)
+        tiles = self.tiles
         shape = LinearShape(
             self.weight_format, self.num_in, self.num_out, self.group_size, tiles.block_out, tiles.block_in,
             rows.step_in, tiles.num_splits, rows.num_stages, rows.num_row_tiles,
@@ -125,14 +126,19 @@ def pack(
     num_out, num_in = weight.shape
     assert not paired or num_out % 2 == 0, num_out
     tiles = choose_tiles(num_out, num_in, weight_format=weight_format, compute=compute, head_dim=head_dim)
-    scales, zeros, group_size = None, None, 0
+    scales = None
+    zeros = None
+    group_size = 0
     match weight:
         case DenseWeight():
             matrix = weight.values_OI.to(compute).contiguous()
         case Int8Weight():
-            matrix, scales = weight.values_OI.contiguous(), in_units(weight.scales_O, compute)
+            matrix = weight.values_OI.contiguous()
+            scales = in_units(weight.scales_O, compute)
         case Int4Weight():
-            matrix, scales, zeros = pack_words(weight), pack_scales(weight, compute), pack_zeros(weight)
+            matrix = pack_words(weight)
+            scales = pack_scales(weight, compute)
+            zeros = pack_zeros(weight)
             group_size = weight.group_size
             assert 16 <= group_size <= SPAN_INPUTS and SPAN_INPUTS % group_size == 0, (
                 f"groups of {group_size} inputs are not for these kernels"
@@ -153,7 +159,8 @@ def stack(linears: Sequence[DeviceLinear]) -> DeviceLinear:
     """Weights of one shape and format as one, the outputs of the first before those of the second, and so on. Each
     program adds up all inputs of its outputs.
     """
-    first, weights = linears[0], [packed.weight for packed in linears]
+    first = linears[0]
+    weights = [packed.weight for packed in linears]
     kinds = {(packed.num_out, packed.num_in, packed.group_size, packed.weight_format) for packed in linears}
     assert len(kinds) == 1, f"weights of one shape and format, not {kinds}"
     axis = 1 if first.weight_format == "int4" else 0  # Words and scales of int4 are in spans of inputs.
@@ -163,7 +170,8 @@ def stack(linears: Sequence[DeviceLinear]) -> DeviceLinear:
         return torch.cat(found, dim) if found else None
 
     matrix = torch.cat([weight.matrix for weight in weights], axis)
-    scales, zeros = joined([weight.scales for weight in weights], axis), joined([weight.zeros for weight in weights], 1)
+    scales = joined([weight.scales for weight in weights], axis)
+    zeros = joined([weight.zeros for weight in weights], 1)
     return replace(
         first,
         weight=LinearWeight(matrix, scales, zeros, joined([weight.bias for weight in weights], 0)),
@@ -203,7 +211,8 @@ def pack_words(weight: Int4Weight) -> Tensor:
     at a time, as the intermediate tensors take several times as much memory.
     """
     num_out, num_in = weight.values_OI.shape
-    num_spans, num_words = -(-num_in // SPAN_INPUTS), SPAN_INPUTS // NIBBLES
+    num_spans = -(-num_in // SPAN_INPUTS)
+    num_words = SPAN_INPUTS // NIBBLES
     words_SOJ = torch.empty(num_spans, num_out, num_words, dtype=torch.int32, device=weight.values_OI.device)
     for rows in blocks(weight.values_OI):
         padded_RI = functional.pad(weight.values_OI[rows], (0, -num_in % SPAN_INPUTS))
@@ -219,7 +228,8 @@ def pack_words(weight: Int4Weight) -> Tensor:
 
 def pack_scales(weight: Int4Weight, compute: torch.dtype) -> Tensor:
     """[S, O, groups of a span], in units of `in_units`; scales of groups beyond the last input are 0."""
-    num_out, groups = len(weight.scales_OG), SPAN_INPUTS // weight.group_size
+    num_out = len(weight.scales_OG)
+    groups = SPAN_INPUTS // weight.group_size
     scales_OG = functional.pad(weight.scales_OG, (0, -weight.scales_OG.shape[1] % groups))
     return in_units(scales_OG.view(num_out, -1, groups).transpose(0, 1).contiguous(), compute)
 

@@ -76,7 +76,8 @@ def qkv_kernel(
     FIRST_VALUE: tl.constexpr = HEADS.num_heads + HEADS.num_kv_heads
     q, keys, values, slot_stride = outputs
     cos_sin, positions, slots, query_scales = rows
-    head, first = tl.program_id(1), tl.program_id(0) * (NUM_TILES * ROWS)
+    head = tl.program_id(1)
+    first = tl.program_id(0) * (NUM_TILES * ROWS)
     outs_O = tl.arange(0, HEAD_DIM)  # 0, D / 2, 1, D / 2 + 1, ...: a rotated pair stays in one thread.
     outs_O = head * HEAD_DIM + outs_O // 2 + outs_O % 2 * HALF
     request_weights(weight, outs_O, SHAPE, OVERLAPS)

@@ -103,8 +103,10 @@ def join_if_last(
     first_split_M, num_splits_M = splits_M
     first_M = first_part_of(row_M, head_M, SHAPE, MAX_SPLITS)
     counters_M = row_M * ((NUM_STRETCHES + 1) * SHAPE.num_heads) + head_M
-    places_M, end_stretch_M = row_M * SHAPE.num_heads + head_M, num_stretches_of(num_splits_M)
-    first_stretch_M, num_stretches_M = first_split_M // STRETCH_SIZE, end_stretch_M
+    places_M = row_M * SHAPE.num_heads + head_M
+    end_stretch_M = num_stretches_of(num_splits_M)
+    first_stretch_M = first_split_M // STRETCH_SIZE
+    num_stretches_M = end_stretch_M
     if SHAPE.window > 0:
         num_stretches_M = end_stretch_M - first_stretch_M
     is_last_M = _count_in(workspace.counters, counters_M + stretch * SHAPE.num_heads, num_programs_M, is_counted_M)

@@ -55,10 +55,12 @@ def split_k_matmul(h, weight, workspace, outs_O, first_row, end_row, SHAPE: tl.c
     NUM_BLOCKS: tl.constexpr = (SHAPE.num_in + SHAPE.block_in - 1) // SHAPE.block_in
     NUM_SPLITS: tl.constexpr = SHAPE.num_splits
     if NUM_SPLITS == 1:
-        start, end = 0, NUM_BLOCKS
+        start = 0
+        end = NUM_BLOCKS
     else:
         split = tl.program_id(2)
-        start, end = split * NUM_BLOCKS // NUM_SPLITS, (split + 1) * NUM_BLOCKS // NUM_SPLITS
+        start = split * NUM_BLOCKS // NUM_SPLITS
+        end = (split + 1) * NUM_BLOCKS // NUM_SPLITS
     sums = matmul(h, weight, outs_O, first_row, end_row, start, end, SHAPE)
     is_last = True
     if NUM_SPLITS > 1:

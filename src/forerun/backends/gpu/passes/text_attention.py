@@ -56,7 +56,8 @@ def _attend_together(head_cache, q_MD, length_M, least, table, scale, SHAPE: tl.
         table: tree slots, header and row, as for `find_slots`.
     """
     prefix_len, _tree_stride, is_causal = table[1]
-    num_splits_M, num_common = tl.cdiv(length_M, SPLIT_SIZE), prefix_len // SPLIT_SIZE
+    num_splits_M = tl.cdiv(length_M, SPLIT_SIZE)
+    num_common = prefix_len // SPLIT_SIZE
     limit = tl.where(is_causal != 0, tl.max(length_M), num_common * SPLIT_SIZE)
     sofar = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
     stretch = sofar
@@ -68,7 +69,8 @@ def _attend_together(head_cache, q_MD, length_M, least, table, scale, SHAPE: tl.
             sofar, stretch = end_stretch(sofar, stretch, is_seen_M)
         if SHAPE.piece == SPLIT_SIZE:
             positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
-            is_visible_MS, is_read_S = is_seen(positions_S[None, :], length_M[:, None], SHAPE), positions_S < limit
+            is_visible_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
+            is_read_S = positions_S < limit
             if SHAPE.window > 0:
                 is_read_S = is_read_S & (positions_S >= least - SHAPE.window)
             part = _attend(head_cache, positions_S, is_read_S, q_MD, is_visible_MS, scale)
@@ -103,7 +105,8 @@ def attend_text(
     await_inputs(OVERLAPS)
     (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
     ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
-    kv_head, first_row = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
+    kv_head = tl.program_id(0)
+    first_row = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
     place_M = tl.arange(0, SHAPE.matrix_rows)
     row_M = first_row + place_M // SHAPE.group
     is_row_M = (place_M < ROWS * SHAPE.group) & (row_M < num_rows)
@@ -119,7 +122,10 @@ def attend_text(
     prefix_len, _tree_stride, is_causal = header
     head_cache = (keys + kv_head * head_stride, values + kv_head * head_stride, slot_stride)
     none = begin_join(SHAPE.matrix_rows, SHAPE.head_dim)
-    sofar, stretch, first_split, end_row = none, none, 0, min(first_row + ROWS, num_rows)
+    sofar = none
+    stretch = none
+    first_split = 0
+    end_row = min(first_row + ROWS, num_rows)
     if ROWS > 1:
         first_split = tl.where(is_causal != 0, 0, prefix_len // SPLIT_SIZE)
         least = prefix_len
@@ -129,7 +135,8 @@ def attend_text(
         sofar, stretch = _attend_together(head_cache, q_MD, length_M, least, table, scale, SHAPE)
         is_spoilt = (is_causal != 0) & has_nan(sofar[2] + stretch[2])
         if is_spoilt:  # The NaN may come from later positions only: compute each row again without them.
-            sofar, stretch = none, none
+            sofar = none
+            stretch = none
         end_row = tl.where(is_spoilt | (is_causal == 0), end_row, first_row)
     for row in range(first_row, end_row):
         limit = tl.load(lengths_ptr + row)

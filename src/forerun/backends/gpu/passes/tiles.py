@@ -76,7 +76,8 @@ def choose_tiles(
         block_out = head_dim
     while block_out > LEAST_OUT and block_out // 2 >= num_out:
         block_out //= 2
-    num_tiles, num_blocks = -(-num_out // block_out), -(-num_in // block_in)
+    num_tiles = -(-num_out // block_out)
+    num_blocks = -(-num_in // block_in)
     least_blocks = LEAST_BLOCKS if block_in < WIDE_IN else LEAST_BLOCKS // 2
     num_splits = most_even_splits(num_tiles, num_blocks, least_blocks)
     num_warps = min(4, max(2 if compute == torch.float32 else 1, block_out // LEAST_OUT))
@@ -94,7 +95,8 @@ def choose_rows(
     tiles: Tiles, num_rows: int, *, weight_format: WeightFormat, compute: torch.dtype, group_size: int
 ) -> RowBlock:
     """The rows of a program in a pass of `num_rows`: as many as registers and shared memory allow."""
-    wanted, num_warps = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length(), tiles.num_warps
+    wanted = 1 << (-(-num_rows // ROW_TILE) - 1).bit_length()
+    num_warps = tiles.num_warps
     if wanted > FEW_ROW_TILES and tiles.block_out >= WIDE_OUT:
         num_warps = max(8, num_warps)
     most = max(1, MOST_SUMS * WARP * num_warps // (ROW_TILE * tiles.block_out))
@@ -109,9 +111,11 @@ def choose_rows(
     if compute == torch.float32:
         most = min(most, FEW_ROW_TILES)  # Without matrix instructions rows and weights take registers.
     num_row_tiles = min(wanted, most, MOST_ROW_TILES)
-    step_in, num_stages = tiles.block_in, tiles.num_stages
+    step_in = tiles.block_in
+    num_stages = tiles.num_stages
     if weight_format == "int4" and num_row_tiles > 1 and step_in > SPAN_INPUTS:
-        step_in, num_stages = SPAN_INPUTS, num_stages + 1
+        step_in = SPAN_INPUTS
+        num_stages = num_stages + 1
     bits = {"plain": 8 * compute.itemsize, "int8": 8, "int4": 4}[weight_format]
     step_bytes = step_in * (tiles.block_out * bits // 8 + num_row_tiles * ROW_TILE * compute.itemsize)
     if weight_format == "int4":

@@ -60,7 +60,8 @@ def _rows_of(unit, num_rows, kv_head, SHAPE: tl.constexpr):
     """
     ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
     is_own = unit < num_rows
-    num_blocks, common = tl.cdiv(num_rows, ROWS), tl.maximum(unit - num_rows, 0)
+    num_blocks = tl.cdiv(num_rows, ROWS)
+    common = tl.maximum(unit - num_rows, 0)
     place_M = tl.arange(0, SHAPE.matrix_rows)
     row_M = tl.where(is_own, unit, common % num_blocks * ROWS) + place_M // SHAPE.group
     is_row_M = (place_M < tl.where(is_own, SHAPE.group, ROWS * SHAPE.group)) & (row_M < num_rows)
@@ -106,7 +107,8 @@ def _join_stretches(
         is_own: whether they are one row's own splits.
     """
     first_split, end_split, num_common = splits
-    first_split_M, num_splits_M = first_split_of(length_M, SHAPE), tl.cdiv(length_M, SPLIT_SIZE)
+    first_split_M = first_split_of(length_M, SHAPE)
+    num_splits_M = tl.cdiv(length_M, SPLIT_SIZE)
     is_counted_M = is_row_M & (tl.where(is_own, -1, first_split) < num_splits_M)
     if SHAPE.window > 0:
         is_counted_M = is_counted_M & (first_split >= tl.where(is_own, 0, first_split_M))
@@ -135,7 +137,8 @@ def attend_tree(
     if not IS_SETTLED:
         await_inputs(OVERLAPS)
     (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
-    kv_head, unit = tl.program_id(0), tl.program_id(1)
+    kv_head = tl.program_id(0)
+    unit = tl.program_id(1)
     is_own = unit < num_rows
     row_M, head_M, is_row_M, common, num_blocks = _rows_of(unit, num_rows, kv_head, SHAPE)
     header = load_header(header_ptr)
@@ -154,14 +157,16 @@ def attend_tree(
             if SHAPE.piece == SPLIT_SIZE:
                 positions_S = split * SPLIT_SIZE + tl.arange(0, SPLIT_SIZE)
                 slots_S = find_slots(tree_slots_ptr, header, unit, positions_S, limit)
-                is_read_S, is_new_S = is_seen(positions_S, limit, SHAPE), positions_S >= prefix_len
+                is_read_S = is_seen(positions_S, limit, SHAPE)
+                is_new_S = positions_S >= prefix_len
                 q_MD, keys_DS, values_SD = _load_split(
                     q_ptr_MD, head_cache, slots_S, is_row_M, is_read_S, is_new_S, SHAPE, OVERLAPS, IS_SETTLED
                 )
                 is_seen_MS = is_seen(positions_S[None, :], length_M[:, None], SHAPE)
                 part = attend_split(q_MD, keys_DS, values_SD, is_seen_MS, scale)
             else:
-                queries, seen = (q_ptr + places_M * SHAPE.head_dim, is_row_M), (length_M, limit, limit)
+                queries = (q_ptr + places_M * SHAPE.head_dim, is_row_M)
+                seen = (length_M, limit, limit)
                 table = (tree_slots_ptr, header, unit)
                 part = attend_in_pieces(queries, head_cache, table, split * SPLIT_SIZE, seen, scale, SHAPE)
             store_part(workspace, part, first_M + split * SHAPE.num_heads, is_row_M, SHAPE)

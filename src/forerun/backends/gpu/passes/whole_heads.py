@@ -51,8 +51,10 @@ def whole_heads_kernel(
     NUM_HEADS: tl.constexpr = HEADS.num_heads
     NUM_KV_HEADS: tl.constexpr = HEADS.num_kv_heads
     await_inputs(OVERLAPS)
-    row, part = tl.program_id(0), tl.program_id(1)
-    position, slot = tl.load(positions + row), tl.load(slots + row).to(tl.int64) * slot_stride
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    position = tl.load(positions + row)
+    slot = tl.load(slots + row).to(tl.int64) * slot_stride
     products += row.to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM)
     if part == 0:
         scale = 1.0 if query_scales is None else tl.load(query_scales + position)
@@ -76,7 +78,8 @@ def norm_and_rotate(
 ):
     """Normalise the heads [NUM_HEADS, D] of a row over all of them, rotate them by `angles` [2, D], and store them."""
     HALF: tl.constexpr = HEAD_DIM // 2
-    heads_N, places_P = tl.arange(0, triton.next_power_of_2(NUM_HEADS)), tl.arange(0, HALF)
+    heads_N = tl.arange(0, triton.next_power_of_2(NUM_HEADS))
+    places_P = tl.arange(0, HALF)
     places_NP = heads_N[:, None] * HEAD_DIM + places_P[None, :]
     is_head_N1 = (heads_N < NUM_HEADS)[:, None]
     low_NP = tl.load(products + places_NP, mask=is_head_N1, other=0.0)

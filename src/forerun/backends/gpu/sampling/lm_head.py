@@ -42,7 +42,8 @@ class LmHead:
 
 def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int = 0) -> None:
     """The best token after each row first_row to num_rows of h; among equal totals, the lowest token."""
-    packed, count = head.packed, num_rows - first_row
+    packed = head.packed
+    count = num_rows - first_row
     launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=packed.num_out, is_topk=False)
     join_samples(head.maxima, sampled, num_tiles=packed.num_tiles, num_rows=count, overlaps=head.overlaps)
 
@@ -51,7 +52,8 @@ def topk_tokens(
     head: LmHead, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int, num_rows: int, first_row: int = 0
 ) -> None:
     """The likeliest tokens of the first `vocab_size` columns after each row, and the log-softmax of their totals."""
-    packed, count = head.packed, num_rows - first_row
+    packed = head.packed
+    count = num_rows - first_row
     assert vocab_size <= packed.num_out, (vocab_size, packed.num_out)
     launch_head(head, draw, num_rows=num_rows, first_row=first_row, vocab_size=vocab_size, is_topk=True)
     join_topk(
@@ -62,7 +64,8 @@ def topk_tokens(
 
 def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool) -> None:
     """Compute the maxima of every tile of the vocabulary."""
-    packed, rows = head.packed, num_rows - first_row
+    packed = head.packed
+    rows = num_rows - first_row
     head_kernel[packed.grid(rows)](
         head.h, packed.weight, head.workspace, draw, head.maxima, first_row, num_rows, vocab_size, head.norm.sums,
         NORM=head.norm.shape, IS_TOPK=is_topk, **packed.options(rows, head.overlaps),
@@ -89,7 +92,8 @@ def head_kernel(
     sums, is_last = split_k_matmul(h, weight, workspace, outs_O, first, end_row, SHAPE)
     if is_last:
         for row_tile in tl.static_range(NUM_TILES):
-            sums_RO, start = whole_sums(sums, workspace, row_tile, SHAPE), first + row_tile * ROWS
+            sums_RO = whole_sums(sums, workspace, row_tile, SHAPE)
+            start = first + row_tile * ROWS
             scores_RO = norm_and_bias(sums_RO, weight.bias, norm, loaded[row_tile], outs_O, NORM)
             rows_R = start + tl.arange(0, ROWS)
             totals_RO = totals_of(scores_RO, tokens_O, vocab_size, rows_R, rows_R < end_row, draw, IS_TOPK)

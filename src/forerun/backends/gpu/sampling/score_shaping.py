@@ -60,7 +60,8 @@ class RequestSettings(NamedTuple):
         Args:
             written_ids: the tokens generated after the prompt so far.
         """
-        device, vocab_size = self.biases.device, len(self.biases)
+        device = self.biases.device
+        vocab_size = len(self.biases)
         temperature = 1.0 if params.is_greedy else params.temperature
         numbers = [temperature, params.repetition_penalty, params.frequency_penalty, params.presence_penalty]
         self.numbers.copy_(torch.tensor(numbers))
@@ -149,8 +150,10 @@ def shape_kernel(
     Programs are (block of columns, row).
     """
     await_inputs(OVERLAPS)
-    row, columns_V = tl.program_id(1), tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    is_there_V, tokens_V = columns_V < vocab_size, columns_V
+    row = tl.program_id(1)
+    columns_V = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    is_there_V = columns_V < vocab_size
+    tokens_V = columns_V
     if column_ids is not None:
         tokens_V = tl.load(column_ids + columns_V, mask=is_there_V, other=0)
     places_V = scores + row.to(tl.int64) * score_stride + columns_V

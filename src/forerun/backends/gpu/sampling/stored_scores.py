@@ -74,7 +74,9 @@ def write_scores(head: LmHead, rows: ScoreRows, *, num_rows: int, first_row: int
 
 def fill_maxima(stored: StoredScores, draw: Draw, *, num_rows: int, first_row: int, is_topk: bool) -> None:
     """Shape the scores of rows first_row to num_rows of the pass, add noise, and store every tile's maxima."""
-    rows, overlaps, count = stored.rows, stored.overlaps, num_rows - first_row
+    rows = stored.rows
+    overlaps = stored.overlaps
+    count = num_rows - first_row
     if stored.settings is not None:
         shape_scores(rows, stored.settings, stored.paths, num_rows=count, column_ids=draw.column_ids, overlaps=overlaps)
     if stored.filters is not None:
@@ -106,7 +108,8 @@ def draw_kernel(
     scores [R, score_stride] float32, cutoffs int64 [R] or None, a `Draw`, a `TileMaxima`. Programs are (tile, row).
     """
     await_inputs(OVERLAPS)
-    row, columns_V = tl.program_id(1), tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    row = tl.program_id(1)
+    columns_V = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     places_V = scores + row.to(tl.int64) * score_stride + columns_V
     scores_V = tl.load(places_V, mask=columns_V < vocab_size, other=0.0)
     if cutoffs is not None:

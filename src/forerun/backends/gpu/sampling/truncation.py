@@ -101,7 +101,8 @@ def drop(rows: ScoreRows, *, num_rows: int) -> None:
 @triton.jit
 def drop_kernel(rows, score_stride, vocab_size, BLOCK_V: tl.constexpr):
     """scores[r, v] = `kept_scores`. Programs are (block of columns, row)."""
-    row, tokens_V = tl.program_id(1), tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    row = tl.program_id(1)
+    tokens_V = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     places_V = rows.scores + row.to(tl.int64) * score_stride + tokens_V
     scores_V = tl.load(places_V, mask=tokens_V < vocab_size, other=0.0)
     tl.store(places_V, kept_scores(scores_V, tokens_V, tl.load(rows.cutoffs + row)), mask=tokens_V < vocab_size)
@@ -125,17 +126,20 @@ def cutoffs_kernel(
     `rows` is a `ScoreRows`, `filters` a `Filters`. There is a program for each row.
     """
     await_inputs(OVERLAPS)
-    row, tiles_N = tl.program_id(0), tl.arange(0, TILES)
+    row = tl.program_id(0)
+    tiles_N = tl.arange(0, TILES)
     bests_N = tl.load(rows.tile_bests + row * num_tiles + tiles_N, mask=tiles_N < num_tiles, other=NO_TOTAL)
     order_N = ordered_bits(bests_N)
     highest = tl.max(order_N)
     best = order_total(highest)
     best = tl.where((best > float("-inf")) & (best < float("inf")), best, 0.0)  # Otherwise the row is refused.
-    top_k, top_p = tl.load(filters.top_k), tl.load(filters.top_p)
+    top_k = tl.load(filters.top_k)
+    top_p = tl.load(filters.top_p)
     least = best + tl.load(filters.log_min_p)
     cutoff = (ordered_bits(least).to(tl.int64) << 32) - 1
     if (top_k > 0) | (top_p < 1.0):
-        scores, keys = rows.scores + row.to(tl.int64) * score_stride, rows.keys + row.to(tl.int64) * vocab_size
+        scores = rows.scores + row.to(tl.int64) * score_stride
+        keys = rows.keys + row.to(tl.int64) * vocab_size
         floor = find_floor(order_N, num_tiles)
         count, mass, leading_mass = gather_leading(scores, keys, floor, best, vocab_size, BLOCK)
         if tl.where(top_k > 0, count < top_k, leading_mass < mass_of_top_p(mass, top_p)):
@@ -169,12 +173,14 @@ def shares(scores, best):
 def find_floor(order_N, num_tiles):
     """The ordered bits of the LEADERS-th best tile's score: at least LEADERS tokens are no worse. The lowest bits if
     there are fewer tiles."""
-    low, high = tl.full((), LEAST_ORDER, tl.int64), tl.full((), -LEAST_ORDER, tl.int64)
+    low = tl.full((), LEAST_ORDER, tl.int64)
+    high = tl.full((), -LEAST_ORDER, tl.int64)
     if num_tiles >= LEADERS:
         while high - low > 1:
             middle = (low + high) >> 1
             is_reached = tl.sum((order_N.to(tl.int64) >= middle).to(tl.int32)) >= LEADERS
-            low, high = tl.where(is_reached, middle, low), tl.where(is_reached, high, middle)
+            low = tl.where(is_reached, middle, low)
+            high = tl.where(is_reached, high, middle)
     return low.to(tl.int32)
 
 
@@ -182,7 +188,8 @@ def find_floor(order_N, num_tiles):
 def gather_leading(scores, keys, floor, best, vocab_size, BLOCK: tl.constexpr):
     """Write the keys of the tokens that are not below the floor; return their number, the sum of all tokens' shares,
     and the sum of these tokens' shares."""
-    count, mass = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64)
+    count = tl.full((), 0, tl.int32)
+    mass = tl.full((), 0, tl.int64)
     leading_mass = mass
     for start in range(0, vocab_size, BLOCK):
         tokens_K = start + tl.arange(0, BLOCK)
@@ -206,14 +213,18 @@ def bisect_keys(keys, count, mass, floor, highest, best, most, most_mass, BLOCK:
     The `count` keys, of total `mass`, are all above the lowest key with the bits `floor`. All keys are different, so
     the bisection ends when a single one is undecided, which is then kept.
     """
-    low, high = floor.to(tl.int64) << 32, (highest.to(tl.int64) << 32) | TOKEN_BITS
-    num_low, num_high = count, tl.full((), 0, tl.int32)
+    low = floor.to(tl.int64) << 32
+    high = (highest.to(tl.int64) << 32) | TOKEN_BITS
+    num_low = count
+    num_high = tl.full((), 0, tl.int32)
     while num_low - num_high > 1:
         middle = (low & high) + ((low ^ high) >> 1)
         num, mass_above = count_above(keys, count, middle, best, BLOCK)
         is_kept = (num < most) & (mass_above < most_mass)
-        high, num_high = tl.where(is_kept, middle, high), tl.where(is_kept, num, num_high)
-        low, num_low = tl.where(is_kept, low, middle), tl.where(is_kept, num_low, num)
+        high = tl.where(is_kept, middle, high)
+        num_high = tl.where(is_kept, num, num_high)
+        low = tl.where(is_kept, low, middle)
+        num_low = tl.where(is_kept, num_low, num)
         mass = tl.where(is_kept, mass, mass_above)
     return low, mass
 
@@ -221,7 +232,8 @@ def bisect_keys(keys, count, mass, floor, highest, best, most, most_mass, BLOCK:
 @triton.jit
 def count_above(keys, count, key, best, BLOCK: tl.constexpr):
     """The number of keys above this one, and the sum of their shares."""
-    num, mass = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64)
+    num = tl.full((), 0, tl.int32)
+    mass = tl.full((), 0, tl.int64)
     for start in range(0, count, BLOCK):
         places_K = start + tl.arange(0, BLOCK)
         is_there_K = places_K < count

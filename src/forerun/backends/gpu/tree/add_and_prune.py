@@ -22,9 +22,13 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     waits at a barrier, then stores.
     """
     NUM_ALL: tl.constexpr = TREE.width * TREE.num_children
-    node, child = tl.arange(0, TREE.capacity), tl.arange(0, TREE.child_block)
-    tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
-    ancestors, draft_rows = tl.load(nodes.ancestors + node), tl.load(nodes.draft_rows + node)
+    node = tl.arange(0, TREE.capacity)
+    child = tl.arange(0, TREE.child_block)
+    tokens = tl.load(nodes.tokens + node)
+    costs = tl.load(nodes.costs + node)
+    depths = tl.load(nodes.depths + node)
+    ancestors = tl.load(nodes.ancestors + node)
+    draft_rows = tl.load(nodes.draft_rows + node)
     is_used = costs < float("inf")
 
     parent = tl.load(batch_W + child // TREE.num_children, mask=child < NUM_ALL, other=-1)
@@ -45,8 +49,10 @@ def add_and_prune(nodes, batch_W, children, TREE: tl.constexpr):
     new_order = order_of(tl.where(is_new, new_costs, 0.0), new_depths, TREE.capacity + child)
     num_likelier = num_before(order, order, is_used) + num_before(order, new_order, is_new)
     new_num_likelier = num_before(new_order, order, is_used) + num_before(new_order, new_order, is_new)
-    is_kept, is_taken = is_used & (num_likelier < TREE.horizon), is_new & (new_num_likelier < TREE.horizon)
-    place, num_kept = tl.cumsum(is_kept.to(tl.int32), 0) - 1, tl.sum(is_kept.to(tl.int32), 0)
+    is_kept = is_used & (num_likelier < TREE.horizon)
+    is_taken = is_new & (new_num_likelier < TREE.horizon)
+    place = tl.cumsum(is_kept.to(tl.int32), 0) - 1
+    num_kept = tl.sum(is_kept.to(tl.int32), 0)
     new_place = num_kept + tl.cumsum(is_taken.to(tl.int32), 0) - 1
     bits = tl.where(is_kept, bits_of(tl.where(is_kept, place, 0)), 0)
     moved = tl.sum(tl.where(has_bit(ancestors, node), bits[None, :], 0), 1)

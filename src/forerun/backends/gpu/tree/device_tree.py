@@ -101,7 +101,9 @@ class DeviceTree:
         assert 1 <= verify_width <= MOST_NODES, f"verify_width {verify_width} must lie in 1 .. {MOST_NODES}"
         num_all = draft_width * num_children
         assert 1 <= num_all <= MOST_BATCH_CHILDREN, f"{draft_width} x {num_children} children are too many"
-        self.verify_width, self.draft_width, self.min_mass = verify_width, draft_width, min_mass
+        self.verify_width = verify_width
+        self.draft_width = draft_width
+        self.min_mass = min_mass
         self.capacity = capacity = max(triton.next_power_of_2(verify_width), LEAST_NODES)
         child_block = triton.next_power_of_2(num_all)
         most_behind = max(1, verify_width - 1) if rereads else 1
@@ -110,7 +112,9 @@ class DeviceTree:
             stride=verify_width + most_behind,
         )  # fmt: skip
         self._state, self._host_state = (TreeState(capacity, draft_width, where) for where in (device, "cpu"))
-        self.nodes, self.batch_W, self.header = self._state.nodes, self._state.batch_W, self._state.header
+        self.nodes = self._state.nodes
+        self.batch_W = self._state.batch_W
+        self.header = self._state.header
         numbers = {"dtype": torch.int32, "device": device}
         self.outcome = torch.zeros(OUTCOME_HEADER + 3 * capacity, **numbers)  # type: ignore[call-overload]
         self.target_moves = torch.zeros(MOVES_HEADER + capacity, **numbers)  # type: ignore[call-overload]
@@ -138,7 +142,9 @@ class DeviceTree:
                 those before the root are missing.
         """
         host = self._host_state
-        host.nodes.ancestors[0], host.nodes.costs[0], host.nodes.tokens[0] = 1, 0.0, root
+        host.nodes.ancestors[0] = 1
+        host.nodes.costs[0] = 0.0
+        host.nodes.tokens[0] = root
         host.header.copy_(torch.tensor([committed, draft_committed, 0], dtype=torch.int32))
         self._state.storage.copy_(host.storage)
 
@@ -150,7 +156,8 @@ class TreeState:
         sizes = (2 * capacity, capacity, capacity, capacity, capacity, draft_width, HEADER_SIZE)
         self.storage = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         parts: tuple[Tensor, ...] = self.storage.split(sizes)
-        ancestors, costs = parts[0].view(torch.int64), parts[1].view(torch.float32).fill_(torch.inf)
+        ancestors = parts[0].view(torch.int64)
+        costs = parts[1].view(torch.float32).fill_(torch.inf)
         tokens, depths, draft_rows, self.batch_W, self.header = parts[2:]
         self.nodes = TreeNodes(tokens, depths, costs, ancestors, draft_rows.fill_(-1))
         self.batch_W.fill_(-1)

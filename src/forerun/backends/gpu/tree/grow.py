@@ -69,10 +69,15 @@ def grow_kernel(
     await_inputs(OVERLAPS)
     if not IS_FIRST:
         add_and_prune(nodes, batch_W, children, TREE)
-    node, row = tl.arange(0, CAPACITY), tl.arange(0, ROW_BLOCK)
-    tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
-    ancestors, draft_rows = tl.load(nodes.ancestors + node), tl.load(nodes.draft_rows + node)
-    committed, draft_committed = tl.load(header + COMMITTED), tl.load(header + DRAFT_COMMITTED)
+    node = tl.arange(0, CAPACITY)
+    row = tl.arange(0, ROW_BLOCK)
+    tokens = tl.load(nodes.tokens + node)
+    costs = tl.load(nodes.costs + node)
+    depths = tl.load(nodes.depths + node)
+    ancestors = tl.load(nodes.ancestors + node)
+    draft_rows = tl.load(nodes.draft_rows + node)
+    committed = tl.load(header + COMMITTED)
+    draft_committed = tl.load(header + DRAFT_COMMITTED)
     num_missing = committed - draft_committed
 
     place, is_chosen = choose_batch(costs, depths, draft_rows, node, min_mass, num_missing, TREE)
@@ -89,7 +94,8 @@ def grow_kernel(
     first_row: tl.constexpr = TREE.most_behind if IS_FIRST else 0
     first_slot = draft_committed + (0 if IS_FIRST else first_draft_row)
     write_header(rows, draft_committed, first_slot, TREE.width + first_row, TREE.stride)
-    batch_row, read_ids = first_row + place, ids_of(tokens, is_chosen, draft_ids)
+    batch_row = first_row + place
+    read_ids = ids_of(tokens, is_chosen, draft_ids)
     node_slots = draft_committed + draft_rows
     write_rows(rows, batch_row, is_chosen, read_ids, committed + depths, node_slots, committed + depths + 1)
     path = rows.tree_slots + batch_row[:, None] * TREE.stride + (num_missing + depths)[None, :]
@@ -100,7 +106,8 @@ def grow_kernel(
 
     num_first = tl.where(num_missing <= TREE.most_behind, tl.minimum(num_missing, first_row), 0)
     write_missing(rows, row, row < num_first, behind, draft_committed, text_P, draft_ids, TREE.stride)
-    zeros, is_of_batch = tl.zeros_like(row), (row >= first_row) & (row < first_row + num_chosen)
+    zeros = tl.zeros_like(row)
+    is_of_batch = (row >= first_row) & (row < first_row + num_chosen)
     is_spare = (row >= num_first) & (row < first_row + TREE.width) & (is_of_batch == 0)
     write_successors(rows, row, is_spare, zeros, draft_committed, zeros + spare_slot, TREE.stride)
 

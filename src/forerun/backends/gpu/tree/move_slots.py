@@ -25,7 +25,8 @@ def move_slots(storage_2LSKD: Tensor, moves: Tensor, *, overlaps: bool = False) 
             `DeviceTree`.
     """
     assert storage_2LSKD.is_contiguous(), "rows are addressed as one block"
-    num_slots, row_size = storage_2LSKD.shape[2], storage_2LSKD[0, 0, 0].numel()
+    num_slots = storage_2LSKD.shape[2]
+    row_size = storage_2LSKD[0, 0, 0].numel()
     most_moves = triton.next_power_of_2(moves.shape[0] - layout.MOVES_HEADER)
     columns = TILE_BYTES // (most_moves * storage_2LSKD.element_size())
     columns = min(columns, MOST_COLUMNS, triton.next_power_of_2(row_size))
@@ -50,7 +51,9 @@ def move_slots_kernel(
     await_inputs(OVERLAPS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     part = storage + tl.program_id(1).to(tl.int64) * num_slots * ROW_SIZE
-    num_moves, first_slot, move = tl.load(moves), tl.load(moves + 1), tl.arange(0, MOST_MOVES)
+    num_moves = tl.load(moves)
+    first_slot = tl.load(moves + 1)
+    move = tl.arange(0, MOST_MOVES)
     source = tl.load(moves + MOVES_HEADER + move, mask=move < num_moves, other=0)
     is_moved = (move < num_moves)[:, None] & (column < ROW_SIZE)[None, :]
     values = tl.load(part + source.to(tl.int64)[:, None] * ROW_SIZE + column[None, :], mask=is_moved)

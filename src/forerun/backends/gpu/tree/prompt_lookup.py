@@ -83,7 +83,8 @@ def find_match(text_P, length, LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK: t
     best = tl.zeros((BLOCK,), tl.int32)
     for start in range(1, length, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        is_same, match = place < length, tl.zeros((BLOCK,), tl.int32)
+        is_same = place < length
+        match = tl.zeros((BLOCK,), tl.int32)
         for back in tl.static_range(1, MOST + 1):
             last = tl.load(text_P + tl.maximum(length - back, 0))
             seen = tl.load(text_P + place - back, mask=(place < length) & (place >= back), other=-1)

@@ -22,7 +22,8 @@ from forerun.backends.gpu.tree.device_tree import (
     bits_of,
 )
 
-OUTCOME_HEADER, MOVES_HEADER = tl.constexpr(layout.OUTCOME_HEADER), tl.constexpr(layout.MOVES_HEADER)
+OUTCOME_HEADER = tl.constexpr(layout.OUTCOME_HEADER)
+MOVES_HEADER = tl.constexpr(layout.MOVES_HEADER)
 
 
 def walk(tree: DeviceTree, sampled: Sampled, text_P: Tensor | None = None, *, overlaps: bool = False) -> None:
@@ -52,11 +53,15 @@ def walk_kernel(
     CAPACITY: tl.constexpr = TREE.capacity
     await_inputs(OVERLAPS)
     node = tl.arange(0, CAPACITY)
-    tokens, costs, depths = tl.load(nodes.tokens + node), tl.load(nodes.costs + node), tl.load(nodes.depths + node)
-    ancestors, draft_rows = tl.load(nodes.ancestors + node), tl.load(nodes.draft_rows + node)
+    tokens = tl.load(nodes.tokens + node)
+    costs = tl.load(nodes.costs + node)
+    depths = tl.load(nodes.depths + node)
+    ancestors = tl.load(nodes.ancestors + node)
+    draft_rows = tl.load(nodes.draft_rows + node)
     is_used = costs < float("inf")
     next_tokens = tl.load(sampled.tokens + node, mask=is_used, other=-1)
-    committed, draft_committed = tl.load(header + COMMITTED), tl.load(header + DRAFT_COMMITTED)
+    committed = tl.load(header + COMMITTED)
+    draft_committed = tl.load(header + DRAFT_COMMITTED)
     num_draft_rows = tl.load(header + NUM_DRAFT_ROWS)
 
     is_path = find_path(tokens, ancestors, next_tokens, node, is_used)  # The root is on the path.
@@ -69,12 +74,15 @@ def walk_kernel(
     root_row = committed - draft_committed
     is_drafted = is_path & (draft_rows >= 0) & (node < (1 if TREE.rereads else CAPACITY))
     num_drafted = tl.sum(is_drafted.to(tl.int32), 0)
-    first_slot, is_moved = draft_committed + root_row + 1, is_drafted & (node > 0)
+    first_slot = draft_committed + root_row + 1
+    is_moved = is_drafted & (node > 0)
     write_moves(draft_moves, first_slot, is_moved, depths, draft_committed + draft_rows)
     num_kept = path_len if TREE.follows else tl.where(num_drafted > 0, root_row + num_drafted, 0)
-    new_committed, new_draft_committed = committed + path_len, draft_committed + num_kept
+    new_committed = committed + path_len
+    new_draft_committed = draft_committed + num_kept
 
-    best, second = tl.load(sampled.bests + node, mask=is_path), tl.load(sampled.seconds + node, mask=is_path)
+    best = tl.load(sampled.bests + node, mask=is_path)
+    second = tl.load(sampled.seconds + node, mask=is_path)
     emitted = outcome + OUTCOME_HEADER + depths
     tl.store(emitted, next_tokens, mask=is_path)
     tl.store(emitted + CAPACITY, (best - second).to(tl.int32, bitcast=True), mask=is_path)
