@@ -1,4 +1,4 @@
-"""A JSON file of a checkpoint, read with typed accessors whose errors name file, key and value."""
+"""Typed reading of JSON: msgspec checks types and ranges, and the errors say what was seen and what is needed."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from errno import EFBIG
 from pathlib import Path
 from reprlib import Repr
-from typing import Final, cast
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from forerun.core.errors import CheckpointError
 
@@ -21,6 +24,8 @@ MAX_NAME: Final = 500  # characters of a name that the user gave, such as a path
 MIN_NUMBER = 1e-12  # float32 computes with these and their squares
 MAX_NUMBER = 1e12
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonFile:
@@ -33,6 +38,8 @@ class JsonFile:
     @classmethod
     def read(cls, path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> "JsonFile":
         """The file's top-level object.
+
+        Python's own parser reads it: files that Python programs wrote may hold NaN and Infinity, which msgspec refuses.
 
         Raises:
             CheckpointError: the file is absent, unreadable, too large, or not one JSON object.
@@ -58,36 +65,42 @@ class JsonFile:
 
     def integer(self, key: str, default: object = REQUIRED, *, least: int = 1, most: int = MAX_SIZE) -> int:
         """A whole number from `least` to `most`: every size in a checkpoint is one."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most}")
-        return value
+        kind = Annotated[int, Meta(ge=least, le=most)]
+        return int(self.typed(key, kind, f"a whole number from {least} to {most}", default))
 
     def number(self, key: str, default: object = REQUIRED, *, least: float = MIN_NUMBER) -> float:
         """A number from `least` to 1e12."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_NUMBER:
-            raise self.wrong(key, f"a number from {least:g} to {MAX_NUMBER:g}")
-        return float(value)
+        kind = Annotated[float, Meta(ge=least, le=MAX_NUMBER)]
+        return float(self.typed(key, kind, f"a number from {least:g} to {MAX_NUMBER:g}", default))
 
     def flag(self, key: str, default: object = REQUIRED) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
+        return bool(self.typed(key, bool, "true or false", default))
 
     def text(self, key: str, default: object = REQUIRED) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a string")
-        return value
+        return str(self.typed(key, str, "a string", default))
 
     def nested(self, key: str) -> "JsonFile":
         """The object under `key`; an empty one if it is absent."""
-        value = self._get(key, {})
-        if not isinstance(value, dict):
-            raise self.wrong(key, "an object")
-        return JsonFile(path=self.path, values=cast(dict[str, object], value), prefix=f"{self.prefix}{key}.")
+        values = self.typed(key, dict[str, Any], "an object", {})
+        return JsonFile(path=self.path, values=values, prefix=f"{self.prefix}{key}.")
+
+    def typed(self, key: str, kind: Any, needed: str, default: object = REQUIRED) -> Any:
+        """The value of a key as a type of msgspec's.
+
+        Args:
+            kind: the type, with its range as `Annotated[..., msgspec.Meta(...)]`.
+            needed: the same in words, for the error.
+
+        Raises:
+            CheckpointError: the key is absent and has no default, or the value is not of this type.
+        """
+        value = self.values.get(key)
+        if value is None and default is REQUIRED:
+            raise self.missing(key)
+        try:
+            return msgspec.convert(default if value is None else value, kind)
+        except msgspec.ValidationError:
+            raise self.wrong(key, f"{needed}: correct it, or fetch the file again") from None
 
     def wrong(self, key: str, needed: str) -> CheckpointError:
         """The error for a key with an unusable value."""
@@ -98,13 +111,17 @@ class JsonFile:
         """The error for a key that is absent."""
         return CheckpointError(f"{self.path}: {self.prefix}{key} is missing: add it, or fetch the file again")
 
-    def _get(self, key: str, default: object) -> object:
-        value = self.values.get(key)
-        if value is not None:
-            return value
-        if default is REQUIRED:
-            raise self.missing(key)
-        return default
+
+def decode(raw: bytes, kind: type[T]) -> T:
+    """JSON text as a value of a type, such as a msgspec.Struct.
+
+    Raises:
+        ValueError: it is not JSON, nested too deep, or of another type.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(short(str(error))) from error
 
 
 def shown(name: str, max_length: int = MAX_NAME) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from forerun.core.errors import CheckpointError, ConfigError, require
-from forerun.core.json_file import MAX_NUMBER, read_bounded, short
+from forerun.core.json_file import MAX_NUMBER, decode, read_bounded, short
 from forerun.core.output_file import UnwritableError, remove_leftovers, write_whole
 from forerun.core.pace import Pace
 from forerun.drafting.automatic import AutomaticDrafter
@@ -164,12 +164,12 @@ def read_learnt(path: Path, about: About) -> Learnt:
     try:
         if not path.exists():
             return Learnt()
-        file = msgspec.json.decode(read_bounded(path, MAX_BYTES), type=_Contents)
+        file = decode(read_bounded(path, MAX_BYTES), _Contents)
         if file.version == OLD_VERSION:
             return Learnt()
         require(file.about == about, f"it is about {short(file.about)}, not about this model on this machine")
         paces = [Pace(steps=steps) for steps in file.paces]
-    except (OSError, CheckpointError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, CheckpointError, ConfigError) as error:
         logger.warning("the measurements of an earlier start in %s are ignored, and made again: %s", path, error)
         return Learnt()
     by_rows = {tuple(rows for rows, _ in pace.steps): pace for pace in paces}

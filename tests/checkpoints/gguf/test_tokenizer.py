@@ -12,10 +12,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
 from forerun.checkpoints.gguf.header import read_gguf
-from forerun.checkpoints.gguf.piece_merges import merges_by_score
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS
-from forerun.checkpoints.gguf.tokenizer import read_tokenizer
-from forerun.checkpoints.gguf.vocabulary_keys import VocabularyKeys
+from forerun.checkpoints.gguf.tokenizer import PREFIX, merges_by_score, read_tokenizer
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer as read_folder
 from forerun.core.errors import CheckpointError
 from forerun.text.tokenizer import Tokenizer
@@ -142,13 +140,13 @@ def test_pieces_with_listed_merges_give_the_ids_of_their_own_file(tmp_path: Path
     theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
     theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     require_same(read_tokenizer(gguf_of(metadata)), theirs, (*TEXTS, "the fox and the fox</s> the", " the", "a\n\nb"))
-    with pytest.raises(CheckpointError, match="merges is None, but must be a list of texts"):
+    with pytest.raises(CheckpointError, match="merges is missing"):
         read_tokenizer(gguf_of({key: value for key, value in metadata.items() if not key.endswith("merges")}))
 
 
 def test_pieces_merge_best_score_first_and_into_one_piece_by_the_lower_ids() -> None:
     vocabulary = {piece: id_ for id_, piece in enumerate(("aba", "ba", "ab", "b", "a"))}
-    keys = VocabularyKeys(file=gguf_of({}))
+    keys = gguf_of({}).section(PREFIX)
     merges = merges_by_score(keys, vocabulary, scores=(-3.0, -2.0, -1.0, 0.0, 0.0))
     assert merges == [("a", "b"), ("b", "a"), ("ab", "a"), ("a", "ba")]
 
@@ -196,16 +194,16 @@ def test_a_whole_tokenizer_json_in_the_file_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
-        ("model", None, "is None, but must be a text"),
+        ("model", None, "is missing"),
         ("model", "bert", "is 'bert', but must be gpt2, llama or gemma4"),
         ("pre", "no-such", r"is 'no-such', but must be one of default, llama-bpe, .*smollm"),
-        ("pre", 3, "is 3, but must be a text"),
-        ("tokens", None, "is None, but must be a list of texts"),
+        ("pre", 3, "is 3, but must be a string"),
+        ("tokens", None, "is missing"),
         ("tokens", "a", "is 'a', but must be a list of texts"),
         ("tokens", (1, 2), "but must be a list of texts"),
         ("tokens", ("",) * 8, "lists no token"),
         ("tokens", ("a", "b", "c", "<s>", "</s>", "<t>", "[PAD6]", "a"), "lists 'a' twice, as ids 0 and 7"),
-        ("merges", None, "is None, but must be a list of texts"),
+        ("merges", None, "is missing"),
         ("merges", ("a b c",), "an entry that is not two tokens"),
         ("merges", ("ab",), "an entry that is not two tokens"),
         ("merges", (" b",), "an entry that is not two tokens"),
@@ -226,14 +224,14 @@ def test_a_damaged_vocabulary_is_refused_by_its_key(key: str, value: object, fau
     metadata = tiny() | {f"tokenizer.ggml.{key}": value}
     if value is None:
         del metadata[f"tokenizer.ggml.{key}"]
-    with pytest.raises(CheckpointError, match=f"^model.gguf: tokenizer.ggml..*{fault}.*: fetch the file again"):
+    with pytest.raises(CheckpointError, match=f"^model.gguf: tokenizer.ggml..*{fault}.*fetch the file again"):
         read_tokenizer(gguf_of(metadata))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
-        ("scores", None, "is None, but must be a list of numbers"),
+        ("scores", None, "is missing"),
         ("scores", (0.0,), "has 1 numbers, but must have"),
         ("scores", float("nan"), "holds a value that is not a number"),
         ("tokens", "long", "a token of more than 256 characters"),
@@ -261,7 +259,7 @@ def test_damaged_pieces_are_refused_by_their_key_and_soon(tmp_path: Path, key: s
     else:
         metadata[f"tokenizer.ggml.{key}"] = value
     start = perf_counter()
-    with pytest.raises(CheckpointError, match=f"^model.gguf: tokenizer.ggml..*{fault}.*: fetch the file again"):
+    with pytest.raises(CheckpointError, match=f"^model.gguf: tokenizer.ggml..*{fault}.*fetch the file again"):
         read_tokenizer(gguf_of(metadata))
     assert perf_counter() - start < 5.0
 

@@ -1,5 +1,6 @@
 """Read numbers, texts and arrays from the beginning of a GGUF file, each checked against the file's size.
 
+It is written by hand because the package `gguf` checks no count against the size of the file or of the memory.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section File Structure. All values are little-endian.
 """
 

@@ -7,34 +7,47 @@ llama.cpp's src/llama-vocab.cpp.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from math import isnan
+from operator import itemgetter
+from typing import Annotated, Any, Final
 
 import tokenizers
+from msgspec import Meta
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from forerun.checkpoints.end_texts import END_TEXTS
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.gguf.piece_merges import merges_by_score
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS, Splitting
-from forerun.checkpoints.gguf.vocabulary_keys import (
-    CONTROL,
-    NORMAL,
-    SPECIAL_KEYS,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    VocabularyKeys,
-)
 from forerun.checkpoints.huggingface.tokenizer import parse_backend
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import short
+from forerun.core.json_file import REQUIRED, JsonFile, short
 from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+PREFIX: Final = "tokenizer.ggml."
 WHOLE_FILE_KEY: Final = "tokenizer.huggingface.json"
 TEMPLATE_KEY: Final = "tokenizer.chat_template"
 SPACE: Final = "▁"  # sentencepiece's character for a space
+NORMAL = 1  # types of tokens, as ggml numbers them; 6 is a byte
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
+# Names used in templates, and the keys that hold these tokens' ids; "seperator" is ggml's spelling.
+SPECIAL_KEYS: Final = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",
+    "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id",
+    "mask_token": "mask_token_id",
+}
+# Characters of all tokens, each a possible split point: the 32,000 tokens of Llama 2 have 0.2 million.
+MAX_LETTERS: Final = 2**21
+MAX_TOKEN_LETTERS: Final = 256  # tokens of Llama 2 have up to 16 characters, control tokens up to three times as many
+MAX_MERGES: Final = 2**19  # of 200 bytes each while they are sorted; Llama 2 has 61,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +56,7 @@ class Pieces:
 
     Args:
         tokens: by id.
-        types: by id, see `vocabulary_keys`.
+        types: by id, as ggml numbers them.
         special_ids: ids of special tokens, by their names in templates.
     """
 
@@ -52,13 +65,16 @@ class Pieces:
     special_ids: Mapping[str, int]
 
     @classmethod
-    def read(cls, keys: VocabularyKeys) -> "Pieces":
-        tokens = keys.texts("tokens")
+    def read(cls, keys: JsonFile) -> "Pieces":
+        tokens = read_texts(keys, "tokens")
         num_tokens = len(tokens)
+        token_id = Annotated[int, Meta(ge=0, lt=max(1, num_tokens))]
         special_ids = {
-            name: id_ for name, key in SPECIAL_KEYS.items() if (id_ := keys.token_id(key, num_tokens)) is not None
+            name: keys.typed(key, token_id, f"the id of one of {num_tokens} tokens")
+            for name, key in SPECIAL_KEYS.items()
+            if keys.has(key)
         }
-        types = list(keys.numbers("token_type", num_tokens)) if keys.has("token_type") else [NORMAL] * num_tokens
+        types = list(read_numbers(keys, "token_type", num_tokens, [NORMAL] * num_tokens))
         control = set() if keys.has("token_type") else set(special_ids.values())
         # End tokens that a converter marked as text: llama.cpp overrides their types too.
         control |= {id_ for id_, text in enumerate(tokens) if text in END_TEXTS and types[id_] != UNUSED}
@@ -66,7 +82,7 @@ class Pieces:
             types[id_] = CONTROL
         return cls(tokens=tokens, types=types, special_ids=special_ids)
 
-    def vocabulary(self, keys: VocabularyKeys, *, has_twins: bool = False) -> dict[str, int]:
+    def vocabulary(self, keys: JsonFile, *, has_twins: bool = False) -> dict[str, int]:
         """Ids by token, without padding tokens such as [PAD151665].
 
         Args:
@@ -75,10 +91,10 @@ class Pieces:
         used = [id_ for id_, kind in enumerate(self.types) if kind != UNUSED and self.tokens[id_]]
         vocabulary = {self.tokens[id_]: id_ for id_ in used}
         if not vocabulary:
-            raise keys.wrong("tokens", "lists no token")
+            raise damaged(keys, "tokens", "lists no token")
         for twice, other in self.twins(vocabulary).items():
             if not (has_twins and self.types[twice] == self.types[other] == NORMAL):
-                raise keys.wrong("tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
+                raise damaged(keys, "tokens", f"lists {short(self.tokens[twice])} twice, as ids {twice} and {other}")
         return vocabulary
 
     def twins(self, vocabulary: Mapping[str, int]) -> dict[int, int]:
@@ -98,15 +114,32 @@ class Pieces:
         return {name: self.tokens[id_] for name, id_ in self.special_ids.items()}
 
 
+def read_texts(keys: JsonFile, key: str) -> tuple[str, ...]:
+    texts: tuple[str, ...] = keys.typed(key, tuple[str, ...], "a list of texts")
+    return texts
+
+
+def read_numbers(keys: JsonFile, key: str, count: int, default: object = REQUIRED) -> tuple[float, ...]:
+    """A list of `count` numbers, one for each token."""
+    numbers: tuple[float, ...] = keys.typed(key, tuple[float, ...], "a list of numbers", default)
+    if len(numbers) != count:
+        raise damaged(keys, key, f"has {len(numbers)} numbers, but must have {count}, one for each token")
+    return numbers
+
+
+def damaged(keys: JsonFile, key: str, fault: str) -> CheckpointError:
+    return CheckpointError(f"{keys.path}: {keys.prefix}{key} {fault}: fetch the file again, or another one")
+
+
 def read_tokenizer(file: GgufFile) -> Tokenizer:
     """The tokenizer of a file, with its chat template.
 
     Raises:
         CheckpointError: a key is missing, damaged or unsupported; the message names it.
     """
-    keys = VocabularyKeys(file=file)
+    keys = file.section(PREFIX)
     pieces = Pieces.read(keys)
-    backend, foreign = _read_backend(keys, pieces)
+    backend, foreign = _read_backend(file, keys, pieces)
     twins = pieces.twins(backend.get_vocab())
     return Tokenizer(backend, read_chat_template(file), pieces.special_tokens(), foreign, twins)
 
@@ -131,17 +164,17 @@ def _text_under(key: str, file: GgufFile) -> str:
     return value
 
 
-def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
+def _read_backend(file: GgufFile, keys: JsonFile, pieces: Pieces) -> tuple[tokenizers.Tokenizer, Mapping[str, object]]:
     """The tokenizer without the foreign parts of a whole tokenizer.json, and these parts."""
-    if WHOLE_FILE_KEY in keys.file.metadata:
-        whole = _text_under(WHOLE_FILE_KEY, keys.file)
-        return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.file.path}")
+    if WHOLE_FILE_KEY in file.metadata:
+        whole = _text_under(WHOLE_FILE_KEY, file)
+        return parse_backend(whole.encode(), f"{WHOLE_FILE_KEY} in {keys.path}")
     match keys.text("model"):
         case "gpt2":
             backend, adds_bos = _byte_level(keys, pieces)
         case "llama":
             vocabulary = pieces.vocabulary(keys)
-            scores = keys.numbers("scores", len(pieces.tokens))
+            scores = read_numbers(keys, "scores", len(pieces.tokens))
             merges = merges_by_score(keys, vocabulary, scores)
             backend = _sentencepiece(keys, pieces, vocabulary, merges, adds_space=True)
             adds_bos = True
@@ -150,13 +183,13 @@ def _read_backend(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Toke
             backend = _sentencepiece(keys, pieces, vocabulary, _merges(keys), adds_space=False)
             adds_bos = True
         case other:
-            raise keys.wrong("model", f"is {short(other)}, but must be gpt2, llama or gemma4, the supported kinds")
+            raise damaged(keys, "model", f"is {short(other)}, but must be gpt2, llama or gemma4, the supported kinds")
     backend.add_tokens(pieces.added())
     _surround(backend, keys, pieces, adds_bos=adds_bos)
     return backend, {}
 
 
-def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
+def _byte_level(keys: JsonFile, pieces: Pieces) -> tuple[tokenizers.Tokenizer, bool]:
     """Byte-level BPE, and whether its texts begin with a BOS token."""
     splitting = _read_splitting(keys)
     merges = _merges(keys)
@@ -169,36 +202,65 @@ def _byte_level(keys: VocabularyKeys, pieces: Pieces) -> tuple[tokenizers.Tokeni
     return backend, splitting.adds_bos
 
 
-def _merges(keys: VocabularyKeys) -> list[tuple[str, str]]:
-    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in keys.texts("merges"))]
+def _merges(keys: JsonFile) -> list[tuple[str, str]]:
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in read_texts(keys, "merges"))]
     if any(not left or not right or " " in right for left, right in merges):
-        raise keys.wrong("merges", "holds an entry that is not two tokens with a space between them")
+        raise damaged(keys, "merges", "holds an entry that is not two tokens with a space between them")
     return merges
 
 
-def _bpe(keys: VocabularyKeys, vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> models.BPE:
+def merges_by_score(keys: JsonFile, vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """The merges of sentencepiece's BPE, which its files omit: two pieces that join to a piece may be merged.
+
+    Merges into the token with the best score come first.
+
+    Among merges into the same token, those whose parts have lower ids come first. transformers' converter wrote the
+    published files of such models in this order, so texts get the same tokens as with the model's own tokenizer.json.
+    """
+    if max(map(len, vocabulary)) > MAX_TOKEN_LETTERS or sum(map(len, vocabulary)) > MAX_LETTERS:
+        raise damaged(
+            keys,
+            "tokens",
+            f"has a token of more than {MAX_TOKEN_LETTERS} characters, or more than {MAX_LETTERS} in all",
+        )
+    if any(map(isnan, scores)):
+        raise damaged(keys, "scores", "holds a value that is not a number")
+    own = {token: token for token in vocabulary}  # parts reuse the tokens' own string objects to save memory
+    merges: list[tuple[float, str, str]] = []
+    for token, id_ in vocabulary.items():
+        parts = ((own.get(token[:place]), own.get(token[place:])) for place in range(1, len(token)))
+        pairs = [(left, right) for left, right in parts if left is not None and right is not None]
+        pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += [(scores[id_], left, right) for left, right in pairs]
+        if len(merges) > MAX_MERGES:
+            raise damaged(keys, "tokens", f"makes more than {MAX_MERGES} merges, more than any vocabulary")
+    merges.sort(key=itemgetter(0), reverse=True)
+    return [(left, right) for _, left, right in merges]
+
+
+def _bpe(keys: JsonFile, vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
         return models.BPE(vocabulary, merges, **options)
     except Exception as error:  # tokenizers raises a bare Exception if a merge's part is not a token
-        raise keys.wrong("merges", f"does not fit the tokens ({short(str(error))})") from error
+        raise damaged(keys, "merges", f"does not fit the tokens ({short(str(error))})") from error
 
 
-def _read_splitting(keys: VocabularyKeys) -> Splitting:
+def _read_splitting(keys: JsonFile) -> Splitting:
     if not keys.has("pre"):
         logger.warning(
             "%s does not say how texts are split before merging (tokenizer.ggml.pre), like files from before May 2024: "
             "llama.cpp's default is used, so some texts get other tokens than the model was trained on",
-            keys.file.path,
+            keys.path,
         )
         return SPLITTINGS["default"]
     name = keys.text("pre")
     if name not in SPLITTINGS:
-        raise keys.wrong("pre", f"is {short(name)}, but must be one of {', '.join(SPLITTINGS)}")
+        raise damaged(keys, "pre", f"is {short(name)}, but must be one of {', '.join(SPLITTINGS)}")
     return SPLITTINGS[name]
 
 
 def _sentencepiece(
-    keys: VocabularyKeys, pieces: Pieces, vocabulary: dict[str, int], merges: list[tuple[str, str]], *, adds_space: bool
+    keys: JsonFile, pieces: Pieces, vocabulary: dict[str, int], merges: list[tuple[str, str]], *, adds_space: bool
 ) -> tokenizers.Tokenizer:
     """sentencepiece's BPE: merges in this order, and byte tokens for unknown characters.
 
@@ -217,7 +279,7 @@ def _sentencepiece(
     return backend
 
 
-def _surround(backend: tokenizers.Tokenizer, keys: VocabularyKeys, pieces: Pieces, *, adds_bos: bool) -> None:
+def _surround(backend: tokenizers.Tokenizer, keys: JsonFile, pieces: Pieces, *, adds_bos: bool) -> None:
     """Add the BOS and EOS tokens to texts if the file specifies them."""
     form = ["$A"]
     ids = {}
@@ -228,7 +290,7 @@ def _surround(backend: tokenizers.Tokenizer, keys: VocabularyKeys, pieces: Piece
         if id_ is None and not keys.has(f"add_{name}_token"):
             continue
         if id_ is None:
-            raise keys.wrong(f"{name}_token_id", f"is missing, and add_{name}_token asks for it")
+            raise damaged(keys, f"{name}_token_id", f"is missing, and add_{name}_token asks for it")
         form.insert(place, pieces.tokens[id_])
         ids[pieces.tokens[id_]] = id_
     if ids:

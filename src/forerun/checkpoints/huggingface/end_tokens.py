@@ -14,7 +14,7 @@ from forerun.checkpoints.huggingface.tokenizer import (
     read_special_tokens,
 )
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import read_bounded, short
+from forerun.core.json_file import decode, read_bounded
 
 EOS: Final = "eos_token"
 
@@ -55,8 +55,8 @@ def _end_texts(folder: Path) -> Iterator[str]:
 
 def _added_tokens(path: Path) -> list[_AddedToken]:
     try:
-        return msgspec.json.decode(read_bounded(path, MAX_TOKENIZER_BYTES), type=_AddedTokens).added_tokens
+        return decode(read_bounded(path, MAX_TOKENIZER_BYTES), _AddedTokens).added_tokens
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): check the file and its permissions") from error
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is not a tokenizer.json ({short(str(error))}): fetch it again") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a tokenizer.json ({error}): fetch it again") from error

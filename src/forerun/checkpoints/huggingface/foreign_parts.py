@@ -12,7 +12,7 @@ import msgspec
 
 from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import short
+from forerun.core.json_file import decode, short
 
 MAX_PARTS: Final = 16
 PLAIN_KINDS: Final = frozenset(
@@ -60,9 +60,9 @@ def foreign_parts(raw: bytes, name: str) -> Mapping[str, object]:
         CheckpointError: it is not JSON, or its decoder is foreign: text is decoded token by token, in this process.
     """
     try:
-        parts = msgspec.json.decode(raw, type=_Parts)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{name} is not a tokenizer.json ({short(str(error))}): fetch it again") from error
+        parts = decode(raw, _Parts)
+    except ValueError as error:
+        raise CheckpointError(f"{name} is not a tokenizer.json ({error}): fetch it again") from error
     decoding = list(_each(parts.decoder, "decoders"))
     if len(decoding) > MAX_PARTS or any(_kind(part) == "Replace" and not _is_short_replace(part) for part in decoding):
         raise CheckpointError(

@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, text_part
 from forerun.core.config import SamplingParams
@@ -12,6 +14,7 @@ from forerun.core.json_file import JsonFile
 
 GENERATION_CONFIG_NAME: Final = "generation_config.json"
 STOP_IDS: Final = "eos_token_id"
+TokenId = Annotated[int, Meta(ge=0)]
 FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
 NAMES: Final = (*FILTERS, "repetition_penalty")
 
@@ -38,13 +41,8 @@ def read_stop_ids(folder: Path) -> tuple[int, ...]:
 
 
 def _read_ids(file: JsonFile) -> tuple[int, ...]:
-    value = file.values.get(STOP_IDS)
-    if value is None:
-        return ()
-    ids = tuple(value) if isinstance(value, list) else (value,)
-    if any(isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 for token_id in ids):
-        raise file.wrong(STOP_IDS, "a token id >= 0, or a list of them")
-    return ids
+    ids = file.typed(STOP_IDS, TokenId | tuple[TokenId, ...], "a token id >= 0, or a list of them", ())
+    return (ids,) if isinstance(ids, int) else tuple(ids)
 
 
 def read_default_sampling(folder: Path) -> SamplingParams:

@@ -1,7 +1,9 @@
 """Read the rotary embeddings from a config.json, in any of its three notations."""
 
 from math import log, sqrt
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from forerun.checkpoints.families.family import FULL, SLIDING, Family
 from forerun.core.json_file import MAX_NUMBER, MIN_NUMBER, JsonFile
@@ -98,14 +100,10 @@ def _read_longrope(config: JsonFile, rope: JsonFile, theta: float, rotated: int 
 
 
 def _read_divisors(rope: JsonFile, key: str, num_pairs: int) -> tuple[float, ...]:
-    values = rope.values.get(key)
-    if not isinstance(values, list) or len(values) != num_pairs or not all(map(_is_divisor, values)):
-        raise rope.wrong(key, f"a list of {num_pairs} positive numbers")
-    return tuple(map(float, values))
-
-
-def _is_divisor(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and MIN_NUMBER <= value <= MAX_NUMBER
+    divisor = Annotated[float, Meta(ge=MIN_NUMBER, le=MAX_NUMBER)]
+    kind = Annotated[tuple[divisor, ...], Meta(min_length=num_pairs, max_length=num_pairs)]
+    divisors: tuple[float, ...] = rope.typed(key, kind, f"a list of {num_pairs} positive numbers", ())
+    return divisors
 
 
 def _original_positions(config: JsonFile, rope: JsonFile) -> int:

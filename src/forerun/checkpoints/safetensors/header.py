@@ -3,6 +3,7 @@
 Format: 8 bytes little-endian header length N, N bytes of JSON {name: {dtype, shape, data_offsets}}, then the data.
 Source: https://huggingface.co/docs/safetensors, section Format. We read the file instead of mapping it with the
 library, because a mapped file that shrinks kills the process (SIGBUS), and mapped pages count as memory a second time.
+Python's own parser reads the JSON, because msgspec accepts a key that occurs twice.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""Strict JSON: no NaN, no duplicate keys, no huge numbers, no unpaired surrogates, limited depth."""
+"""Strict JSON: no NaN, no duplicate keys, no huge numbers, no unpaired surrogates, limited depth.
+
+It is written by hand: msgspec accepts duplicate keys, its limit on depth cannot be set, and it does not say which of
+these faults a body has, as the server's answers do.
+"""
 
 import json
 import re
