@@ -1,14 +1,12 @@
 """Files that several processes may read, change and write again: changes by another program are not overwritten."""
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.json_file import read_bounded
-from forerun.core.locks import lock
+from forerun.core.locks import LOCK_NAME, lock
 from forerun.core.output_file import unwritable, write_whole
 
 
@@ -72,32 +70,9 @@ class KeptFiles:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against other processes that use this lock. A missing file is created empty.
-
-    Every write replaces the file. So if this process had to wait, the locked file may no longer be the one at this
-    path; then it locks the new one.
-    """
-    if sys.platform == "win32" or (path.exists() and not path.is_file()):
-        yield
-        return
-    while True:
-        is_new = not path.exists()
-        with path.open("ab") as file:
+    """Lock a file, with another one beside it, against other processes that use this lock."""
+    with ExitStack() as opened:
+        if path.is_file() or not path.exists():  # devices and pipes are not replaced
             with suppress(OSError):  # a file system without locks: the contents are still compared
-                lock(file.fileno(), waits=True)
-            if not _has_name(file.fileno(), path):
-                continue
-            try:
-                yield
-            except BaseException:
-                if is_new and path.stat().st_size == 0:
-                    path.unlink()
-                raise
-            return
-
-
-def _has_name(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+                opened.enter_context(lock(path.with_name(f".{path.name}{LOCK_NAME}"), waits=True))
+        yield

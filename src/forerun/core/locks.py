@@ -1,57 +1,63 @@
-"""Locks on files and folders that only one process at a time may write to.
+"""Locks between processes, for files and folders that only one process at a time may write to.
 
-The operating system releases a lock when its process ends, even if the process is killed.
+A lock is an empty file, which its holder removes. The operating system releases the lock when its process ends, even if
+the process is killed; then the file is left for the next holder.
 """
 
 import logging
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from forerun.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+LOCK_NAME: Final = ".lock"  # in a locked folder
 
-def lock(descriptor: int, *, waits: bool = False) -> None:
-    """Lock an open file or folder until it is closed. On Windows, which has no such locks, this does nothing.
+
+def lock(file: Path, *, waits: bool = False) -> ExitStack:
+    """Lock this file, which is created, until the result is closed.
 
     Args:
         waits: wait until another process releases the lock.
 
     Raises:
         BlockingIOError: another process holds the lock, and `waits` is false.
-        OSError: the file system has no locks.
+        OSError: the file cannot be created.
     """
-    if sys.platform == "win32":
-        return
-    from fcntl import LOCK_EX, LOCK_NB, flock
+    from filelock import FileLock, Timeout  # takes 50 ms, and most commands lock nothing
 
-    flock(descriptor, LOCK_EX if waits else LOCK_EX | LOCK_NB)
+    taken = FileLock(file, thread_local=False)
+    try:
+        taken.acquire(timeout=-1 if waits else 0)
+    except Timeout:
+        raise BlockingIOError(f"another process holds {file}") from None
+    with ExitStack() as opened:
+        opened.callback(taken.release)
+        opened.callback(_remove, file)  # before the release, so that no later holder's file is removed
+        return opened.pop_all()
 
 
-def hold(path: Path) -> ExitStack:
-    """Lock a folder, which is created if it is missing, until the result is closed. On Windows nothing is locked.
+def hold(folder: Path, file: Path | None = None) -> ExitStack:
+    """Lock a folder, which is created if it is missing, until the result is closed.
+
+    Args:
+        file: of the lock; None: one in the folder.
 
     Raises:
         ConfigError: another process holds the lock, or the folder cannot be created.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as opened:
-            if sys.platform != "win32":
-                descriptor = os.open(path, os.O_RDONLY)
-                opened.callback(os.close, descriptor)
-                lock(descriptor)
-            return opened.pop_all()
+        folder.mkdir(parents=True, exist_ok=True)
+        return lock(file or folder / LOCK_NAME)
     except BlockingIOError as error:
         raise ConfigError(
-            f"another process writes to {path}: wait until it ends, or give another folder to --out"
+            f"another process writes to {folder}: wait until it ends, or give another folder to --out"
         ) from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error}): give another folder to --out") from error
+        raise ConfigError(f"{folder} cannot be written ({error}): give another folder to --out") from error
 
 
 @contextmanager
@@ -62,17 +68,17 @@ def held(folder: Path, doing: str = "") -> Iterator[None]:
         doing: what that process does, for a log line such as "fetches into"; empty if the wait is always short.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    file = folder / LOCK_NAME
     try:
-        try:
-            lock(descriptor)
-        except BlockingIOError:
-            if doing:
-                logger.warning("waiting for another process that %s %s", doing, folder)
-            lock(descriptor, waits=True)
+        taken = lock(file)
+    except BlockingIOError:
+        if doing:
+            logger.warning("waiting for another process that %s %s", doing, folder)
+        taken = lock(file, waits=True)
+    with taken:
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):  # Windows removes no open file; filelock does it after the release
+        file.unlink()

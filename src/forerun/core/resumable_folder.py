@@ -9,7 +9,7 @@ from typing import Final
 
 from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.errors import ConfigError
-from forerun.core.locks import hold
+from forerun.core.locks import LOCK_NAME, hold
 from forerun.core.output_file import synchronise, write_whole
 
 JOB_NAME: Final = "job.json"  # the job of an unfinished folder
@@ -32,7 +32,7 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
     """
     unfinished = out.with_name(f".{out.name}.part")
     refuse_existing(out)
-    lock = hold(unfinished)
+    lock = hold(unfinished, out.with_name(f".{out.name}{LOCK_NAME}"))  # beside it, since the folder is renamed
     try:
         if out.exists():  # another process has just finished it
             with suppress(OSError):

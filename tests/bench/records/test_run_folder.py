@@ -90,13 +90,12 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from forerun.core.locks import hold
-hold(Path(sys.argv[1]))
+lock = hold(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 def test_two_processes_never_write_to_one_folder(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
         try:

@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from ctypes import byref, c_char
 from hashlib import blake2b
 from io import FileIO
@@ -44,7 +44,7 @@ from forerun.backends.cpu.packed_index import (
 )
 from forerun.backends.kept_weights import KeptWeights
 from forerun.core.disk_room import free_bytes, gigabytes
-from forerun.core.locks import held, lock
+from forerun.core.locks import LOCK_NAME, held, lock
 from forerun.core.output_file import synchronise
 from forerun.model.weights import RowsInFile
 from forerun.runtime.threads import kernel_threads
@@ -125,8 +125,9 @@ class GrowingFile:
         descriptor, part = mkstemp(prefix=PART, dir=path.parent)
         self._file = FileIO(descriptor, "wb")
         self._part = Path(part)
+        self._lock = ExitStack()
         try:
-            lock(descriptor)
+            self._lock = lock(lock_of(self._part))
         except OSError:
             self._leave()
             raise
@@ -212,6 +213,7 @@ class GrowingFile:
             self._file.close()
         with suppress(OSError):
             self._part.unlink(missing_ok=True)
+        self._lock.close()
 
 
 PackedFile: TypeAlias = MappedFile | GrowingFile
@@ -262,7 +264,8 @@ def make_room(folder: Path, num_bytes: int) -> None:
     Raises:
         OSError: the disk has too little free space.
     """
-    for part in folder.glob(f"{PART}*"):
+    for left in folder.glob(f"{PART}*"):
+        part = left.with_name(left.name.removesuffix(LOCK_NAME))
         if not is_held(part):
             part.unlink(missing_ok=True)
     files = sorted(stats_of(folder), key=lambda found: found[1].st_mtime)
@@ -285,13 +288,16 @@ def stats_of(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def is_held(path: Path) -> bool:
     """Whether a running process is writing the file."""
     try:
-        with path.open("rb") as file:
-            lock(file.fileno())
+        lock(lock_of(path)).close()
     except BlockingIOError:
         return True
     except OSError:
         return False
     return False
+
+
+def lock_of(part: Path) -> Path:
+    return part.with_name(part.name + LOCK_NAME)
 
 
 def address_of(memory: mmap.mmap) -> int:

@@ -10,7 +10,7 @@ from forerun.bench.records.answers import Record
 from forerun.bench.records.record_files import RecordFile
 from forerun.bench.records.run_plan import RunPlan
 from forerun.core.errors import ConfigError
-from forerun.core.locks import hold
+from forerun.core.locks import LOCK_NAME, hold
 from forerun.core.output_file import remove, write_whole
 
 NAME: Final = "run.json"
@@ -53,7 +53,7 @@ class RunFolder:
             plan.require_same(values["plan"], str(file))
             values["continued"] = [*values.get("continued", ()), about.get("machine", {})]
             return values
-        if any(self._path.iterdir()):
+        if any(found.name != LOCK_NAME for found in self._path.iterdir()):
             raise ConfigError(f"{self._path} is not empty and holds no {NAME}: give a new folder to --out")
         return describe(plan) | dict(about)
 

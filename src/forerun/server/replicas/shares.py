@@ -3,12 +3,16 @@
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
+from typing import Final
 
 from forerun.core.locks import lock
 from forerun.runtime.affinity import own_cores, usable_cores
+
+CLAIMS: Final[list[ExitStack]] = []  # this process's locks of cores, kept until it ends
 
 
 def cores_each(num_cores: Sequence[float], num_replicas: int) -> int:
@@ -52,15 +56,13 @@ def claimed_cores(share: int, folder: Path | None = None) -> list[int]:
 
 def _claims(folder: Path, cores: Sequence[int]) -> bool:
     """Lock all of these cores, or none."""
-    held = []
-    try:
-        for core in cores:
-            held.append(os.open(folder / str(core), os.O_RDWR | os.O_CREAT, 0o600))
-            lock(held[-1])
-    except BlockingIOError:
-        for descriptor in held:
-            os.close(descriptor)
-        return False
+    with ExitStack() as claimed:
+        try:
+            for core in cores:
+                claimed.enter_context(lock(folder / str(core)))
+        except BlockingIOError:
+            return False
+        CLAIMS.append(claimed.pop_all())
     return True
 
 
