@@ -99,6 +99,25 @@ def test_nothing_reads_pickles_or_runs_text() -> None:
     assert found_in(FILES, offences) == {}
 
 
+# Modules that start processes. The package's own are workers on a wire or bounded children.
+STARTERS = {
+    "wires/children.py": "a worker on a wire",
+    "wires/forkserver.py": "a worker on a wire, forked from a process that has loaded its model",
+    "wires/bounded_child.py": "a bounded child for one question",
+    "server/replicas/ranks.py": "a rank of another machine",
+    "checkpoints/short_names/fetch.py": "pip",
+}
+STARTING = {"subprocess.Popen", "subprocess.run", "os.fork", "os.posix_spawn", "os.system", "multiprocessing.Process"}
+
+
+def test_processes_are_started_in_few_places() -> None:
+    def starts(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and dotted(node.func) in STARTING
+
+    found = found_in(FILES, lambda path: lines_of(path, starts))
+    assert {path for path in found if path.split("/")[0] not in ("bench", "distill")} == STARTERS.keys()
+
+
 def test_no_statement_packs_assignments() -> None:
     """`a, b = x, y` is written as two statements, unless one of the values reads a target, as in a swap."""
     assert found_in([*FILES, *TESTS], lambda path: lines_of(path, packs)) == {}

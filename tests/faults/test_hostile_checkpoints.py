@@ -9,8 +9,8 @@ import pytest
 
 from forerun import Engine, EngineConfig, ForerunError, NoDrafter, SamplingParams
 from forerun.text import encoder
-from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import NO_VARIABLES, ChatTemplate
+from forerun.wires.bounded_child import Limits
 from tests.cli.command_lines import Line, fault_of, limited, run_here
 from tests.faults.hostile_checkpoints import KINDS, HostileFolders
 

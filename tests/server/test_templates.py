@@ -4,8 +4,8 @@ import pytest
 
 from forerun.server.protocols.errors import ApiError
 from forerun.server.work.chats import rendered
-from forerun.text.bounded_child import Limits
 from forerun.text.chat_template import ChatTemplate
+from forerun.wires.bounded_child import Limits
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 SOURCE = (

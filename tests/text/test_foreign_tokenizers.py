@@ -15,8 +15,8 @@ from forerun.checkpoints.huggingface.split_patterns import LLAMA3, QWEN2
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.text import encoder
-from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.tokenizer import Tokenizer
+from forerun.wires.bounded_child import LimitError, Limits
 
 FORM = json.loads((Path(forerun.__file__).parent / "assets" / "target" / "tokenizer.json").read_text())
 PRE_TOKENIZERS = FORM["pre_tokenizer"]["pretokenizers"]

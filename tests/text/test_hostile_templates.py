@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate
+from forerun.wires.bounded_child import LimitError, Limits
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

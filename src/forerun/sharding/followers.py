@@ -2,12 +2,11 @@
 
 import select
 import socket
-import subprocess
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Final, Literal, TypeAlias
 
@@ -16,7 +15,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.step import Told
 from forerun.runtime.interrupts import deferred_interrupts
 from forerun.sharding.messages import ANSWER, GAVE_UP, READY, Signal, to_frame
-from forerun.wires.children import END_S, Command, end_child, is_stopped, start_child
+from forerun.wires.children import END_S, Child, Command, end_child, is_stopped, start_child
 
 SEND_S: Final = 10.0  # a follower that has not read for this long counts as stopped
 LAST_WORDS_S: Final = 0.5  # time until a process that has ended is reported as ended
@@ -38,7 +37,7 @@ class RankProcess:
     rank: int
     place: str
     control: socket.socket
-    process: "subprocess.Popen[bytes] | None" = field(default=None)
+    process: Child | None = None
 
 
 class Followers:
@@ -205,7 +204,7 @@ def last_words(lost: RankProcess) -> str | None:
     return f"{how}{': ' if said else ''}{said}"
 
 
-def status_of(process: "subprocess.Popen[bytes]") -> str:
+def status_of(process: Child) -> str:
     status = process.poll()
     assert status is not None, f"process {process.pid} has not ended"
     return f"signal {-status}" if status < 0 else f"status {status}"

@@ -12,9 +12,9 @@ import msgspec
 
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import short
-from forerun.text.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
 from forerun.text.message import Message, plain_message
 from forerun.text.output.traits import TemplateTraits
+from forerun.wires.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})

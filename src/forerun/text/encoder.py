@@ -10,7 +10,7 @@ import tokenizers
 
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import short
-from forerun.text.bounded_child import BoundedChild, LimitError, Limits
+from forerun.wires.bounded_child import BoundedChild, LimitError, Limits
 
 LONG_TEXT: Final = 16_384  # characters, some 10 ms
 LIMITS: Final = Limits(max_s=5.0, max_bytes=2**31)  # a vocabulary of 262,000 tokens takes 400 MiB

@@ -4,8 +4,8 @@ from functools import cache
 
 import tokenizers
 
-from forerun.text.child_loop import Answer, Said, answer_questions
 from forerun.text.encoder import ids_of, without_space
+from forerun.wires.child_loop import Answer, Said, answer_questions
 
 
 def main() -> None:

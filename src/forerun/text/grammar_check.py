@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.text.bounded_child import BoundedChild, LimitError, Limits
 from forerun.text.grammar import MAX_CHARACTERS, PARSER_LIMITS, source_of
+from forerun.wires.bounded_child import BoundedChild, LimitError, Limits
 
 LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)
 ANY_TEXT: Final = Grammar.regex("a")

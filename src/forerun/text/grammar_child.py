@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from forerun.text.child_loop import Answer, Said, answer_questions
+from forerun.wires.child_loop import Answer, Said, answer_questions
 
 STACK_BYTES: Final = 2**20  # less than other threads have, so that nested rules overflow the stack here first
 SEARCH_S: Final = 0.2

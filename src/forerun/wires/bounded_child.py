@@ -1,4 +1,4 @@
-"""A separate process for untrusted programs, so that one that runs for ever or takes all memory can be killed.
+"""A separate process that answers questions about untrusted programs, so that one that takes too long can be killed.
 
 Counting steps inside a program limits nothing: one step, such as a product of strings, may take minutes. So the
 operating system sets the limits (on macOS of time alone, on Windows none); after a timeout the caller kills the
