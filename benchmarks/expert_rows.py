@@ -15,11 +15,10 @@ from torch import Tensor
 from forerun.backends.cpu.backend import NATIVE
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.measure import star
-from forerun.model.part import WHOLE, Part
 from forerun.model.runner import Runner
-from forerun.model.weights import BlockWeight, DenseWeight, Weight
+from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Weight
 
 WIDTHS = (1, 2, 4, 8, 16)
 CONTEXT = 200

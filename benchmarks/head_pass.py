@@ -21,7 +21,7 @@ from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 
 WIDTHS: Final = (1, 2, 4, 8)
 CONTEXT: Final = 200

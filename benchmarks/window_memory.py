@@ -18,8 +18,7 @@ import torch
 from forerun.backends.choose import choose_backend
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.core.sliding import kv_bytes_on_cpu
+from forerun.core.model_spec import ModelSpec, RopeSpec, kv_bytes_on_cpu
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.sliding_slots import SlidingSlots
 

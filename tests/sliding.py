@@ -23,6 +23,6 @@ def lose_early(patch: pytest.MonkeyPatch, *, margin: int, step: int) -> None:
         wrong = WRONG * torch.randn(lost.shape, generator=generator, dtype=torch.float64)
         self._storage_2LSKD[:, list(self._sliding), start:end] = wrong.to(lost.dtype)
 
-    patch.setattr(sliding_slots, "MARGIN", margin)
-    patch.setattr(sliding_slots, "STEP", step)
+    patch.setattr(sliding_slots, "WINDOW_MARGIN", margin)
+    patch.setattr(sliding_slots, "WINDOW_STEP", step)
     patch.setattr(SlidingSlots, "_give_back", lose)

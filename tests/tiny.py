@@ -16,9 +16,8 @@ from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import CacheMove, ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.step import CacheMove
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import ancestry_matrix
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.gpu.cases import Setting
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.quantise import group_size_of, head_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight

@@ -15,7 +15,7 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.measure import stand_in
 from forerun.model.runner import Runner
 

@@ -13,9 +13,8 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.part import WHOLE, Part
 from forerun.model.runner import Runner
-from forerun.model.weights import BlockWeight, Weight
+from forerun.model.weights import WHOLE, BlockWeight, Part, Weight
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
 from tests.marks import in_turn

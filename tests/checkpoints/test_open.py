@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.checkpoints.gguf.choice import choose_file
+from forerun.checkpoints.gguf.parts import choose_file
 from forerun.checkpoints.huggingface.config import MAP_NAME
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError

@@ -17,9 +17,9 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import fill
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.part import Part
 from forerun.model.quantise import as_plain, dequantise
 from forerun.model.slicing import take, take_bias
+from forerun.model.weights import Part
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights, part_of
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, write_model

@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from forerun.checkpoints.short_names import advice
+from forerun.checkpoints.short_names import local
 from forerun.checkpoints.short_names.catalogue import (
     HubFolder,
     NamedModel,
@@ -296,16 +296,16 @@ def test_the_table_names_licence_and_sums() -> None:
 def test_the_smallest_larger_model_that_gains_is_named_with_its_download() -> None:
     smollm2 = named_models()["smollm2"]
     coder = named_models()["qwen2.5-coder:1.5b"]
-    assert advice.model_that_gains(smollm2.num_parameters) == (
+    assert local.model_that_gains(smollm2.num_parameters) == (
         "With qwen2.5-coder:1.5b guesses made code 1.9 to 2.6 times as fast on all machines where this was measured "
         "(`forerun pull qwen2.5-coder:1.5b` fetches 0.99 GB: about 2 minutes at 10 MB/s)."
     )
-    assert advice.model_that_gains(coder.num_parameters) == ""
+    assert local.model_that_gains(coder.num_parameters) == ""
 
 
 def test_a_model_that_is_here_is_not_proposed_as_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "find_local", lambda model: object())
-    assert advice.model_that_gains(0).endswith("(it is on this machine).")
+    monkeypatch.setattr(local, "find_local", lambda model: object())
+    assert local.model_that_gains(0).endswith("(it is on this machine).")
 
 
 def test_a_measured_gain_is_of_the_default_file_type() -> None:

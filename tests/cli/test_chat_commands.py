@@ -19,9 +19,9 @@ from forerun.cli.chat.transcript import MAX_BYTES, Transcript
 from forerun.cli.failures import flags_of
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.output_options import OutputOptions
+from forerun.core.config import seed_of_text
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.kept_files import KeptFiles
-from forerun.core.seeds import seed_of_text
 from tests.cli.conftest import Run
 
 Chat = Callable[..., tuple[Session, str, str]]

@@ -9,8 +9,7 @@ import pytest
 
 from forerun.cli.timeline import check_timeline_path, draw_svg, shares, trace_json, write_timeline
 from forerun.core.errors import ConfigError
-from forerun.core.steps import DecodeStep
-from forerun.core.timing import Span
+from forerun.core.steps import DecodeStep, Span
 from forerun.engine.stream import GenerationStream
 from tests.cli.conftest import Run
 

@@ -1,9 +1,9 @@
 """What the keys and values of a text take on a CPU: windows with a margin, full layers whole, borrowers nothing."""
 
-from forerun.core.sliding import MARGIN, STEP, kv_bytes_on_cpu
+from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP, kv_bytes_on_cpu
 from tests.tiny import plain_spec
 
-KEPT = 100 + MARGIN + 2 * STEP  # slots of a layer with a window of 100
+KEPT = 100 + WINDOW_MARGIN + 2 * WINDOW_STEP  # slots of a layer with a window of 100
 
 
 def test_layers_with_a_window_count_up_to_what_they_keep() -> None:

@@ -40,8 +40,7 @@ from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
 from forerun.engine import drafters, heads
-from forerun.model.executor import ModelExecutor
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput, ModelExecutor
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight

@@ -9,9 +9,7 @@ from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.none import NoneDrafter
 from forerun.engine.opening import WIDE_PROMPT, warm_up
 from forerun.engine.placement import CorePlacement
-from forerun.model.executor import Observer
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput, Observer
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 

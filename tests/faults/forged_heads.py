@@ -33,7 +33,7 @@ from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
-from forerun.runtime.inference import inference
+from forerun.runtime.threads import inference
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.checkpoints.heads.test_gguf import gguf_name, paired, write

@@ -13,7 +13,7 @@ from forerun import DraftModel, EngineConfig, ForerunError, LayerSkip, NoDrafter
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import ConfigError
 from forerun.drafting.layer_skip.set_files import read_sets
-from forerun.text.named_templates import read_template
+from forerun.text.chat_template import read_template
 from forerun.wires.endpoint import Address, read_key
 from tests.cli.command_lines import Line, fault_of, limited, run_here
 

@@ -7,9 +7,8 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import measure
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.measure import measure_pace, measure_reading, rising, stand_in
-from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner

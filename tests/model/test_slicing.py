@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from forerun.model.block_types import BLOCKS
-from forerun.model.part import Piece
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.slicing import take, take_columns, take_rows
-from forerun.model.weights import BlockWeight, DenseWeight, Weight
+from forerun.model.weights import BlockWeight, DenseWeight, Piece, Weight
 from tests.blocks import random_blocks
 
 FORMATS = ("plain", "int8", "int4", "Q4_0", "Q4_1", "Q6_K")

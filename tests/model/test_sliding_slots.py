@@ -7,10 +7,10 @@ from itertools import count
 import pytest
 import torch
 
+from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP
 from forerun.core.shared_length import shared_length
+from forerun.model.forward import CacheMove
 from forerun.model.runner import LEAST_ROWS, Runner
-from forerun.model.sliding_slots import MARGIN, STEP
-from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import BLOCK
 from tests.faults.ordeal import Interrupter
@@ -55,7 +55,11 @@ def test_pages_without_a_needed_slot_are_given_back_and_no_needed_slot_is_lost(s
         grown_to(cache, length, rng.choice([1, 7, 256]))
         whole_from = cache.sliding.whole_from
         slot_bytes = cache.bytes_per_slot // (2 * num_layers)
-        assert length - window - MARGIN - 2 * STEP <= whole_from <= max(0, length - window + 1 - MARGIN)
+        assert (
+            length - window - WINDOW_MARGIN - 2 * WINDOW_STEP
+            <= whole_from
+            <= max(0, length - window + 1 - WINDOW_MARGIN)
+        )
         for layer in range(num_layers):
             rows = cache.storage_2LSKD[:, layer].flatten(2)
             if layer not in sliding:
@@ -72,7 +76,7 @@ def test_a_text_is_cut_back_within_the_margin_or_to_nothing() -> None:
     grown_to(cache, 3000, 256)
     least = cache.sliding.whole_from + 4
     assert (cache.resumable(least), cache.resumable(least - 1)) == (least, 0)
-    assert 3000 - least >= MARGIN
+    assert 3000 - least >= WINDOW_MARGIN
     with pytest.raises(AssertionError, match=f"the windows before token {least - 1} are lost"):
         cache.truncate(least - 1)
     cache.truncate(least)

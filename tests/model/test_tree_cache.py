@@ -5,9 +5,8 @@ import random
 import pytest
 import torch
 
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import CacheMove, ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import TokenTree, ancestry_matrix
 from tests.tiny import plain_spec, poison_freed_slots, random_weights, tiny_runner, tiny_spec

@@ -7,7 +7,7 @@ import pytest
 from forerun.decoding import host_loop as loop
 from forerun.drafting import automatic, draft_tree
 from forerun.model import measure, runner
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.runner import Runner
 from forerun.planner.virtual_time import VirtualClock
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from forerun import Engine, SamplingParams
-from forerun.core.seeds import seed_of_text
+from forerun.core.config import seed_of_text
 from tests.server.serving import ENGINE, Served, events_of
 
 PROMPT = "def read_lines(path):"

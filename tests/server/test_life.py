@@ -12,9 +12,7 @@ import pytest
 
 from forerun import Engine, EngineConfig, NumericalError, RankLostError, SamplingParams
 from forerun.engine.stream import GenerationStream
-from forerun.model.executor import Observer
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput, Observer
 from forerun.runtime.stop_flag import require_wanted
 from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until

@@ -13,9 +13,8 @@ from msgspec import msgpack
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.model.inputs import ForwardInput, TokenChoice
+from forerun.model.forward import CacheMove, ForwardInput, TextMove, TokenChoice, Told
 from forerun.model.runner import Runner
-from forerun.model.step import CacheMove, TextMove, Told
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.sharding.executor import SharedExecutor

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from forerun.sharding.sums import sum_in_order
+from forerun.model.rank_group import sum_in_order
 
 ResultT = TypeVar("ResultT")
 WAIT_S = 30.0  # for the other threads, one of which may have failed

@@ -7,8 +7,7 @@ import pytest
 
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.core.errors import ConfigError
-from forerun.text.chat_template import ChatTemplate
-from forerun.text.named_templates import NAMED_TEMPLATES, read_template
+from forerun.text.chat_template import NAMED_TEMPLATES, ChatTemplate, read_template
 from tests.text.tiny_tokenizers import SHARED_DATA, write_byte_level
 
 CHAT = (

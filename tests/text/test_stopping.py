@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.text.assembly import StopStrings
 from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks, thought_marks
 from forerun.text.output.traits import CallFormat, TemplateTraits
-from forerun.text.stopping import StopStrings
 
 texts = st.text(alphabet="ab\n", max_size=40)
 stop_lists = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4)

@@ -9,8 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.model.executor import Observer
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput, Observer
 from forerun.model.program import Op
 from forerun.model.runner import Runner
 

@@ -13,7 +13,7 @@ from forerun.drafting.heads.eagle import EagleExecutor, TorchEagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear, ModelBackend
-from forerun.model.executor import Executor
+from forerun.model.forward import Executor
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 
 InputKind = Literal["float32", "bfloat16", "int16", "int8"]
 

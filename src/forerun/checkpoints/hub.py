@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forerun.core.checksums import require_sum, sha256_of
+from forerun.checkpoints.identity import require_sum, sha256_of
 from forerun.core.disk_room import is_full, no_room, require_room
 from forerun.core.errors import CheckpointError
 

@@ -1,11 +1,12 @@
-"""The identity of a checkpoint's model, so that files of one model are not used with another."""
+"""The identity of a checkpoint's model, so that files of one model are not used with another, and sums of its files."""
 
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from io import FileIO
+from pathlib import Path
 from typing import Any, Final
 
 from forerun.checkpoints.safetensors.header import StoredTensor
@@ -78,3 +79,21 @@ def _read_sample(file: FileIO, tensor: StoredTensor) -> bytes:
     first = file.read(num_bytes)
     file.seek(tensor.offset + tensor.num_bytes - num_bytes)
     return first + file.read(num_bytes)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's contents, in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def require_sum(name: str, found: str, expected: str) -> None:
+    """Raise CheckpointError if a downloaded file has another checksum than its origin states."""
+    if found != expected:
+        raise CheckpointError(
+            f"{name} is not the file that was expected: its sha256 is {found}, but must be {expected}: fetch it again"
+        )

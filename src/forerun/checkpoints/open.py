@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.checkpoints.gguf.choice import choose_file, is_gguf, plain_files
-from forerun.checkpoints.gguf.parts import all_parts
+from forerun.checkpoints.gguf.parts import all_parts, choose_file, is_gguf, plain_files
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder

@@ -20,10 +20,9 @@ from forerun.checkpoints.source import BytesRead
 from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format, own_format
 from forerun.core.model_spec import WeightFormat
 from forerun.model.block_types import BLOCKS, BlockType
-from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.quantise import as_plain, blocks
 from forerun.model.slicing import take_bias, take_columns, take_part
-from forerun.model.weights import BlockWeight, DenseWeight, RowsInFile, StackedWeight, Table, Weight
+from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Piece, RowsInFile, StackedWeight, Table, Weight
 
 DENSE: Final = "dense"
 Rows: TypeAlias = Sequence[Piece]  # of one stored tensor

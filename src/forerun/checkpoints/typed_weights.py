@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from forerun.core.model_spec import WeightFormat
-from forerun.model.part import WHOLE, Part
 from forerun.model.quantise import as_plain, head_format, quantise
 from forerun.model.slicing import take_bias, take_part
-from forerun.model.weights import DenseWeight, Int4Weight, Weight
+from forerun.model.weights import WHOLE, DenseWeight, Int4Weight, Part, Weight
 
 HEAD = "head"
 LAYER_TABLE = "layer_table"  # a linear by name, but its rows are looked up

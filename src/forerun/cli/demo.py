@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.checkpoints.short_names.advice import model_that_gains
 from forerun.checkpoints.short_names.catalogue import find_named
+from forerun.checkpoints.short_names.local import model_that_gains
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
 from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget, reason, winner_of

@@ -22,8 +22,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.core.steps import DecodeStep, Generation
-from forerun.core.timing import Span
+from forerun.core.steps import DecodeStep, Generation, Span
 
 SAMPLE_PROMPTS: Final = {
     BUILTIN_TARGET: 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""',

@@ -10,8 +10,7 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
-from forerun.core.model_spec import ModelSpec
-from forerun.core.sliding import kv_bytes_on_cpu
+from forerun.core.model_spec import ModelSpec, kv_bytes_on_cpu
 from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}

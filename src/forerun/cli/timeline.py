@@ -12,7 +12,7 @@ from typing import Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
-from forerun.core.timing import Span
+from forerun.core.steps import Span
 
 SUFFIXES: Final = (".svg", ".json")
 ROUNDS_SHOWN: Final = 12

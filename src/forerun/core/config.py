@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, Literal, get_args
 
 from forerun.core.drafter_config import (
@@ -29,6 +30,8 @@ MOST_LOGPROBS: Final = 20  # likeliest tokens per position, as in the OpenAI API
 UNTIL_FULL: Final = -1  # generate until the context is full
 SAVED_BYTES: Final = 512 * 10**6  # 22,000 tokens of SmolLM2, 4,000 of an 8B model; laptops have 8 GB or more
 OF_THE_MODEL: Final = "[as in the model's generation_config.json]"
+NUM_SEEDS: Final = 2**63  # as SamplingParams takes them
+SEED_BYTES: Final = 8
 
 
 @settings
@@ -266,3 +269,14 @@ def require_remote_ranks(config: EngineConfig) -> None:
     require(
         config.rank_key_file is None or remote > 0, "a rank_key_file has no effect without remote_ranks: leave it out"
     )
+
+
+def seed_of_text(seed: int, number: int) -> int:
+    """The seed of one of several texts: the seed itself for the first, a hash of seed and number for the others.
+
+    With seed + number, text 1 of seed 5 would be text 0 of seed 6, so that two requests would share texts.
+    """
+    if number == 0:
+        return seed
+    digest = blake2b(f"{seed}:{number}".encode(), digest_size=SEED_BYTES).digest()
+    return int.from_bytes(digest, "little") % NUM_SEEDS

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Literal
+from typing import Final, Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
 Gate = Literal["silu", "gelu_tanh", "clamped"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
+# Of layers with a window, on a CPU: a text can be cut back by this many tokens and resumed, as for another answer.
+WINDOW_MARGIN: Final = 1024
+WINDOW_STEP: Final = 256  # slots whose memory is returned at once, in about 10 us a layer; a prefill pass fills as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +227,20 @@ class ModelSpec:
         return self.hidden_size * (2 * one.q_size + num_kv + mlp)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes of the cache for each token of a text, layers with a window included; for long texts `core.sliding`."""
+        """Bytes of the cache for each token of a text, layers with a window included, see `kv_bytes_on_cpu`."""
         return 2 * self.num_layers * self.most_kv_size * bytes_per_element
 
     @property
     def most_kv_size(self) -> int:
         """Keys of a token in the layer that has the most of them; the cache has room for as many in every layer."""
         return max(self.of_layer(layer).kv_size for layer in range(self.num_layers))
+
+
+def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
+    """Most bytes of the keys and values of a text of this length, if memory is taken only when it is written to."""
+    owners = [layer for layer in range(spec.num_layers) if not spec.borrows(layer)]
+    kept = [
+        num_tokens if window is None else min(num_tokens, window + WINDOW_MARGIN + 2 * WINDOW_STEP)
+        for window in map(spec.window_of, owners)
+    ]
+    return sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // spec.num_layers

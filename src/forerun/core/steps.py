@@ -5,13 +5,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from forerun.core.timing import Span
-
 PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
 PLAIN: Final = "none"  # the drafter of a round without a proposal
 LEAST_GAIN: Final = 1.02  # a smaller speed-up cannot be distinguished from noise
 ENOUGH_ROUNDS: Final = 24  # in fewer rounds, a drafter that was not used may just not have begun
 FEW: Final = 0.1  # share of all rounds: a drafter that was used in no more counts as unused
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time span of work. Times are `time.perf_counter` seconds, the same clock for all processes of a host.
+
+    lane: "target" or "draft", or "wait" while the target waits for the drafter and has nothing to verify.
+    label: a word or two for a plot, such as rows, accepted tokens, "hit" or "miss".
+
+    Positional arguments are allowed, because several spans are built in every round.
+    """
+
+    lane: str
+    start_s: float
+    end_s: float
+    label: str = ""
 
 
 class FinishReason(StrEnum):

@@ -7,8 +7,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from forerun.core.pace import Pace
-from forerun.core.steps import DraftedTree, DrafterState, Guessers, StepStats
-from forerun.core.timing import Span
+from forerun.core.steps import DraftedTree, DrafterState, Guessers, Span, StepStats
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftReport

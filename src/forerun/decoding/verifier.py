@@ -8,8 +8,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.steps import TokenLogprob
 from forerun.drafting.drafter import Drafter
-from forerun.model.inputs import ForwardInput, TokenChoice
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput, TokenChoice
 from forerun.model.runner import Runner
 from forerun.sampling.logprobs import token_logprobs
 from forerun.sampling.noise import MASK_64, KeyedNoise

@@ -22,7 +22,7 @@ from forerun.drafting.heads.eagle import TorchEagleHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.runtime.memory import free_memory_bytes
+from forerun.runtime.machine import free_memory_bytes
 
 NUM_STEPS: Final = 5  # tokens in a row that an EAGLE-3 head learns to draft from its own states
 STEP_SHARE: Final = 0.8  # of drafts that reach a next step, and of rows learnt from there

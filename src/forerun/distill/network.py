@@ -20,7 +20,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
 from forerun.model.weights import WeightSource
-from forerun.runtime.processor import has_fast_bfloat16
+from forerun.runtime.machine import has_fast_bfloat16
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
 LONG_SHARE: Final = 8  # on CPUs, one text in so many, the longest ones, has its attention computed alone

@@ -16,7 +16,7 @@ from torch import Tensor
 from forerun.core.errors import ConfigError
 from forerun.distill.network import Network
 from forerun.distill.writer import NUM_KEPT, WrittenText, top_scores
-from forerun.text.message import plain_message
+from forerun.text.conversation import plain_message
 from forerun.text.tokenizer import Tokenizer
 
 PIECE: Final = 384  # tokens of a piece

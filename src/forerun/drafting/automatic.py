@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.pace import Pace
 from forerun.core.steps import PLAIN
 from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK

@@ -10,10 +10,9 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
-from forerun.core.steps import DRAFTED, DrafterState, Guessers
-from forerun.core.timing import Span
+from forerun.core.steps import DRAFTED, DrafterState, Guessers, Span
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise

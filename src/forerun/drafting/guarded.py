@@ -9,7 +9,7 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.tree import TokenTree

@@ -14,7 +14,7 @@ from forerun.core.pace import Pace
 from forerun.core.steps import PREDICTION, Guessers
 from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.lookup_chain import Continuation, LookupChain
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.economy.costs import blend

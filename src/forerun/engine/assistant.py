@@ -12,7 +12,7 @@ from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.executor import ModelExecutor
+from forerun.model.forward import ModelExecutor
 from forerun.model.runner import Runner
 
 

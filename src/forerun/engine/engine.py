@@ -21,8 +21,7 @@ from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, open_engine
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
-from forerun.runtime.inference import inference
-from forerun.runtime.threads import on_threads
+from forerun.runtime.threads import inference, on_threads
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly

@@ -22,7 +22,7 @@ from forerun.engine.shared_model import open_group
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
-from forerun.runtime.inference import inference
+from forerun.runtime.threads import inference
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import call_at_end

@@ -17,7 +17,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint, longest_text
 from forerun.engine.rank_weights import output_weight
-from forerun.model.executor import ModelExecutor
+from forerun.model.forward import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
 

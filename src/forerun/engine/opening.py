@@ -35,10 +35,10 @@ from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
-from forerun.runtime.inference import inference
-from forerun.runtime.processor import cpu_model
+from forerun.runtime.machine import cpu_model
+from forerun.runtime.threads import inference
 from forerun.sampling.noise import KeyedNoise
-from forerun.text.named_templates import read_template
+from forerun.text.chat_template import read_template
 from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import CacheMove, ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import DraftRunner
-from forerun.model.step import CacheMove
 from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8

@@ -1,10 +1,12 @@
-"""The interface to the ranks that share a model.
+"""The interface to the ranks that share a model, and the sum that all of them compute.
 
 Legend: T rows, H hidden size, N columns of one rank.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -34,3 +36,12 @@ class RankGroup(Protocol):
     def lose(self) -> None:
         """Make all ranks stop waiting, because one of them has ended; the current pass then fails."""
         ...
+
+
+def sum_in_order(partials_TH: Sequence[Tensor], residual_TH: Tensor) -> Tensor:
+    """The residual plus every rank's partial product, added rank by rank in at least float32, so that every rank gets
+    the same bits, and a row's bits do not depend on other rows. [T, H] in the residual's dtype."""
+    total_TH = residual_TH.to(torch.promote_types(residual_TH.dtype, torch.float32))
+    for partial_TH in partials_TH:
+        total_TH = total_TH + partial_TH
+    return total_TH.to(residual_TH.dtype)

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.runner import Runner
 
 TEXT_LENGTH = 24

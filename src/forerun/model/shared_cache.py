@@ -2,11 +2,8 @@
 
 from typing import TypeAlias
 
-from forerun.model.executor import Executor
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Step
 from forerun.model.runner import Runner
-from forerun.model.step import Step
 
 
 class SharedCacheRunner:

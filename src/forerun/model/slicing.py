@@ -12,9 +12,18 @@ import torch
 from torch import Tensor
 
 from forerun.model.block_types import BLOCKS
-from forerun.model.part import Part, Piece
 from forerun.model.quantise import as_plain
-from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight, tensors_of
+from forerun.model.weights import (
+    BlockWeight,
+    DenseWeight,
+    Int4Weight,
+    Int8Weight,
+    Part,
+    Piece,
+    StackedWeight,
+    Weight,
+    tensors_of,
+)
 
 
 def take_part(weight: Weight, part: Part) -> Weight:

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from forerun.core.model_spec import ModelSpec
-from forerun.core.sliding import MARGIN, STEP
+from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP, ModelSpec
 
 
 class SlidingSlots:
@@ -39,7 +38,7 @@ class SlidingSlots:
 
     def pass_by(self, length: int) -> None:
         """Return the memory of the slots that a text of this length no longer needs."""
-        self.lose((length - self._reach - MARGIN) // STEP * STEP)
+        self.lose((length - self._reach - WINDOW_MARGIN) // WINDOW_STEP * WINDOW_STEP)
 
     def lose(self, end: int) -> None:
         """Return the memory of the slots before `end`."""

@@ -1,21 +1,62 @@
-"""Types of weights: dense, integer codes with scales, or the blocks of a GGUF file.
+"""Types of weights: dense, integer codes with scales, or the blocks of a GGUF file; and parts of them.
 
 Legend: O output features, I input features, G groups of consecutive input features, B bytes of a row of blocks,
 V vocabulary, H hidden size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from forerun.model.block_types import BLOCKS, BlockType
-from forerun.model.part import WHOLE, Part
 
 Shape: TypeAlias = tuple[int, int]  # output features, input features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Elements `start` to `stop` - 1 of a dimension, followed by `padding` zeros."""
+
+    start: int
+    stop: int
+    padding: int = 0
+
+    @property
+    def num_real(self) -> int:
+        """Number of elements without the padding."""
+        return self.stop - self.start
+
+    @property
+    def size(self) -> int:
+        """Number of elements with the padding."""
+        return self.num_real + self.padding
+
+    def scaled(self, factor: int, offset: int = 0) -> "Piece":
+        """The same piece in smaller elements, `factor` for each of these, counted from `offset`."""
+        return Piece(
+            start=offset + factor * self.start, stop=offset + factor * self.stop, padding=factor * self.padding
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a linear layer's weight; by default all of it.
+
+    Args:
+        rows: outputs: a list of pieces for each stored weight that the layer is made of (for example queries, keys and
+            values), counted from the layer's first output. None: all outputs.
+        columns: inputs; None: all.
+    """
+
+    rows: Sequence[Sequence[Piece]] | None = None
+    columns: Piece | None = None
+
+
+WHOLE: Final = Part()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

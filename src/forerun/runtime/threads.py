@@ -1,9 +1,10 @@
-"""The number of threads of torch and the CPU kernels."""
+"""How torch and the CPU kernels run in this process: on how many threads, and without autograd."""
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import local
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -83,3 +84,12 @@ def _lose_pool() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork
     os.register_at_fork(after_in_child=_lose_pool)
+
+
+def inference() -> AbstractContextManager[Any]:
+    """Like `torch.inference_mode()`, but an interrupt cannot leave the mode on.
+
+    torch's is written in Python: an interrupt inside its `__enter__` or `__exit__` leaves the mode on in the caller's
+    thread while the traceback is referenced, and a notebook keeps the traceback.
+    """
+    return torch._C._InferenceMode(True)

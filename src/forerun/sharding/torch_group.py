@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from forerun.core.errors import RankLostError
-from forerun.sharding.sums import sum_in_order
+from forerun.model.rank_group import sum_in_order
 
 LOOPBACK: Final = "127.0.0.1"  # without ranks on other hosts, no port is open to them
 MEETING_S: Final = 60.0  # time for all ranks to connect after they are ready

@@ -5,9 +5,8 @@ from typing import Final
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.slicing import take
-from forerun.model.weights import Table, Weight, WeightSource
+from forerun.model.weights import WHOLE, Part, Piece, Table, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan, Share
 
 LEADER: Final = 0  # the rank that adds the biases of products that are summed over ranks

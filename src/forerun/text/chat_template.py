@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from forerun.core.errors import ConfigError, require
-from forerun.core.json_file import short
-from forerun.text.message import Message, plain_message
+from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
+from forerun.core.places import path_of
+from forerun.text.conversation import Message, plain_message
 from forerun.text.output.traits import TemplateTraits
 from forerun.wires.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits
 
@@ -20,6 +21,16 @@ TEMPLATE_FILE: Final = "chat_template.jinja"
 USUAL: Final[Mapping[str, object]] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 NO_VARIABLES: Final[Mapping[str, object]] = MappingProxyType({})
 OPEN_END: Final = "\ufdd1 "  # where an answer continues: a noncharacter, not used in text. The space shows trimming.
+NAMED_TEMPLATES: Final[Mapping[str, str]] = {
+    "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "llama3": "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>"
+    "\n\n{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+    "zephyr": "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}{{ eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+}
+MARKS: Final = ("{{", "{%", "{#", "\n")  # a template's text contains one of these; names and paths contain none
 
 
 class ChatTemplate:
@@ -140,3 +151,25 @@ def _cut_at_open_end(text: str) -> str:
         "the chat template leaves out the last message, so it cannot be continued: end with a user's message",
     )
     return before if after.startswith(OPEN_END[1]) else before.rstrip()
+
+
+def read_template(given: str) -> str:
+    """The source of a chat template.
+
+    Args:
+        given: a template's name, its text, or the path of a file that holds it.
+
+    Raises:
+        ConfigError: it is none of these, or the file cannot be read.
+    """
+    if given in NAMED_TEMPLATES:
+        return NAMED_TEMPLATES[given]
+    if any(mark in given for mark in MARKS):
+        return given
+    try:
+        return read_bounded(path_of(given), MAX_JSON_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"chat_template {short(given)} cannot be read as a file ({error}): give a UTF-8 file with a Jinja "
+            f"template, the template itself, or one of {', '.join(NAMED_TEMPLATES)}"
+        ) from error

@@ -7,7 +7,7 @@ from typing import Final
 from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.errors import ConfigError, ContextOverflowError, require
 from forerun.text.chat_template import NO_VARIABLES
-from forerun.text.message import Message
+from forerun.text.conversation import Message
 from forerun.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]

@@ -13,9 +13,8 @@ import tokenizers
 
 from forerun.core.errors import ConfigError
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
+from forerun.text.conversation import Message, plain_message
 from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
-from forerun.text.message import Message, plain_message
-from forerun.text.unfinished import BYTE_OF_LETTER, num_unfinished_bytes
 
 REPLACEMENT: Final = "\ufffd"
 SEAM: Final = "\ufdd0"  # a noncharacter, which Unicode reserves for a program's own use
@@ -24,6 +23,19 @@ NOTHING: Final = "(?!)"  # a pattern that no text fits
 MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
 NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
+# Beginnings of characters in UTF-8 (the Unicode Standard, table 3-7). Python's own incremental decoder also waits for
+# more after the first two bytes of a surrogate, which is not a character.
+UNFINISHED: Final = re.compile(
+    rb"(?:[\xC2-\xDF]|\xE0[\xA0-\xBF]?|[\xE1-\xEC\xEE\xEF][\x80-\xBF]?|\xED[\x80-\x9F]?"
+    rb"|\xF0(?:[\x90-\xBF][\x80-\xBF]?)?|[\xF1-\xF3][\x80-\xBF]{0,2}|\xF4(?:[\x80-\x8F][\x80-\xBF]?)?)\Z"
+)
+PLAIN_BYTES: Final = frozenset((*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)))
+OTHER_BYTES: Final = tuple(byte for byte in range(256) if byte not in PLAIN_BYTES)
+# Byte-level tokens write each byte as a letter (GPT-2's alphabet): bytes that Latin-1 shows as that character, the
+# others as U+0100 and on, in their order.
+BYTE_OF_LETTER: Final = {chr(byte): byte for byte in PLAIN_BYTES} | {
+    chr(256 + n): byte for n, byte in enumerate(OTHER_BYTES)
+}
 
 
 class Tokenizer:
@@ -278,3 +290,9 @@ def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
         return frozenset()
     ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
     return frozenset(id_ for id_ in ids if id_ is not None)
+
+
+def num_unfinished_bytes(text: bytes) -> int:
+    """Number of bytes at the end of a UTF-8 text that begin a character without completing it."""
+    found = UNFINISHED.search(text)
+    return 0 if found is None else len(found[0])

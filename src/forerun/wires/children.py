@@ -20,7 +20,7 @@ from forerun.wires.channel import require_channels
 
 # Makes a command line from the descriptor of the child's socket and the pid of the process with which it ends, 0: none.
 Command: TypeAlias = Callable[[int, int], Sequence[str]]
-Child: TypeAlias = "subprocess.Popen[bytes]"
+Child: TypeAlias = subprocess.Popen[bytes]
 END_S: Final = 2.0  # time for a process to end before it is killed
 PR_SET_PDEATHSIG: Final = 1  # Linux, <sys/prctl.h>
 MIN_WATCH_S: Final = 0.3  # shortest interval for an estimate of the CPU share

@@ -17,11 +17,10 @@ from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads import eagle_program
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
-from forerun.runtime.inference import inference
+from forerun.runtime.threads import inference
 from tests.drafting.heads.random_heads import eagle_tensors, random_eagle
 from tests.tiny import tiny_spec
 

@@ -13,7 +13,7 @@ from forerun.backends.gpu.passes.exchange import RankExchange
 from forerun.backends.gpu.passes.linear import linear_partial
 from forerun.backends.gpu.passes.linear_buffers import NextNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import pack
-from forerun.sharding.sums import sum_in_order
+from forerun.model.rank_group import sum_in_order
 from tests.backends.gpu.linears import (
     DTYPES,
     MOST_ROWS,

@@ -21,7 +21,7 @@ from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocab
 from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.model.executor import Executor
+from forerun.model.forward import Executor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.sampling.noise import KeyedNoise

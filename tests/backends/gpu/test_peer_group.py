@@ -16,13 +16,12 @@ from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.executor import Executor
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import Executor, ForwardInput
 from forerun.model.quantise import group_size_of
+from forerun.model.rank_group import sum_in_order
 from forerun.model.tree_cache import TreeCache
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
-from forerun.sharding.sums import sum_in_order
 from forerun.sharding.weights import ShardedWeights
 from tests.backends.gpu.peers import run_ranks
 from tests.backends.gpu.test_executor import CAPACITY, spec_of, text_pass, tree_pass, weights_of

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from forerun.checkpoints.gguf.checkpoint import read_stop_ids
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.match import match_tensors
 from forerun.checkpoints.gguf.names import gguf_plan
-from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.gguf.tokenizer import read_tokenizer
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError

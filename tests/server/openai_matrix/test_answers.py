@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forerun import Engine, SamplingParams
-from forerun.core.seeds import seed_of_text
+from forerun.core.config import seed_of_text
 from tests.server.openai_matrix.ways import CHAT, MODEL, PROMPT, WAYS, Way, async_client_of, client_of
 from tests.server.serving import ENGINE, Served
 

@@ -30,7 +30,7 @@ from forerun.drafting.heads.eagle import EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear
-from forerun.model.executor import Executor, ModelExecutor
+from forerun.model.forward import Executor, ModelExecutor
 from forerun.model.program import Program
 from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup

@@ -11,8 +11,7 @@ from forerun.drafting.heads.eagle import EagleHead
 from forerun.drafting.heads.eagle_program import EagleWeights, eagle_program
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.tree_cache import TreeCache
 
 

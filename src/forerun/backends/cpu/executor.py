@@ -24,9 +24,7 @@ from forerun.backends.cpu.layouts import FORMATS, Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
 from forerun.core.errors import ContextOverflowError
 from forerun.core.sublayers import Sublayer
-from forerun.model.executor import ModelExecutor, Observer
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
 from forerun.runtime.stop_flag import stop_address
 from forerun.runtime.threads import kernel_threads
 

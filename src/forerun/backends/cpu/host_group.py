@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forerun.backends.cpu.binding import library
 from forerun.core.errors import RankLostError
-from forerun.sharding.sums import sum_in_order
+from forerun.model.rank_group import sum_in_order
 
 PLACE_BYTES: Final = 1 << 20  # per rank and exchange: 16 rows of 16,384 floats; more data takes several exchanges
 DEADLINE_S: Final = 60.0  # of one exchange; a rank that takes longer, such as a stopped process, counts as lost

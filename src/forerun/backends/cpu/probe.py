@@ -13,7 +13,7 @@ from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, Na
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.model.block_types import BLOCKS
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.runtime.threads import kernel_threads
 
 KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # the first of two names

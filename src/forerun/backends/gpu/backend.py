@@ -15,7 +15,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
-from forerun.model.executor import ModelExecutor
+from forerun.model.forward import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner

@@ -7,8 +7,7 @@ from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.head_on_device import HeadOnDevice
 from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds, fits
-from forerun.core.steps import StepStats
-from forerun.core.timing import Span
+from forerun.core.steps import Span, StepStats
 from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds, prefill
 from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain

@@ -26,9 +26,8 @@ from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.heads.eagle import EagleExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import attend
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput, Step
 from forerun.model.runner import PREFILL_ROWS, Runner
-from forerun.model.step import Step
 
 
 class HeadOnDevice(SideOnDevice):

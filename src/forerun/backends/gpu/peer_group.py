@@ -13,7 +13,7 @@ from forerun.backends.gpu.language import IS_EMULATED, on_device
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
 from forerun.backends.gpu.peer_memory import PeerMemory
 from forerun.core.errors import RankLostError
-from forerun.sharding.sums import sum_in_order
+from forerun.model.rank_group import sum_in_order
 
 PLACE_BYTES: Final = 1 << 22  # per exchange outside of passes: logits of 32 rows of 32,768 tokens
 # A poll takes about 0.6 us on a GPU and 2 ms in emulation, so a rank counts as lost after about a minute.

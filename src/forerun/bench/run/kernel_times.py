@@ -19,7 +19,7 @@ import torch
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.bench.records.kernel_costs import OpCost, PassCosts
 from forerun.bench.run.machine import last_level_cache_bytes
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.measure import star
 from forerun.model.runner import PREFILL_ROWS, Runner
 

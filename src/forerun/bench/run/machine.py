@@ -14,8 +14,7 @@ import torch
 
 import forerun
 from forerun.runtime.affinity import usable_cores
-from forerun.runtime.memory import memory_bytes
-from forerun.runtime.processor import cpu_model
+from forerun.runtime.machine import cpu_model, memory_bytes
 
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "vllm", "sglang", "ctranslate2")

@@ -1,7 +1,7 @@
 """The description of a family: all differences of its checkpoints from those of other families."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from forerun.core.json_file import JsonFile
@@ -12,6 +12,8 @@ SLIDING = "sliding_attention"
 LAYER_KINDS: Final = (FULL, SLIDING)
 FUSED_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 FUSED_GATE_UP: Final = ("mlp.gate_proj", "mlp.up_proj")
+MOST_EXPERTS: Final = 512
+EXPERT_KEYS: Final = ("expert_count", "expert_used_count", "expert_feed_forward_length")  # of a GGUF file
 
 SlidingLayers = Callable[[JsonFile], tuple[int, ...]]
 ReadValues = Callable[[JsonFile, ModelSpec], ModelSpec]
@@ -135,3 +137,26 @@ class Family:
     read_gguf: ReadValues = unchanged
     gguf_keys: tuple[str, ...] = ()
     stacks_experts: bool = False
+
+
+def with_experts(config: JsonFile, spec: ModelSpec, count: str, chosen: str, size: str) -> ModelSpec:
+    """The spec with experts.
+
+    Args:
+        count, chosen, size: the keys of the number of experts, of those of a token, and of an expert's intermediate
+            size.
+    """
+    num_experts = config.integer(count, most=MOST_EXPERTS)
+    if config.integer(chosen) > num_experts:
+        raise config.wrong(chosen, f"at most the {num_experts} experts of a layer")
+    return replace(
+        spec,
+        num_experts=num_experts,
+        num_chosen_experts=config.integer(chosen),
+        intermediate_size=config.integer(size, spec.intermediate_size),
+    )
+
+
+def with_gguf_experts(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    """The same by the keys of a GGUF file."""
+    return with_experts(keys, spec, *EXPERT_KEYS)

@@ -4,8 +4,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from forerun.checkpoints.families.experts import GGUF_KEYS, with_experts, with_gguf_experts
-from forerun.checkpoints.families.family import Family, all_but_every, typed_or_all_but_every
+from forerun.checkpoints.families.family import (
+    EXPERT_KEYS,
+    Family,
+    all_but_every,
+    typed_or_all_but_every,
+    with_experts,
+    with_gguf_experts,
+)
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -63,6 +69,6 @@ GPT_OSS: Final = Family(
     gguf_norms={"attention_norm": "attn_norm", "mlp_norm": "post_attention_norm"},
     read=read,
     read_gguf=read_gguf,
-    gguf_keys=GGUF_KEYS,
+    gguf_keys=EXPERT_KEYS,
     stacks_experts=True,
 )

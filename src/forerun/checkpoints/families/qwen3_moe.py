@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from forerun.checkpoints.families.experts import GGUF_KEYS, with_experts, with_gguf_experts
-from forerun.checkpoints.families.family import Family
+from forerun.checkpoints.families.family import EXPERT_KEYS, Family, with_experts, with_gguf_experts
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -45,5 +44,5 @@ QWEN3_MOE: Final = Family(
     renamed={"mlp.gate": "mlp.router"},
     read=read,
     read_gguf=with_gguf_experts,
-    gguf_keys=GGUF_KEYS,
+    gguf_keys=EXPERT_KEYS,
 )

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 from weakref import WeakValueDictionary
 
-from forerun.checkpoints.gguf.config import read_model_spec
+from forerun.checkpoints.end_texts import END_TEXTS, require_known
+from forerun.checkpoints.gguf.config import TOKENS_KEY, read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.parts import read_model
-from forerun.checkpoints.gguf.stops import read_stop_ids
 from forerun.checkpoints.huggingface.generation import recommended_sampling
 from forerun.checkpoints.huggingface.stored_tensors import DTYPE_NAMES, bytes_by_dtype
 from forerun.checkpoints.identity import identity_of
@@ -36,6 +36,7 @@ SAMPLING_KEYS: Final = {
 }
 # The sampling for a file that has none of the first four keys. Source: llama.cpp, common/common.h.
 USUAL_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+STOP_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 class GgufCheckpoint:
@@ -121,3 +122,18 @@ class GgufCheckpoint:
 
         spec = self.spec()
         return StoredWeights(match_tensors(self.file, spec), traits=traits_of(spec), **reading)
+
+
+def read_stop_ids(file: GgufFile) -> tuple[int, ...]:
+    """The ids in the keys, then those of tokens that are known to end a text.
+
+    Raises:
+        CheckpointError: a key's value is not a token id of the model.
+    """
+    keys = file.section("tokenizer.ggml.")
+    named = [keys.integer(key, least=0) for key in STOP_KEYS if keys.has(key)]
+    tokens = file.metadata.get(TOKENS_KEY)
+    if isinstance(tokens, tuple):
+        require_known(named, len(tokens), where=f"{file.path}, {', '.join(STOP_KEYS)}")
+    known = [place for place, text in enumerate(tokens) if text in END_TEXTS] if isinstance(tokens, tuple) else []
+    return tuple(dict.fromkeys(named + known))

@@ -29,9 +29,8 @@ from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
 from forerun.checkpoints.typed_weights import in_format
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec
-from forerun.model.part import WHOLE, Part
 from forerun.model.slicing import take_bias, take_part
-from forerun.model.weights import BlockWeight, DenseWeight, Table, Weight
+from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Table, Weight
 
 EXPERT: Final = re.compile(r"layers\.(?P<layer>\d+)\.experts\.(?P<expert>\d+)\.(?P<weight>gate_up|out)")  # our names
 EXPERTS: Final = ".mlp.experts."

@@ -26,9 +26,8 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.names import TensorPlace
 from forerun.checkpoints.huggingface.packing import Method, Packing
 from forerun.core.errors import CheckpointError
-from forerun.model.part import Piece
 from forerun.model.quantise import MAX_INT4, group_size_of
-from forerun.model.weights import Int4Weight, Shape
+from forerun.model.weights import Int4Weight, Piece, Shape
 
 IN_WORD: Final = 8  # codes
 AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # position of each of eight outputs in its word

@@ -22,9 +22,8 @@ from forerun.checkpoints.stored_weights import BytesCounter, Rows, StoredWeights
 from forerun.checkpoints.typed_weights import in_format
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.part import WHOLE, Part, Piece
 from forerun.model.slicing import take_grouped, take_part, take_rows
-from forerun.model.weights import Int4Weight, Table, Weight, tensors_of
+from forerun.model.weights import WHOLE, Int4Weight, Part, Piece, Table, Weight, tensors_of
 
 
 class PackedWeights:

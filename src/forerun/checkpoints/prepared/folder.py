@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from forerun.checkpoints.huggingface.folder import ModelFolder
+from forerun.checkpoints.identity import sha256_of
 from forerun.checkpoints.prepared.manifest import PREPARE_AGAIN, Manifest, rank_name, read_manifest
 from forerun.checkpoints.source import Reading
-from forerun.core.checksums import sha256_of
 from forerun.core.errors import CheckpointError
 from forerun.sharding.plan import ShardPlan
 

@@ -24,10 +24,9 @@ from forerun.checkpoints.typed_weights import HEAD, TABLE
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
-from forerun.model.part import WHOLE, Part
 from forerun.model.quantise import as_plain
 from forerun.model.slicing import take_part
-from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Shape, Weight, WeightSource
+from forerun.model.weights import WHOLE, DenseWeight, Int4Weight, Int8Weight, Part, Shape, Weight, WeightSource
 from forerun.sharding.plan import ShardPlan
 from forerun.sharding.weights import LEADER, part_of
 

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.stored_tensors import INDEX_NAME
+from forerun.checkpoints.identity import sha256_of
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME, Manifest, RankFile, StoredDType, rank_name
 from forerun.checkpoints.prepared.rank_file import CODE_BYTES, formats_of, rank_tensors
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, read_header
-from forerun.core.checksums import sha256_of
 from forerun.core.config import WeightsName
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import replacing, write_whole

@@ -14,9 +14,9 @@ from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
 from forerun.checkpoints.hub import describe, fetch_snapshot
+from forerun.checkpoints.identity import require_sum, sha256_of
 from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, NamedModel, WheelFile
 from forerun.checkpoints.short_names.local import LocalModel, find_local, find_origin, model_folder
-from forerun.core.checksums import require_sum, sha256_of
 from forerun.core.disk_room import FULL, NoRoomError, is_full, no_room, require_room
 from forerun.core.errors import CheckpointError
 from forerun.core.locks import held

@@ -16,9 +16,8 @@ from forerun.cli.numbers import advice, all_numbers, counted
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import printable
 from forerun.cli.wrap import wrapped
-from forerun.core.config import UNTIL_FULL, SamplingParams
+from forerun.core.config import UNTIL_FULL, SamplingParams, seed_of_text
 from forerun.core.kept_files import KeptFiles
-from forerun.core.seeds import seed_of_text
 from forerun.core.steps import FinishReason, Generation
 from forerun.text.conversation import Conversation
 

@@ -23,13 +23,11 @@ from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import without_waking
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
-from forerun.model.executor import Executor, Observer
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
 from forerun.model.rope import rope_table
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
+from forerun.runtime.threads import inference
 from forerun.speculation.tree import TokenTree
 
 TargetKeys: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]  # a layer to the keys and values [S, K, D] it reads

@@ -13,8 +13,7 @@ from torch import Tensor
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.executor import HeadExecutor, rotations
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.tree_cache import TreeCache
 
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from forerun.core.head_spec import EagleSpec
 from forerun.drafting.heads.layer import HeadWeights
-from forerun.model.part import WHOLE, Part
 from forerun.model.program import Program, attention_ops, mlp_ops
 from forerun.model.quantise import quantise
-from forerun.model.weights import DenseWeight, Table, Weight
+from forerun.model.weights import WHOLE, DenseWeight, Part, Table, Weight
 
 OF_EMBEDDING: Final = "layers.0.embedded_qkv"
 OF_STATE: Final = "layers.0.qkv"

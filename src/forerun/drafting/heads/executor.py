@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
-from forerun.model.executor import Executor, Observer
-from forerun.model.inputs import ForwardInput
-from forerun.model.outputs import ForwardOutput
+from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
-from forerun.runtime.threads import torch_on_one_thread
+from forerun.runtime.threads import inference, torch_on_one_thread
 
 FEW_ROWS: Final = 32
 T = TypeVar("T")

@@ -10,9 +10,8 @@ from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput, Step
 from forerun.model.runner import PREFILL_ROWS, Runner
-from forerun.model.step import Step
 from forerun.speculation.tree import TokenTree
 
 

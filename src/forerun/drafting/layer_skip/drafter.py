@@ -27,7 +27,7 @@ from forerun.drafting.layer_skip.speed_model import (
 )
 from forerun.drafting.layer_skip.swift import FEWEST_ITEMS, WINDOW, SwiftStrategy, load_library
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.model.inputs import ForwardInput
+from forerun.model.forward import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise

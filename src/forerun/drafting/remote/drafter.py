@@ -8,8 +8,7 @@ from typing import Final
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import VocabularyError
-from forerun.core.steps import DrafterState
-from forerun.core.timing import Span
+from forerun.core.steps import DrafterState, Span
 from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from forerun.core.seeds import NUM_SEEDS
+from forerun.core.config import NUM_SEEDS
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary

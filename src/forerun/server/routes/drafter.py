@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 import forerun
-from forerun.checkpoints.short_names.advice import model_that_gains
+from forerun.checkpoints.short_names.local import model_that_gains
 from forerun.server.protocols.errors import ApiError
 from forerun.server.routes.strict_route import REFUSALS, service_for
 

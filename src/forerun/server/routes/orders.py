@@ -5,8 +5,7 @@ from typing import Final
 
 from fastapi import Request
 
-from forerun.core.config import SamplingParams
-from forerun.core.seeds import seed_of_text
+from forerun.core.config import SamplingParams, seed_of_text
 from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import invalid
 from forerun.server.routes.strict_route import owner_of, service_of

@@ -11,7 +11,7 @@ from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
 from forerun.server.work.forms import answer_grammar
 from forerun.text.chat_template import ChatTemplate
-from forerun.text.message import Message
+from forerun.text.conversation import Message
 from forerun.text.output.messages import prepared
 from forerun.text.output.parser import OutputParser
 from forerun.text.output.thoughts import ThoughtMarks, thought_marks

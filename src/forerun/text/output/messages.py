@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
-from forerun.text.message import Message, plain_message
+from forerun.text.conversation import Message, plain_message
 from forerun.text.output.traits import CallFormat, TemplateTraits
 from forerun.text.output.turns import Turns
 

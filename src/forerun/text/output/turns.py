@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from forerun.text.message import Message
+from forerun.text.conversation import Message
 from forerun.text.output.traits import TemplateTraits
 
 UNDERSTOOD: Final = "Understood."  # an answer where a template demands one between a tool's result and a user's text

@@ -1,7 +1,7 @@
 """One-shot all-reduce after each product that is divided between ranks, with the residual and the next norm's inputs.
 
 Every rank reads the partial sums of all ranks and adds them in rank order in float32, so that a row's result is the
-same bit for bit on every rank, beside any other rows, and in every run (`sharding.sums`). For this every rank reads
+same bit for bit on every rank, beside any other rows, and in every run (`sum_in_order`). For this every rank reads
 N - 1 times as much as it writes. With the few rows of a round this is faster than a second wait; from about 32 rows on
 two-shot all-reduce is better. Sums in the NVLink switch (multimem) are not used, as their order is not documented.
 

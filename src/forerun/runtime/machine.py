@@ -1,11 +1,13 @@
-"""This machine's total and free memory."""
+"""This machine: its processor and its memory."""
 
 import os
+import platform
 from pathlib import Path
 from typing import Final
 
 MEMINFO: Final = Path("/proc/meminfo")
 GROUP: Final = Path("/sys/fs/cgroup")  # a container's own
+CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
 def free_memory_bytes() -> int | None:
@@ -31,3 +33,17 @@ def _group_bytes() -> int:
     except OSError:
         return 1 << 62
     return 1 << 62 if limit == "max" else max(0, int(limit) - int(used))
+
+
+def cpu_model() -> str:
+    """The CPU's name; its architecture if the system does not report the name."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16. Otherwise torch emulates it, which is slower than float32."""
+    import torch  # commands that ask for the memory alone start without it
+
+    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
