@@ -62,7 +62,8 @@ class ReadableModel:
     def _attention(self, layer: int, x_TH: Tensor, inputs: ForwardInput) -> Tensor:
         spec = self._spec
         name = f"layers.{layer}."
-        q_TO, k_TO, v_TO = self._linear(x_TH, name + "qkv").split([spec.q_size, spec.kv_size, spec.kv_size], -1)
+        qkv_TO = self._linear(x_TH, name + "qkv")
+        q_TO, k_TO, v_TO = torch.split(qkv_TO, [spec.q_size, spec.kv_size, spec.kv_size], -1)
         q_TQD = q_TO.unflatten(-1, (spec.num_heads, spec.head_dim))
         k_TKD = k_TO.unflatten(-1, (spec.num_kv_heads, spec.head_dim))
         v_TKD = v_TO.unflatten(-1, (spec.num_kv_heads, spec.head_dim))
