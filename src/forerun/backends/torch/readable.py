@@ -64,9 +64,9 @@ class ReadableModel:
         name = f"layers.{layer}."
         qkv_TO = self._linear(x_TH, name + "qkv")
         q_TO, k_TO, v_TO = torch.split(qkv_TO, [spec.q_size, spec.kv_size, spec.kv_size], -1)
-        q_TQD = q_TO.unflatten(-1, (spec.num_heads, spec.head_dim))
-        k_TKD = k_TO.unflatten(-1, (spec.num_kv_heads, spec.head_dim))
-        v_TKD = v_TO.unflatten(-1, (spec.num_kv_heads, spec.head_dim))
+        q_TQD = q_TO.reshape(-1, spec.num_heads, spec.head_dim)
+        k_TKD = k_TO.reshape(-1, spec.num_kv_heads, spec.head_dim)
+        v_TKD = v_TO.reshape(-1, spec.num_kv_heads, spec.head_dim)
         if spec.qk_norm:
             q_TQD = self._norm(q_TQD, name + "q_norm")
             k_TKD = self._norm(k_TKD, name + "k_norm")
