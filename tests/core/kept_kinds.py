@@ -38,7 +38,6 @@ from forerun.distill.folder import write_draft
 from forerun.distill.run_place import RunPlace, SavedDraft
 from forerun.distill.text_store import TextStore
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
-from forerun.drafting.none import NoneDrafter
 from forerun.engine.learnt import LearntFile
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace, read_traces, write_traces

@@ -10,7 +10,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
@@ -45,7 +45,7 @@ def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParam
     drafter = drafter_of(policy=NO_CHAIN)
     first = rounds_of(drafter, params)
     second = rounds_of(drafter, params)
-    assert ids_of(first) == ids_of(second) == ids_of(rounds_of(NoneDrafter(), params))
+    assert ids_of(first) == ids_of(second) == ids_of(rounds_of(Drafters(), params))
     assert sum(done.stats.num_accepted for done in second) > 0.3 * NUM_TOKENS
     assert len(second) < len(first)
 
@@ -83,7 +83,7 @@ def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingPara
     rounds = rounds_of(restarted, params)
     assert len(rounds) < len(first)
     assert ids_of(rounds) == ids_of(first)
-    assert not restarted.restore(NoneDrafter().state())
+    assert not restarted.restore(Drafters().state())
 
 
 def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:

@@ -69,7 +69,7 @@ def judged() -> tuple[EngineConfig, Drafter]:
     """A config, and what drafts by it."""
     config = EngineConfig(drafter=Automatic(draft=DraftModel(model="builtin-draft")), num_threads=1, max_length=128)
     with Engine(config) as engine:
-        return config, engine.drafter
+        return config, engine.drafting
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import NumericalError
 from forerun.core.steps import DrafterState
 from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
@@ -71,7 +71,7 @@ def runner() -> Runner:
 def test_a_faulty_proposal_is_dropped_and_reported(
     kind: str, params: SamplingParams, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=20)
+    plain = decode_ids(runner(), Drafters(), PROMPT, params, seed=3, num_tokens=20)
     with caplog.at_level(logging.WARNING):
         ours = decode_ids(runner(), FaultyDrafter(SPOILS[kind]), PROMPT, params, seed=3, num_tokens=20)
     assert ours == plain
@@ -127,7 +127,7 @@ def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
 ) -> None:
     drafter = RaisingDrafter(method, num_good)
     ours = HostDecoder(runner(), drafter)
-    none = HostDecoder(runner(), NoneDrafter())
+    none = HostDecoder(runner(), Drafters())
     for params in (*PARAMS, *PARAMS):
         plain, _ = text_of(none, params)
         assert text_of(ours, params, prediction)[0] == plain
@@ -157,7 +157,7 @@ def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
 
     monkeypatch.setattr(DraftTree, "expand", fails)
     ours = HostDecoder(target, drafter)
-    none = HostDecoder(runner(), NoneDrafter())
+    none = HostDecoder(runner(), Drafters())
     for params in PARAMS:
         text, rounds = text_of(ours, params)
         assert text == text_of(none, params)[0]
@@ -173,7 +173,7 @@ def weights_that_overflow_on(token: int) -> dict[str, torch.Tensor]:
 def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:
     sick = tiny_runner(SPEC, weights_that_overflow_on(PROMPT[-1]))
     with pytest.raises(NumericalError):
-        list(decode_rounds(sick, NoneDrafter(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
+        list(decode_rounds(sick, Drafters(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
     assert sick.cache.committed_len == 0
     assert sick.cached_ids == []
 
@@ -194,7 +194,7 @@ def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
     target = tiny_runner(SPEC, {**weights, "head.weight": weights["head.weight"] * gain})
     text = list(range(30))  # one of them has a positive logit
     with pytest.raises(NumericalError, match=f"logits are finite, .* but {next(iter(settings))} ") as refused:
-        decode_rounds(target, NoneDrafter(), text, SamplingParams(**settings), seed=3, num_tokens=5)
+        decode_rounds(target, Drafters(), text, SamplingParams(**settings), seed=3, num_tokens=5)
     assert "damaged" not in str(refused.value)
 
 
@@ -215,10 +215,10 @@ def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelBa
     with torch.inference_mode():
         target = tiny_runner(spec, sick, backend=kernels)
         with pytest.raises(NumericalError):
-            decode_ids(target, NoneDrafter(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
-        ours = decode_ids(target, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+            decode_ids(target, Drafters(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
+        ours = decode_ids(target, Drafters(), prompt, params, seed=3, num_tokens=4)
         sound = tiny_runner(spec, weights, backend=kernels)
-        assert ours == decode_ids(sound, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+        assert ours == decode_ids(sound, Drafters(), prompt, params, seed=3, num_tokens=4)
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -234,4 +234,4 @@ def test_a_draft_without_sound_numbers_changes_no_token(number: int) -> None:
     with torch.inference_mode():
         drafter = DraftModelDrafter(tiny_runner(SPEC, sick), config, policy, target_vocab_size=30)
         ours = decode_ids(runner(), drafter, PROMPT, params, seed=3, num_tokens=12)
-        assert ours == decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=12)
+        assert ours == decode_ids(runner(), Drafters(), PROMPT, params, seed=3, num_tokens=12)

@@ -13,12 +13,12 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead, TokenRecycling
 from forerun.core.model_spec import ModelSpec
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
@@ -198,9 +198,9 @@ def differences(case: Case, totals: Counter[str], *, is_recomputed: bool = True)
     if is_recomputed:
         expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
     else:
-        expected = decode_ids(target, NoneDrafter(), case.prompt_ids, case.params, **request)
+        expected = decode_ids(target, Drafters(), case.prompt_ids, case.params, **request)
     found = []
-    for name, drafter in {"none": NoneDrafter(), **drafters_of(case), "predicted": predicted(case, expected)}.items():
+    for name, drafter in {"none": Drafters(), **drafters_of(case), "predicted": predicted(case, expected)}.items():
         rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
         text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
         if case.params.logprobs is not None:

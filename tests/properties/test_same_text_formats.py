@@ -14,13 +14,12 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import WeightFormat
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.block_types import BLOCKS
@@ -146,7 +145,7 @@ class Model:
                 return DraftModelDrafter(runner, config, target_vocab_size=self.vocab_size)
             case "auto":
                 several = ("recycling", "draft_model", "prompt_lookup", "layer_skip")
-                return AutomaticDrafter({each: self.drafter(each, target) for each in several})
+                return Drafters({each: self.drafter(each, target) for each in several})
             case _:
                 copy = None
                 if name.endswith("int4"):
@@ -167,7 +166,7 @@ class Model:
             params = random_params(self.rng, self.vocab_size)
             seed = self.rng.randrange(2**63)
             num_tokens = self.rng.choice([1, 5, 24, CAPACITY - len(prompt_ids)])
-            expected = decode_ids(plain, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens)
+            expected = decode_ids(plain, Drafters(), prompt_ids, params, seed=seed, num_tokens=num_tokens)
             for name, (target, drafter) in drafters.items():
                 if self.rng.random() < 0.3:
                     play(target, drafter, [*prompt_ids, 0], params, seed, num_rounds=3)

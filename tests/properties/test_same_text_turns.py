@@ -18,12 +18,12 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Request, prefill
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import LEAST_ROWS, Runner
@@ -103,7 +103,7 @@ def random_case(number: int, family: str) -> Case:
             params=SamplingParams(temperature=rng.choice([0.0, 1.0])), num_tokens=rng.randint(1, MOST_NEW),
         )  # fmt: skip
         fresh.forget()
-        turn.text.extend(written(fresh, NoneDrafter(), turn, Counter())[0])
+        turn.text.extend(written(fresh, Drafters(), turn, Counter())[0])
         case.turns.append(turn)
     return case
 
@@ -144,7 +144,7 @@ def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Dra
     depth = rng.randint(1, 5)
     match name:
         case "none":
-            return NoneDrafter()
+            return Drafters()
         case "draft_model":
             draft = case.runner(case.draft_weights, rng.choice([0, 30]))
             poison_freed_slots(draft)

@@ -12,8 +12,8 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.layer_skip.swift import load_library
-from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing
@@ -77,7 +77,7 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
     found: list[Any] = []
     for seed in range(20):
         rounds = play(target, drafter, params=NARROW[name], seed=seed, num_tokens=20)
-        plain = play(toy_target(None), NoneDrafter(), params=NARROW[name], seed=seed, num_tokens=20)
+        plain = play(toy_target(None), Drafters(), params=NARROW[name], seed=seed, num_tokens=20)
         assert ids_of(rounds, 20) == ids_of(plain)
         found += rounds
     assert 0 < num_accepted(found) <= num_drafted(found)

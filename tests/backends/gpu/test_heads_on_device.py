@@ -15,11 +15,11 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder, Request, Round, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.executor import Executor
 from forerun.model.runner import Runner
@@ -97,7 +97,7 @@ class Headed(ABC):
         return [list(done.token_ids) for done in played if isinstance(done, Round)]
 
     def plain(self, prompt: list[int], params: SamplingParams, num_tokens: int) -> list[int]:
-        return decode_ids(self.plain_target(), NoneDrafter(), prompt, params, seed=7, num_tokens=num_tokens)
+        return decode_ids(self.plain_target(), Drafters(), prompt, params, seed=7, num_tokens=num_tokens)
 
     def plain_target(self) -> Runner:
         """Of torch's reference kernels, which are quicker than Triton's in its interpreter."""

@@ -11,6 +11,7 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
 from forerun.decoding.decoder import Round
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting import draft_tree
@@ -19,7 +20,6 @@ from forerun.drafting.layer_skip import drafter as drafter_module
 from forerun.drafting.layer_skip import search as search_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet
-from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -134,7 +134,7 @@ def plain_ids(
 ) -> list[int]:  # fmt: skip
     """The text without any drafter, by a target that never saw another request."""
     target = target_for(None, weights, spec=spec, backend=backend, max_length=len(prompt_ids) + num_tokens)
-    return ids_of(play(target, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
+    return ids_of(play(target, Drafters(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 
 class Passes:

@@ -18,7 +18,7 @@ from forerun.drafting.layer_skip.search import CHAIN
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.drafting.layer_skip.playing import (

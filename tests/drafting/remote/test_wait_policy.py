@@ -11,7 +11,7 @@ from forerun.drafting.remote.connection import SILENCE_S, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.speculation.economy.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
+from forerun.drafting.remote.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import Pace, Spend, World

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from forerun.speculation.economy.costs import blend
+from forerun.speculation.referee.costs import blend
 from forerun.speculation.tree import TokenTree
 
 NEWEST: Final = 0.2  # weight of the newest measurement in a running mean; the last three have half the weight

@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import Final
 
 from forerun.core.steps import Speedup
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 
 WARM_UP_S: Final = 2e-3  # of plain rounds that are not counted, as the CPU's caches still hold the drafter's data
 COUNTED: Final = 3  # rounds counted in a stretch among drafted ones
