@@ -16,15 +16,16 @@ from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftReport, RoundOutcome
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.referee.budget import FREE, DraftCosts
+from forerun.speculation.referee.budget import FREE, DraftCosts, ProposedTree, RowBudget
 from forerun.speculation.referee.costs import RoundCosts
 from forerun.speculation.referee.referee import Referee
-from forerun.speculation.tree import ancestry_matrix
+from forerun.speculation.tree import TokenTree, ancestry_matrix
+from forerun.speculation.walk import Acceptance
 
 CAPACITY = 128
 LOGIT_SPREAD = 2.0  # the logits' standard deviation: a few units, so that temperatures 0, 0.7 and 1 all matter
@@ -160,6 +161,36 @@ def drafters_of(drafter: Drafter | Drafters) -> Drafters:
     return drafter if isinstance(drafter, Drafters) else Drafters({"drafter": drafter})
 
 
+def proposal_of(drafter: Drafter) -> TokenTree:
+    """What a drafter proposes with its full widths."""
+    budget = RowBudget(drafter.verify_width)
+    return budget.cut(drafter.propose(budget))
+
+
+def own_outcome(acceptance: Acceptance) -> RoundOutcome:
+    """The outcome of a round that verified the drafter's own proposal."""
+    return RoundOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True)
+
+
+class RootAlone(Drafter):
+    """Proposes nothing."""
+
+    verify_width = 1
+    root = 0
+
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self.root = prompt_ids[-1]
+
+    def propose(self, budget: RowBudget) -> ProposedTree:
+        return ProposedTree(tree=TokenTree(self.root))
+
+    def told(self, outcome: RoundOutcome) -> DraftReport:
+        self.root = outcome.tokens[-1]
+        return NO_NEWS
+
+
 def weighed(drafter: Drafter, costs: RoundCosts, own: DraftCosts = FREE) -> Drafters:
     """A single drafter that drafts where it pays, by these costs."""
     drafters = Drafters({"drafter": drafter}, is_adaptive=True)
@@ -176,10 +207,11 @@ def decode_rounds(
     seed: int,
     num_tokens: int,
     prediction: Sequence[int] = (),
+    owner: str = "",
 ) -> list[Round]:
     """One request, round by round, as the engine runs it."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
-    request = Request(prompt_ids=prompt_ids, params=params, noise=noise, prediction=prediction)
+    request = Request(prompt_ids=prompt_ids, params=params, noise=noise, prediction=prediction, owner=owner)
     drafters = drafters_of(drafter)
     drafters.begin(request, target.drop_rows)
     for _ in prefill(target, request, drafters):

@@ -12,7 +12,16 @@ from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
-from tests.tiny import Weights, decode_ids, decode_rounds, plain_spec, poison_freed_slots, random_weights, tiny_runner
+from tests.tiny import (
+    Weights,
+    decode_ids,
+    decode_rounds,
+    plain_spec,
+    poison_freed_slots,
+    proposal_of,
+    random_weights,
+    tiny_runner,
+)
 from tests.varied import Varied, draft_model, varied
 
 GREEDY = SamplingParams()
@@ -100,7 +109,7 @@ def test_a_draft_with_more_tokens_than_the_target_never_proposes_them(params: Sa
     weights["head.weight"][SPEC.vocab_size :] *= 20.0  # its favourites are tokens that the target does not have
     drafter = drafter_of(weights, draft_model(looks_up=False), spec=long)
     drafter.begin(PROMPT, params, None)
-    tree = drafter.propose()
+    tree = proposal_of(drafter)
     assert len(tree) > 1
     assert max(tree.token_ids) < SPEC.vocab_size
     assert ids_of(rounds_of(drafter, params)) == plain_ids(params)

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,16 +22,19 @@ from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.drafter import ReadsFeatures, ReadsScores, ReadsText, RidesAlong
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
+from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import TopK
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 from tests.random_settings import random_params
-from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.tiny import RootAlone, decode_ids, decode_rounds, drafters_of, plain_spec, random_weights, tiny_runner
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 PROMPT = [1, 2, 3, 4]
@@ -38,7 +42,29 @@ PARAMS = [SamplingParams(), SamplingParams(temperature=1.0)]
 SPEC = plain_spec(vocab_size=30, tied_embeddings=False)
 
 
-class FaultyDrafter(NoneDrafter):
+@dataclass(frozen=True, kw_only=True)
+class Spoiled(ProposedTree):
+    """Whatever the referee cuts, the target is given a spoiled tree."""
+
+    spoil: Callable[[TokenTree], object]
+
+
+def cut_and_spoil(budget: RowBudget, proposal: ProposedTree) -> TokenTree:
+    tree = CUT(budget, proposal)
+    if isinstance(proposal, Spoiled):
+        proposal.spoil(tree)
+    return tree
+
+
+CUT = RowBudget.cut
+
+
+@pytest.fixture(autouse=True)
+def _spoiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowBudget, "cut", cut_and_spoil)
+
+
+class FaultyDrafter(RootAlone):
     """Hangs whatever `spoil` makes below the right root."""
 
     verify_width = 6
@@ -46,12 +72,11 @@ class FaultyDrafter(NoneDrafter):
     def __init__(self, spoil: Callable[[TokenTree], object]) -> None:
         self._spoil = spoil
 
-    def propose(self) -> TokenTree:
-        tree = TokenTree(self._root)
+    def propose(self, budget: RowBudget) -> ProposedTree:
+        tree = TokenTree(self.root)
         for token in range(5):
             tree.add(len(tree) - 1, token, 0.0)
-        self._spoil(tree)
-        return tree
+        return Spoiled(tree=tree, spoil=self._spoil)
 
 
 SPOILS: dict[str, Callable[[TokenTree], object]] = {
@@ -78,12 +103,15 @@ def test_a_faulty_proposal_is_dropped_and_reported(
     assert "a proposal was dropped" in caplog.text
 
 
-class RaisingDrafter(FaultyDrafter):
+class RaisingDrafter(FaultyDrafter, ReadsText, ReadsFeatures, ReadsScores, RidesAlong):
     """Needs everything that the target can give, and raises in one method, from one of its calls on."""
 
     taps = (0, 1)
     num_successors = 2
-    adds_rows = True
+    reading_s = 0.0
+    spent_s = 0.0
+    is_due = True
+    wants_rows = True
 
     def __init__(self, method: str, num_good: int) -> None:
         super().__init__(lambda tree: None)
@@ -98,8 +126,21 @@ class RaisingDrafter(FaultyDrafter):
             raise IndexError("index 5 is out of bounds")
         return self._plain(*given)
 
-    def note(self, acceptance: Acceptance) -> None:
-        self.accept(acceptance)
+    def prefill(self) -> bool:
+        return False
+
+    def prepare(self) -> None: ...
+
+    def extend(self, inputs: ForwardInput) -> ForwardInput:
+        return inputs
+
+    def observe(self, logits_EV: torch.Tensor) -> None: ...
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None: ...
+
+    def read_features(self, place: int, features: torch.Tensor) -> None: ...
+
+    def observe_features(self, place: int, features: torch.Tensor) -> None: ...
 
 
 def text_of(
@@ -114,7 +155,8 @@ def text_of(
 
 
 METHODS = (
-    "begin", "prefill", "propose", "extend", "observe_successors", "read_features", "observe_features", "accept", "end",
+    "begin", "prefill", "propose", "prepare", "extend", "observe_successors", "read_features", "observe_features", "told",
+    "end",
 )  # fmt: skip
 
 
@@ -126,7 +168,7 @@ def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
     method: str, num_good: int, prediction: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     drafter = RaisingDrafter(method, num_good)
-    ours = HostDecoder(runner(), drafter)
+    ours = HostDecoder(runner(), drafters_of(drafter))
     none = HostDecoder(runner(), Drafters())
     for params in (*PARAMS, *PARAMS):
         plain, _ = text_of(none, params)
@@ -148,15 +190,15 @@ def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
     expand = DraftTree.expand
     left = [num_good]
 
-    def fails(tree: DraftTree) -> bool:
+    def fails(tree: DraftTree, budget: RowBudget | None = None) -> bool:
         left[0] -= 1
-        grown = expand(tree)
+        grown = expand(tree, budget)
         if left[0] < 0:
             raise RuntimeError("after a pass")
         return grown
 
     monkeypatch.setattr(DraftTree, "expand", fails)
-    ours = HostDecoder(target, drafter)
+    ours = HostDecoder(target, drafters_of(drafter))
     none = HostDecoder(runner(), Drafters())
     for params in PARAMS:
         text, rounds = text_of(ours, params)

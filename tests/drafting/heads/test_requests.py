@@ -134,8 +134,9 @@ def test_nothing_is_drafted_if_only_the_root_is_verified(
 def test_a_head_that_is_known_not_to_pay_reads_nothing_of_a_prompt(speed: float, drafts: bool) -> None:
     checked = Checked("eagle3", 1)
     text = [*PROMPT, *PROMPT, *PROMPT, *PROMPT]
-    checked.drafter._reading = Pace(steps=((64, 5.0),))  # seconds, where a plain round takes 1 until it is measured
-    drafter = Drafters({"head": checked.drafter}, known={"greedy": {"head": speed}})
+    drafter = Drafters({"head": checked.drafter}, is_adaptive=True, known={"greedy": {"head": speed}})
+    drafter.calibrate(lambda widths, *, budget_s=0.0: Pace(steps=((64, 1.0),)))
+    checked.drafter._reading = Pace(steps=((64, 5.0),))
     greedy = SamplingParams(temperature=0.0)
     rounds = decode_rounds(tiny_runner(TARGET, WEIGHTS), drafter, text, greedy, seed=3, num_tokens=16)
     assert (checked.num_roots > 0) == drafts

@@ -38,7 +38,7 @@ from tests.drafting.layer_skip.playing import (
 )
 from tests.marks import in_turn, rest_slow
 from tests.model.kernel_sets import EXACT_SETS
-from tests.tiny import Weights, poison_freed_slots, tiny_runner
+from tests.tiny import Weights, poison_freed_slots, proposal_of, tiny_runner
 from tests.varied import layer_skip
 
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
@@ -195,7 +195,7 @@ def real_chain(
     )  # fmt: skip
     drafter = drafter_on(target, config, skipped=skipped, copy_of=None if copy == "plain" else weights)
     begin(target, drafter, text, params, seed=7, num_tokens=1)
-    tree = drafter.propose()
+    tree = proposal_of(drafter)
     return tree.token_ids[1:]
 
 

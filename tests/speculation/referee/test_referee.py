@@ -191,8 +191,8 @@ def test_a_drafter_that_begins_slowly_is_not_given_up(extra_s: float) -> None:
     market = Market(FLAT, {"draft_model": Skill(chance=always(0.8), proposal_s=2e-3)})
     propose = market.players["draft_model"].propose
     slow = [extra_s]
-    market.players["draft_model"].propose = lambda place, rng: (  # type: ignore[method-assign]
-        (found := propose(place, rng))[0], found[1] + (slow.pop() if slow else 0.0)
+    market.players["draft_model"].propose = lambda budget, place, rng: (  # type: ignore[method-assign]
+        (found := propose(budget, place, rng))[0], found[1] + (slow.pop() if slow else 0.0)
     )  # fmt: skip
     answers = [market.write(60) for _ in range(20)]
     assert totals(answers[-10:]) < 0.6
