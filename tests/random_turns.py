@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,10 @@ class RandomTurns(Referee):
         super()._next_turn()
         drafter, watched = self.rng.sample([*self._names, None], 2) if self._names else (None, None)
         return Turn(drafter=drafter, max_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
+
+    def measure(self, **measured: Any) -> None:
+        super().measure(**measured)
+        self.turn = self._next_turn()
 
     def cut(self, proposal: ProposedTree) -> TokenTree:
         super().cut(proposal)

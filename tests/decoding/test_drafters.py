@@ -125,6 +125,7 @@ def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() 
     assert set(speeds) == {"greedy"}
     known = {"greedy": dict.fromkeys(drafter.held, 1.1) | {"draft": 100.0}}
     later = Drafters(drafter.held, is_adaptive=True, known=known)  # type: ignore[arg-type]
+    target.forget()
     later.calibrate(same_time)
     assert rounds_of(later, target, SamplingParams(), 0, PROMPT)[0].stats.drafted_by in ("draft", "none")
 

@@ -243,9 +243,14 @@ def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(pa
         return extended
 
     drafter.extend = note  # type: ignore[method-assign]
+    num_rounds = 0
     for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=60):
         assert target.cache.num_tree == 0
-        assert step.stats.num_verified == widths[-1][0], "probes are no drafted tokens"
+        num_rounds += 1
+        if len(widths) == num_rounds:
+            assert step.stats.num_verified == widths[-1][0], "probes are no drafted tokens"
+        else:
+            num_rounds = len(widths)
     added = [rows - own for own, rows in widths if rows > own]
-    assert len(added) > len(widths) / 2
+    assert len(added) > len(widths) / 2 > 2
     assert all(rows % CHAIN == 0 for rows in added)
