@@ -155,9 +155,17 @@ def text_of(
 
 
 METHODS = (
-    "begin", "prefill", "propose", "prepare", "extend", "observe_successors", "read_features", "observe_features", "told",
+    "begin",
+    "prefill",
+    "propose",
+    "prepare",
+    "extend",
+    "observe_successors",
+    "read_features",
+    "observe_features",
+    "told",
     "end",
-)  # fmt: skip
+)
 
 
 @pytest.mark.usefixtures("guarded_drafters")

@@ -150,7 +150,6 @@ def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(
 
 def num_known(engine: Engine) -> int:
     """Tokens whose successors are known."""
-    assert isinstance(engine.drafting, Drafters)
     recycling = engine.drafting.held["recycling"]
     assert isinstance(recycling, TokenRecyclingDrafter)
     return recycling.table.num_known

@@ -11,7 +11,6 @@ from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDraf
 from forerun.core.errors import RankLostError
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.drafters import Drafters
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
@@ -106,7 +105,6 @@ def test_auto_has_the_named_draft_alone_where_the_device_plays_its_rounds(
         target_ranks=num_ranks,
     )  # fmt: skip
     with Engine(config, policies=Policies(tree=TreePolicy(num_children=2, looks_up=False))) as engine:
-        assert isinstance(engine.drafting, Drafters)
         others = ["recycling", "prompt_lookup"]
         assert list(engine.drafting.held) == ["draft_model", *([] if num_ranks == 1 else others)]
 

@@ -15,7 +15,6 @@ from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from forerun.engine import skip_finder
-from forerun.engine.engine import Engine
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 from tests.checkpoints.folders import model_identity
 

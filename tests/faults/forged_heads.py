@@ -29,7 +29,6 @@ from forerun.core.pace import Pace
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.drafter import Drafter
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
@@ -311,7 +310,7 @@ class Target:
             self._config, exactness="fast", capacity=CAPACITY, pace=None, on_progress=None
         )
 
-    def drafter(self, path: Path, *, is_adaptive: bool) -> Drafter:
+    def drafter(self, path: Path, *, is_adaptive: bool) -> Drafters:
         """The drafter of a head.
 
         Raises:
@@ -326,10 +325,11 @@ class Target:
         drafter = load_head(
             stored, head, BEST_TREE, self._runner, self._checkpoint, self._config, capacity=CAPACITY, cache_bytes=0
         )
-        drafter.adapt(lambda widths, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))
-        return drafter
+        drafters = Drafters({"draft_head": drafter}, is_adaptive=is_adaptive)
+        drafters.calibrate(lambda widths, *, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))
+        return drafters
 
-    def text(self, drafter: Drafter, params: SamplingParams, seed: int) -> list[int]:
+    def text(self, drafter: Drafters, params: SamplingParams, seed: int) -> list[int]:
         """The tokens of two requests."""
         tokens = list[int]()
         noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device="cpu")

@@ -14,6 +14,7 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import WeightFormat
+from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
@@ -30,7 +31,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.blocks import random_blocks
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, SHAPES, metadata_of
 from tests.random_settings import random_params
-from tests.tiny import CAPACITY, decode_ids, poison_freed_slots
+from tests.tiny import CAPACITY, decode_ids, drafters_of, poison_freed_slots
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 NUM_MODELS = 5
@@ -124,7 +125,7 @@ class Model:
         poison_freed_slots(runner)
         return runner
 
-    def drafters(self) -> Mapping[str, tuple[Runner, Drafter]]:
+    def drafters(self) -> Mapping[str, tuple[Runner, Drafter | Drafters]]:
         """Each with a target of its own."""
         return {
             name: (target, self.drafter(name, target))
@@ -132,7 +133,7 @@ class Model:
             for target in [self.target()]
         }
 
-    def drafter(self, name: str, target: Runner) -> Drafter:
+    def drafter(self, name: str, target: Runner) -> Drafter | Drafters:
         match name:
             case "prompt_lookup":
                 return PromptLookupDrafter(prompt_lookup(lengths=(4, 3, 2, 1), adaptive=False).config)
@@ -181,14 +182,15 @@ class Model:
 
 
 def play(
-    target: Runner, drafter: Drafter, prompt_ids: list[int], params: SamplingParams, seed: int, *,
+    target: Runner, drafter: Drafter | Drafters, prompt_ids: list[int], params: SamplingParams, seed: int, *,
     num_tokens: int = CAPACITY, num_rounds: int = CAPACITY,
 ) -> list[Any]:  # fmt: skip
     """A request, which is interrupted after so many rounds."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device="cpu")
     target.sync(prompt_ids[:-1])
-    drafter.begin(prompt_ids, params, noise)
-    rounds = decode(Verifier(target, params, prompt_ids, noise), drafter, near_tie=0.0, num_tokens=num_tokens)
+    drafters = drafters_of(drafter)
+    drafters.begin(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
+    rounds = decode(Verifier(target, params, prompt_ids, noise), drafters, near_tie=0.0, num_tokens=num_tokens)
     played = [done for done, _ in zip(rounds, range(num_rounds), strict=False)]
     rounds.close()
     return played

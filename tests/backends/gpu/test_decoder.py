@@ -16,7 +16,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import NothingToChooseError, Request, Round, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.drafter import RoundPlan
+from forerun.drafting.drafter import PLAIN_PLAN, RoundPlan
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
@@ -98,7 +98,7 @@ class Pair:
         self.draft = runner_of(self.draft_spec, self.draft_weights, device)
 
     def decoder(self, config: Varied | None) -> DeviceDecoder:
-        plan = Drafters().round_plan
+        plan = PLAIN_PLAN
         if config is not None:
             plan = RoundPlan(
                 draft=self.draft, shape=config.config, policy=config.policies.tree, vocabulary=self.vocabulary
@@ -261,7 +261,7 @@ def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
         def measure(self, *_: object) -> None:
             pass
 
-    decoder._rule = Depths()  # type: ignore[assignment]
+    decoder._referee = Depths()  # type: ignore[assignment]
     rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 12)
     assert [token for done in rounds for token in done.token_ids][:12] == pair.plain(PROMPT, GREEDY, 0, 12)
     assert max(done.stats.num_accepted for done in rounds[4:]) > 0

@@ -15,9 +15,9 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.text.constraint import Constraint
 from forerun.text.grammar import GrammarCompiler
 from forerun.text.tokenizer import Tokenizer
+from tests.tiny import drafters_of
 
 STOP = 0
-from tests.tiny import drafters_of
 
 
 class Letters:
@@ -38,9 +38,15 @@ def constraint_of(pattern: str, vocab_size: int) -> Constraint:
 
 
 def write(
-    target: Runner, drafter: Drafter | Drafters, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int,
+    target: Runner,
+    drafter: Drafter | Drafters,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    num_tokens: int,
     pattern: str | None = None,
-) -> tuple[list[int], list[Round]]:  # fmt: skip
+) -> tuple[list[int], list[Round]]:
     """The tokens of an answer, under a grammar up to its end, and its rounds."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     constraint = None if pattern is None else constraint_of(pattern, target.spec.vocab_size)

@@ -126,9 +126,14 @@ def begin(
 
 
 def play(
-    target: Runner, drafter: LayerSkipDrafter | Drafters, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *,
-    seed: int = 7, num_tokens: int = 40,
-) -> list[Round]:  # fmt: skip
+    target: Runner,
+    drafter: LayerSkipDrafter | Drafters,
+    prompt_ids: Sequence[int] = PROMPT,
+    params: SamplingParams = GREEDY,
+    *,
+    seed: int = 7,
+    num_tokens: int = 40,
+) -> list[Round]:
     return list(begin(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 
@@ -145,9 +150,15 @@ def num_drafted(rounds: Sequence[Round]) -> int:
 
 
 def plain_ids(
-    weights: Weights, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *, seed: int = 7,
-    num_tokens: int = 40, spec: ModelSpec = SPEC, backend: ModelBackend | None = None,
-) -> list[int]:  # fmt: skip
+    weights: Weights,
+    prompt_ids: Sequence[int] = PROMPT,
+    params: SamplingParams = GREEDY,
+    *,
+    seed: int = 7,
+    num_tokens: int = 40,
+    spec: ModelSpec = SPEC,
+    backend: ModelBackend | None = None,
+) -> list[int]:
     """The text without any drafter, by a target that never saw another request."""
     target = target_for(None, weights, spec=spec, backend=backend, max_length=len(prompt_ids) + num_tokens)
     return ids_of(play(target, Drafters(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
