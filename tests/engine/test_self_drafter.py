@@ -95,8 +95,9 @@ def assert_same(ours: Generation, plain: Generation) -> None:
 
 
 def self_drafter_of(engine: Engine) -> LayerSkipDrafter:
-    assert isinstance(engine._drafter, LayerSkipDrafter)
-    return engine._drafter
+    own = engine.drafting.held["layer_skip"]
+    assert isinstance(own, LayerSkipDrafter)
+    return own
 
 
 @needs_native

@@ -15,6 +15,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Pa
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.drafter import RoundOutcome
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter

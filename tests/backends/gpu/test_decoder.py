@@ -258,7 +258,7 @@ def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
         def depth(self) -> int:
             return next(depths)
 
-        def measure(self, *_: object) -> None:
+        def measure_depth(self, *_: object) -> None:
             pass
 
     decoder._referee = Depths()  # type: ignore[assignment]

@@ -207,7 +207,7 @@ class Depths:
     def depth(self) -> int:
         return next(self._depths)
 
-    def measure(self, *_: object) -> None:
+    def measure_depth(self, *_: object) -> None:
         pass
 
 
