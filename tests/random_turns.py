@@ -12,7 +12,7 @@ from forerun.decoding import drafters
 from forerun.engine import learnt
 from forerun.speculation.referee.budget import ProposedTree
 from forerun.speculation.referee.costs import RoundCosts
-from forerun.speculation.referee.referee import Referee, Turn
+from forerun.speculation.referee.referee import DraftTurn, Referee
 from forerun.speculation.tree import TokenTree
 
 
@@ -21,10 +21,10 @@ class RandomTurns(Referee):
 
     rng = random.Random()
 
-    def _next_turn(self) -> Turn:
+    def _next_turn(self) -> DraftTurn:
         super()._next_turn()
         drafter, watched = self.rng.sample([*self._names, None], 2) if self._names else (None, None)
-        return Turn(drafter=drafter, max_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
+        return DraftTurn(drafter=drafter, max_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
 
     def measure(self, **measured: Any) -> None:
         super().measure(**measured)

@@ -16,7 +16,7 @@ from forerun.decoding.decoder import Request, Round, prefill
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import NO_NEWS, Drafter, DraftReport, RoundOutcome
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove
@@ -167,9 +167,9 @@ def proposal_of(drafter: Drafter) -> TokenTree:
     return budget.cut(drafter.propose(budget))
 
 
-def own_outcome(acceptance: Acceptance) -> RoundOutcome:
+def own_outcome(acceptance: Acceptance) -> DraftOutcome:
     """The outcome of a round that verified the drafter's own proposal."""
-    return RoundOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True)
+    return DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True)
 
 
 class RootAlone(Drafter):
@@ -186,7 +186,7 @@ class RootAlone(Drafter):
     def propose(self, budget: RowBudget) -> ProposedTree:
         return ProposedTree(tree=TokenTree(self.root))
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self.root = outcome.tokens[-1]
         return NO_NEWS
 

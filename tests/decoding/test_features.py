@@ -10,7 +10,7 @@ from torch import Tensor
 from forerun.backends.backend import Backend
 from forerun.core.config import SamplingParams
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.drafter import NO_NEWS, Drafter, DraftReport, ReadsFeatures, RoundOutcome
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport, ReadsFeatures
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
@@ -51,7 +51,7 @@ class Listener(Drafter, ReadsFeatures):
             tree.add(self._rng.randrange(len(tree)), token, -1.0)
         return ProposedTree(tree=tree)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._root = outcome.tokens[-1]
         place, features = self._seen
         for number, node in enumerate(outcome.path, 1):

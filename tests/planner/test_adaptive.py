@@ -18,7 +18,7 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.planner.simulate import CHOOSING, Costs, simulate
-from forerun.speculation.referee.referee import Referee, Turn
+from forerun.speculation.referee.referee import DraftTurn, Referee
 from tests.planner.fake_time import charge, rule_time
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
@@ -83,7 +83,7 @@ def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_roun
 
     Whether drafting pays at all is judged by the last digits of times here, and left out.
     """
-    always = Turn(drafter="draft", max_rows=9)
+    always = DraftTurn(drafter="draft", max_rows=9)
     monkeypatch.setattr(Referee, "_next_turn", lambda referee: always)
     pace = read_device(f"paced:target={target}").target
     assert pace is not None

@@ -14,7 +14,7 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.drafter import Drafter, DraftReport, RoundOutcome
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
@@ -105,7 +105,7 @@ class TimedDrafter(Drafter):
                 worker.at = max(worker.at, self._world.clock.now) + rng.choice((0.01, 0.1, 0.6))
         return self._inner.propose(budget)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._world.run(self._step_s * self._world.rng.uniform(0.5, 1.5))
         report = self._inner.told(outcome)
         if outcome.is_own:

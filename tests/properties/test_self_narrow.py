@@ -15,6 +15,7 @@ from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.layer_skip.swift import load_library
 from forerun.model.runner import Runner
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing
 from tests.drafting.layer_skip.playing import drafter_on, ids_of, num_accepted, num_drafted, plain_ids, play, target_for
@@ -69,9 +70,10 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
     propose = drafter.propose
     trees = list[TokenTree]()
 
-    def note() -> TokenTree:
-        trees.append(propose())
-        return trees[-1]
+    def note(budget: RowBudget) -> ProposedTree:
+        proposed = propose(budget)
+        trees.append(proposed.tree.select(proposed.tree.best(budget.verify_width)))
+        return proposed
 
     drafter.propose = note  # type: ignore[method-assign]
     found: list[Any] = []

@@ -17,6 +17,7 @@ from forerun.drafting.drafter import (
     NO_NEWS,
     PLAIN_PLAN,
     Drafter,
+    DraftOutcome,
     DraftReport,
     HasCosts,
     HasVocabulary,
@@ -27,7 +28,6 @@ from forerun.drafting.drafter import (
     ReadsScores,
     ReadsText,
     RidesAlong,
-    RoundOutcome,
     RoundPlan,
     RunsElsewhere,
     SearchesFirst,
@@ -324,7 +324,7 @@ class Drafters:
             return self._told_plain(acceptance)
         name = self._current
         seconds = self._proposed - self._began + self._verifying_s()
-        own = RoundOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True, seconds=seconds)
+        own = DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True, seconds=seconds)
         report = self._try(name, partial(self.held[name].told, own), DOWN)
         if len(self.held) > 1:
             self._tell_all(acceptance, seconds, but=name)
@@ -370,7 +370,7 @@ class Drafters:
         )
 
     def _tell_all(self, acceptance: Acceptance, seconds: float, but: str | None = None) -> None:
-        outcome = RoundOutcome(tokens=acceptance.tokens, path=acceptance.path, seconds=seconds)
+        outcome = DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, seconds=seconds)
         for name, drafter in self.held.items():
             if name != but:
                 self._try(name, partial(drafter.told, outcome), NO_NEWS)

@@ -10,13 +10,13 @@ from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import (
     NO_NEWS,
     Drafter,
+    DraftOutcome,
     DraftReport,
     HasCosts,
     HasVocabulary,
     Measure,
     PlaysOnDevice,
     ReadsText,
-    RoundOutcome,
     RoundPlan,
 )
 from forerun.drafting.guessed_tree import GuessedTree
@@ -93,7 +93,7 @@ class DraftModelDrafter(Drafter, ReadsText, HasCosts, HasVocabulary, PlaysOnDevi
             if not self._draft.expand(budget):
                 break
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._draft.note(outcome.tokens)
         return DraftReport(was_hit=self._draft.tell()) if outcome.is_own else NO_NEWS
 

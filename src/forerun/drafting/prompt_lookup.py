@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
-from forerun.drafting.drafter import NO_NEWS, Drafter, DraftReport, RoundOutcome
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
 from forerun.sampling.noise import KeyedNoise
@@ -30,7 +30,7 @@ class PromptLookupDrafter(Drafter):
         self._chain.hang_into(tree)
         return ProposedTree(tree=tree)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         if not outcome.is_own:
             self._chain.follow()  # measures the acceptance of the chain it would have proposed
         self._chain.accept(outcome.tokens)

@@ -13,7 +13,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.core.steps import Guessers
-from forerun.drafting.drafter import Drafter, DraftReport, HasCosts, KeepsState, Measure, ReadsScores, RoundOutcome
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasCosts, KeepsState, Measure, ReadsScores
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
@@ -79,7 +79,7 @@ class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._seen = tree, successors
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._learn(outcome.path)
         self._pending += outcome.tokens
         return DraftReport(guessers=RECYCLED)

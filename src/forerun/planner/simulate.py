@@ -15,7 +15,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Pa
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.drafter import RoundOutcome
+from forerun.drafting.drafter import DraftOutcome
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
@@ -236,7 +236,7 @@ class ParallelSimulation:
             pass_s = self._costs.target.step_s(len(tree))
             acceptance = tally.verify(tree, pass_s)
             self._supply.run(pass_s + CHOOSING * overhead_s)
-            report = self._drafter.told(RoundOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True))
+            report = self._drafter.told(DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True))
             self._referee.measure(
                 num_rows=len(tree),
                 token_ids=acceptance.tokens,

@@ -10,7 +10,7 @@ from forerun.decoding import drafters
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.model.runner import Runner
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
-from forerun.speculation.referee.referee import Turn
+from forerun.speculation.referee.referee import DraftTurn
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip.playing import (
     AT_WORK,
@@ -86,8 +86,8 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
     target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
     put_to_work(drafter, flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     passes = Passes(target, drafter, monkeypatch)
-    drafts = Turn(drafter="layer_skip", max_rows=6)
-    pattern = iter([drafts, Turn(), drafts, drafts, Turn(), Turn(), Turn()] * 9)
+    drafts = DraftTurn(drafter="layer_skip", max_rows=6)
+    pattern = iter([drafts, DraftTurn(), drafts, drafts, DraftTurn(), DraftTurn(), DraftTurn()] * 9)
     monkeypatch.setattr(AT_WORK[drafter].referee, "_next_turn", lambda: next(pattern))
     monkeypatch.setattr(drafters, "TOGETHER", 1)
     proposals = proposals_of(drafter, monkeypatch)

@@ -8,7 +8,7 @@ from forerun.core.pace import Pace
 from forerun.speculation.referee.budget import ProposedTree
 from forerun.speculation.referee.costs import RoundCosts, RunningMean
 from forerun.speculation.referee.records import FEWEST, DraftRecord, ProposalMeans
-from forerun.speculation.referee.referee import PLAIN_EVERY, TRIALS, Referee, Turn
+from forerun.speculation.referee.referee import PLAIN_EVERY, TRIALS, DraftTurn, Referee
 from forerun.speculation.tree import TokenTree
 from tests.speculation.referee.market import FLAT, Market, Skill, always, totals
 
@@ -25,7 +25,7 @@ def chain(num_nodes: int) -> TokenTree:
 
 def play(
     referee: Referee, num_rounds: int, tokens: Mapping[str, int], proposal_s: float = 0.01, rows: int = 8
-) -> list[Turn]:
+) -> list[DraftTurn]:
     """Rounds in which each drafter brings so many tokens, drafted or watched; return who had the turns."""
     turns = []
     for _ in range(num_rounds):
@@ -237,10 +237,10 @@ def test_a_watched_tree_is_worth_what_came_of_it() -> None:
 def test_with_fixed_widths_the_first_drafter_drafts_in_every_round_until_it_is_left_out() -> None:
     referee = Referee({"first": 4, "second": 8})
     referee.begin(0.0)
-    assert play(referee, 100, {"first": 1, "second": 1}) == [Turn(drafter="first", max_rows=4)] * 100
+    assert play(referee, 100, {"first": 1, "second": 1}) == [DraftTurn(drafter="first", max_rows=4)] * 100
     assert len(referee.cut(ProposedTree(tree=chain(9)))) == 4
     referee.leave_out("first")
-    assert referee.turn == Turn()
+    assert referee.turn == DraftTurn()
     referee.begin(0.0)
     assert referee.turn.drafter == "first", "the next text tries it again"
 

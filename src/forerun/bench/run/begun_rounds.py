@@ -6,7 +6,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter, ReadsScores, ReadsText, RoundOutcome
+from forerun.drafting.drafter import Drafter, DraftOutcome, ReadsScores, ReadsText
 from forerun.model.inputs import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
@@ -61,7 +61,7 @@ class BegunRounds:
         is_end = is_last or not self._num_left
         if is_end:
             self._verdict.tell()
-        self._drafter.told(RoundOutcome(path=self._path if is_end else (), tokens=(token_id,)))
+        self._drafter.told(DraftOutcome(path=self._path if is_end else (), tokens=(token_id,)))
 
 
 class HeldVerdict:

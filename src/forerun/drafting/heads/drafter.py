@@ -13,7 +13,7 @@ from forerun.core.drafter_config import MOST_CHILDREN, DraftHead, DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.draft_rows import DraftRows
-from forerun.drafting.drafter import DraftReport, Measure, ReadsFeatures, RoundOutcome, RoundPlan
+from forerun.drafting.drafter import DraftOutcome, DraftReport, Measure, ReadsFeatures, RoundPlan
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
@@ -97,7 +97,7 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
     def observe_features(self, place: int, features: Tensor) -> None:
         self._features.observe(place, features)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._features.accept(outcome.path)
         report = super().told(outcome)
         if not outcome.is_own:

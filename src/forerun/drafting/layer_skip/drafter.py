@@ -14,11 +14,11 @@ from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import (
     NO_NEWS,
     Drafter,
+    DraftOutcome,
     DraftReport,
     HasCosts,
     Measure,
     RidesAlong,
-    RoundOutcome,
     SearchesFirst,
 )
 from forerun.drafting.guessed_tree import GuessedTree
@@ -151,7 +151,7 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
     def observe(self, logits_EV: Tensor) -> None:
         self.search.observe(logits_EV, self._draft)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._draft.note(outcome.tokens)
         self._root = outcome.tokens[-1]
         self.search.take_time(outcome.seconds)

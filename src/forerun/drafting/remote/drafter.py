@@ -10,7 +10,7 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import VocabularyError
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
-from forerun.drafting.drafter import Drafter, DraftReport, HasVocabulary, RoundOutcome, RunsElsewhere
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasVocabulary, RunsElsewhere
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
@@ -120,7 +120,7 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
         self._note_state()
         return ProposedTree(tree=tree)
 
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         now = self._clock()
         if not outcome.is_own:
             if self._lookup is not None:

@@ -43,7 +43,7 @@ Speeds: TypeAlias = Mapping[TemperatureClass, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class DraftTurn:
     """The plan of a round.
 
     Args:
@@ -115,7 +115,7 @@ class Referee:
             share.spend(-min(saved_s.get(name, 0.0), SAVED * self.costs.plain_s))
         self._kind: TemperatureClass = "greedy"
         self._now = self._records[self._kind]
-        self.turn = Turn()
+        self.turn = DraftTurn()
         self._left_out = set[str]()
         self._lost_s = self._passed_s = self._prompt_s = 0.0
         self._drafted_last: str | None = None  # the drafter of the previous round
@@ -149,7 +149,7 @@ class Referee:
         self._num_since_plain = 0
         self._drafted_last = None
         self._left_out = set()
-        self.turn = Turn()
+        self.turn = DraftTurn()
         self.turn = self._next_turn()
 
     def leave_out(self, name: str) -> None:
@@ -335,12 +335,12 @@ class Referee:
     def _costs_nothing(self, name: str) -> bool:
         return 0.0 < self._proposals[name].seconds.value < FREE_TIME * self.costs.plain_s
 
-    def _next_turn(self) -> Turn:
+    def _next_turn(self) -> DraftTurn:
         if self._drafts_always or not self._names:
             first = next(iter(self._names), None)
             if first is None or first in self._left_out:
-                return Turn()
-            return Turn(drafter=first, max_rows=self.budgets[first].verify_width)
+                return DraftTurn()
+            return DraftTurn(drafter=first, max_rows=self.budgets[first].verify_width)
         answer_s = self._prompt_s + max(SHORT * self.costs.plain_s, self._passed_s)
         limit_s = answer_s * (FIRST_LOSS if self._is_trial else LOSS)
         room_s = limit_s - self._lost_s
@@ -355,7 +355,7 @@ class Referee:
             drafter = None
             max_rows = 1
         watched = self._to_watch(drafter, room_s - 0.5 * limit_s)
-        return Turn(drafter=drafter, max_rows=max_rows, watched=watched)
+        return DraftTurn(drafter=drafter, max_rows=max_rows, watched=watched)
 
     def _rows_within(self, name: str, chance_of_loss: float) -> int:
         risk = min(MOST_RISK, RISK / max(1e-3, chance_of_loss))
