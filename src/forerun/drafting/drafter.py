@@ -23,7 +23,7 @@ from forerun.speculation.tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundOutcome:
+class DraftOutcome:
     """What was written since a drafter was told last.
 
     Args:
@@ -88,7 +88,7 @@ class Drafter(Protocol):
         """A tree whose root is the last committed token, grown as far as the budget finds that it pays."""
 
     @abstractmethod
-    def told(self, outcome: RoundOutcome) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         """Learn what was written, with or without this drafter's proposal."""
 
     def end(self) -> None:

@@ -1,4 +1,8 @@
-"""Detects a draft whose guesses the target rarely accepts, because it was probably made for another target."""
+"""Detects a draft whose guesses the target rarely accepts, because it was probably made for another target.
+
+It stays apart from the referee's records: it also sees rounds that a device plays, judges once an answer, and decides
+nothing.
+"""
 
 import logging
 from dataclasses import dataclass

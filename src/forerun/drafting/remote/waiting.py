@@ -1,5 +1,7 @@
 """When a drafter in another process expands and answers, and how long the target waits for it.
 
+This stays apart from the referee: it decides about time between two processes, not about rows.
+
 The numbers were chosen by hand; only the rule of `wait_s` was measured (docs/log.md). Callers pass in times.
 """
 
