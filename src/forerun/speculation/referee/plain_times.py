@@ -1,7 +1,7 @@
 """Times plain decoding within a drafted text, and the speed-up of drafting over it.
 
-These times stay apart from `RoundCosts`: they are of plain decoding on all cores, for a reported ratio with an interval,
-and not of this engine's own rounds. The referee says when one is due.
+These times stay apart from `RoundCosts`: they are of plain decoding on all cores, for a reported ratio with an
+interval, and not of this engine's own rounds. The referee says when one is due.
 
 Callers pass in times; no clock is read.
 """
