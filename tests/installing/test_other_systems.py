@@ -29,12 +29,16 @@ EVERYWHERE: Final = (
     "tests/text/test_chat_template.py",
 )
 IMPORT_ALL: Final = """
-import importlib, pkgutil, sys, forerun
-LEFT_OUT = ("forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib")
-for found in pkgutil.walk_packages(forerun.__path__, "forerun."):
-    if not found.name.startswith(LEFT_OUT):
-        importlib.import_module(found.name)
-print(len([name for name in sys.modules if name.startswith("forerun.")]))
+import importlib, pkgutil, sys, forerun, forerun_lab
+LEFT_OUT = (
+    "forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib",
+    "forerun_lab.checks", "forerun_lab.training",
+)
+for package in (forerun, forerun_lab):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.startswith(LEFT_OUT):
+            importlib.import_module(found.name)
+print(len([name for name in sys.modules if name.startswith("forerun")]))
 """
 
 pytestmark = [
