@@ -25,7 +25,7 @@ EVERYWHERE: Final = (
     *(f"tests/cli/test_{name}.py" for name in ("options", "streams", "transcript")),
     *(f"tests/server/test_{name}.py" for name in ("answers", "grammars", "guard", "life", "several_models", "start")),
     "tests/server/test_templates.py",
-    "tests/runtime",
+    *(f"tests/core/test_{name}.py" for name in ("affinity", "interrupts", "threads")),
     "tests/text/test_chat_template.py",
 )
 IMPORT_ALL: Final = """

@@ -34,9 +34,9 @@ def prepare_awq(config: EngineConfig, out: Path | None, calib: Path | None) -> N
 
 def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None) -> "AwqReport":
     """Pack a model and print its perplexity before and after."""
+    from forerun.core.affinity import usable_cores
+    from forerun.core.threads import on_threads
     from forerun.engine.placement import allowed_threads
-    from forerun.runtime.affinity import usable_cores
-    from forerun.runtime.threads import on_threads
     from forerun_lab.awq.run import pack_model  # imports torch
 
     with progress("packing") as show:

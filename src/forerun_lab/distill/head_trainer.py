@@ -14,12 +14,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.core.memory import free_memory_bytes
 from forerun.drafting.heads.block import BlockHead
 from forerun.drafting.heads.eagle import TorchEagleHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.runtime.memory import free_memory_bytes
 from forerun_lab.distill.network import HeadNetwork, Network, fastest_dtype
 from forerun_lab.distill.trainer import Lesson, Trainer
 from forerun_lab.distill.writer import WrittenText

@@ -10,10 +10,12 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.open import open_source
+from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
+from forerun.core.threads import on_threads
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
@@ -26,8 +28,6 @@ from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import allowed_threads
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.runtime.affinity import usable_cores
-from forerun.runtime.threads import on_threads
 from forerun.speculation.economy.widths import WidthRule
 from forerun_lab.planner.profile import Profile
 

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 import forerun
-from forerun.runtime.affinity import usable_cores
-from forerun.runtime.memory import memory_bytes
-from forerun.runtime.processor import cpu_model
+from forerun.core.affinity import usable_cores
+from forerun.core.memory import memory_bytes
+from forerun.core.processor import cpu_model
 
 Facts = dict[str, str | int | float]
 PEERS: Final = ("transformers", "vllm", "sglang", "ctranslate2")

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from forerun.runtime.interrupts import ENDING, ended_by
+from forerun.core.interrupts import ENDING, ended_by
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 PROGRAM = """
 import ctypes, os, signal, subprocess, sys, threading, time
-from forerun.runtime.interrupts import ended_by, keep_handlers
+from forerun.core.interrupts import ended_by, keep_handlers
 signal.signal(int(sys.argv[1]), signal.SIG_DFL)  # nohup has SIGHUP ignored
 keep_handlers()
 got = threading.Event()

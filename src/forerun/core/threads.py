@@ -32,7 +32,7 @@ def on_threads(num_threads: int, work: Callable[[], T]) -> T:
 
     torch stores the number per thread, but a thread that uses torch for the first time inherits the last number that
     any thread has set; we cannot prevent that for a host program's own threads. An interrupt cannot leave torch with
-    this number, see `runtime.affinity.run_on`.
+    this number, see `core.affinity.run_on`.
     """
     if _Pool.is_lost:
         return _on_kernel_threads(num_threads, work)

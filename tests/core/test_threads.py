@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from forerun.runtime.threads import kernel_threads, on_threads, torch_on_one_thread
+from forerun.core.threads import kernel_threads, on_threads, torch_on_one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.runtime import affinity
-from forerun.runtime.affinity import cpu_quota, usable_cores
+from forerun.core import affinity
+from forerun.core.affinity import cpu_quota, usable_cores
 
 TOP = "sys/fs/cgroup"
 V2_MOUNT = "41 31 0:38 {root} {point} rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
