@@ -36,7 +36,7 @@ from forerun_lab.awq.folder import write_folder
 from forerun_lab.bench.data import download
 from forerun_lab.bench.records.answers import Record, Turn
 from forerun_lab.bench.records.run_folder import RunFolder
-from forerun_lab.cli.prepare_ranks import prepare_ranks
+from forerun_lab.cli.prepare import prepare_ranks
 from forerun_lab.distill.config import DistillConfig
 from forerun_lab.distill.folder import write_draft
 from forerun_lab.distill.run_place import RunPlace, SavedDraft

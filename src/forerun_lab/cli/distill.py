@@ -1,7 +1,12 @@
 """forerun distill: a draft model for a target that has none."""
 
 import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -14,17 +19,17 @@ from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
 from forerun_lab.cli.bench_report import has_matplotlib
-from forerun_lab.cli.distill_progress import drawing
 
 if TYPE_CHECKING:
-    from forerun_lab.cli.distill_progress import Draw
     from forerun_lab.distill.config import DistillProgress
     from forerun_lab.distill.report import DistillReport
     from forerun_lab.distill.run import Distillation
 
 DraftKindName = Literal["model", "eagle3", "dflash"]
+Draw = Callable[["DistillProgress"], None]
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+LINE_EVERY_S: Final = 30.0
 
 
 @with_flags_of(
@@ -99,7 +104,7 @@ def distill(
     say(f"the draft is in {out}; to use it: forerun generate --model {target} --draft {out}")
 
 
-def _run(distillation: "Distillation", draw: "Draw", stop: StopOnInterrupt) -> "DistillReport":
+def _run(distillation: "Distillation", draw: Draw, stop: StopOnInterrupt) -> "DistillReport":
     """Run it, until a Ctrl-C asks it to stop."""
     from forerun_lab.distill.config import DistillStop
 
@@ -132,3 +137,59 @@ def read_duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ConfigError(f"--time {text!r} must be a time such as 45s, 30m, 2h or 1h30m")
     return sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
+
+
+@contextmanager
+def drawing() -> Iterator[Draw]:
+    """A function that draws the progress of the run."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    left = TextColumn("{task.fields[left]} left  {task.fields[detail]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), left)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading the target", total=None, left="", detail="")
+
+        def draw(progress: "DistillProgress") -> None:
+            bar.update(
+                task,
+                description=progress.doing,
+                completed=progress.seconds,
+                total=progress.total_s,
+                left=clock(progress.total_s - progress.seconds),
+                detail=progress.detail,
+            )
+
+        yield draw
+
+
+def _lines() -> Draw:
+    last_s = -inf
+    doing = ""
+
+    def draw(progress: "DistillProgress") -> None:
+        nonlocal last_s, doing
+        if progress.doing != doing or monotonic() - last_s >= LINE_EVERY_S:
+            last_s = monotonic()
+            doing = progress.doing
+            say(line_of(progress))
+
+    return draw
+
+
+def line_of(progress: "DistillProgress") -> str:
+    """What is done, the remaining time unless it is over, and details if there are any."""
+    left_s = progress.total_s - progress.seconds
+    rest = [f"{clock(left_s)} left"] if left_s > 0 else []
+    rest += [progress.detail] if progress.detail else []
+    return progress.doing + (f": {', '.join(rest)}" if rest else "")
+
+
+def clock(seconds: float) -> str:
+    """A time such as 1:05:09 or 5:09."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -106,7 +106,7 @@ def plan(
     if as_json is not None:
         write_whole(as_json, json.dumps(_to_dict(plans, traces, chosen, source, pair), indent=2) + "\n")
     if plot is not None:
-        from forerun_lab.planner.picture import draw_plans
+        from forerun_lab.planner.plan import draw_plans
 
         draw_plans(plot, plans, title=f"{_subject(chosen)}\n{source}")
         say(f"wrote {plot}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun_lab.bench.records.recorded_run import RecordedRun
+from forerun_lab.bench.records.run_folder import RecordedRun
 from forerun_lab.bench.report.compare import RunSpeeds, compare, holm
 from forerun_lab.bench.report.summary import PromptSpeed, summarise_run
 from tests.bench.sample_run import sample_records

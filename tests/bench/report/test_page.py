@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from forerun_lab.bench.records.answers import Record
-from forerun_lab.bench.records.recorded_run import RecordedRun
+from forerun_lab.bench.records.run_folder import RecordedRun
 from forerun_lab.bench.report.summary import summarise_run
 from tests.bench.sample_run import about, sample_records
 

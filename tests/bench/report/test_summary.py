@@ -7,7 +7,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun_lab.bench.records.answers import Record
-from forerun_lab.bench.records.recorded_run import RecordedRun
+from forerun_lab.bench.records.run_folder import RecordedRun
 from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.compare import RunSpeeds
 from forerun_lab.bench.report.summary import Row, Summary, summarise, summarise_run

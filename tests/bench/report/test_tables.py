@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
-from forerun_lab.bench.records.recorded_run import RecordedRun
+from forerun_lab.bench.records.run_folder import RecordedRun
 from forerun_lab.bench.report import markdown
 from forerun_lab.bench.report.compare import RunSpeeds, compare
 from forerun_lab.bench.report.summary import Summary, summarise_run

@@ -1,7 +1,10 @@
-"""Every number of a report, computed by pure functions of records. Unknown values are None, never 0."""
+"""Every number of a report, computed by pure functions of records; `report.columns` explains each. Unknown values are
+None, never 0.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from math import inf
 from statistics import fmean, median
@@ -10,7 +13,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from forerun_lab.bench.records.answers import Match, Record, Turn
-from forerun_lab.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 
 PromptKey: TypeAlias = tuple[str, int | str]  # data set and question
 SpeedOf: TypeAlias = Callable[[Record], float | None]
@@ -18,6 +20,81 @@ SpeedOf: TypeAlias = Callable[[Record], float | None]
 MAX_DEPTH: Final = 256  # larger numbers of accepted tokens in a file count as this many
 SLOW: Final = 0.05  # the share of prompts or tokens that a report calls slow
 CURVE_SHARES: Final = (0.0, *(step / 50 for step in range(1, 46)), *(0.9 + step / 200 for step in range(1, 20)), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanSpeed:
+    """Tokens/s of several answers: the mean over prompts, and the 5th percentile."""
+
+    mean: float | None
+    slow: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Latencies in seconds.
+
+    Args:
+        slow_first_token_s: from the call to the first token, 95th percentile over answers.
+        round_s: mean time between two arrivals.
+        token_p50_s, token_p95_s, token_p99_s: percentiles over tokens; a token's time is its burst's time divided by
+            the burst's tokens.
+        token_curve_s: quantiles of that time at each of CURVE_SHARES, for a plot of the distribution.
+    """
+
+    first_token_s: float | None
+    slow_first_token_s: float | None
+    round_s: float | None
+    token_p50_s: float | None
+    token_p95_s: float | None
+    token_p99_s: float | None
+    token_curve_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftMeasures:
+    """Acceptance per round; `accepted` does not count the bonus token.
+
+    Args:
+        num_rounds: rounds whose number of tokens is known.
+        accepted_counts: rounds in which 0, 1, 2, ... drafted tokens were accepted.
+        reached: share of the rounds with a proposal in which at least 1, 2, ... drafted tokens were accepted.
+        kept: the same share, among the rounds that accepted at least one token less.
+    """
+
+    num_rounds: int
+    tokens_per_round: float | None
+    accepted_per_round: float | None
+    drafted_per_round: float | None
+    acceptance_rate: float | None
+    hit_rate: float | None
+    accepted_counts: tuple[int, ...]
+    reached: tuple[float, ...]
+    kept: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Shares of the time between the first and the last arrival, which sum to 1; `draft` does not include `wait`."""
+
+    draft: float
+    wait: float
+    verify: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exactness:
+    """How many answers equal those of decoding without drafts, differ first at a near-tie, or differ elsewhere.
+
+    For one of our drafters the last is an error. For other engines near-ties are not known.
+    """
+
+    num_compared: int
+    num_same: int
+    num_near_tie: int
+    num_different: int
+    first_difference: int | None
 
 
 def delivered(turn: Turn) -> tuple[int, ...]:

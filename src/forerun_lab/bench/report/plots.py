@@ -18,8 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from forerun_lab.bench.records.measures import DraftMeasures
-from forerun_lab.bench.records.metrics import CURVE_SHARES, SLOW
+from forerun_lab.bench.records.metrics import CURVE_SHARES, SLOW, DraftMeasures
 from forerun_lab.bench.report.columns import milliseconds
 from forerun_lab.bench.report.summary import Row
 

@@ -10,9 +10,8 @@ from typing import Any, Final, Literal, TypeVar
 from forerun.core.errors import ConfigError
 from forerun_lab.bench.records import metrics
 from forerun_lab.bench.records.answers import Record
-from forerun_lab.bench.records.measures import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
-from forerun_lab.bench.records.recorded_run import RecordedRun, read_files, read_folder, with_baseline
-from forerun_lab.bench.records.run_folder import left_out
+from forerun_lab.bench.records.metrics import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
+from forerun_lab.bench.records.run_folder import RecordedRun, left_out, read_files, read_folder, with_baseline
 from forerun_lab.bench.report.bootstrap import Estimate, estimate
 
 NONE: Final = "none"
