@@ -1,9 +1,9 @@
-"""Helpers of all benchmarks: read questions, describe the machine, write results."""
+"""Helpers of all checks: read questions, describe the machine, write results."""
 
 import argparse
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def without_folders(value: Any) -> Any:
 
 
 def write_results(
-    arguments: argparse.Namespace, title: str, rows: Sequence[dict[str, object]], notes: Sequence[str]
+    arguments: argparse.Namespace, title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str]
 ) -> None:
     """Print a Markdown table and write it, with its JSON, to results/<theme>_<hardware>_<yyyymm>; no theme: print."""
     machine = describe_machine()

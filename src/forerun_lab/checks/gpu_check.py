@@ -19,6 +19,7 @@ import time
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from forerun_lab.checks.gpu.cases import ROOT, SECTIONS, Outcome, Section, Setting
 from forerun_lab.checks.gpu.render import REHEARSAL_NOTE, left_to_a_gpu, render, summary
@@ -128,7 +129,7 @@ def play(section: Section, left: list[Section], setting: Setting, ends_at: float
     )
 
 
-def rates(results: Results) -> dict[str, float]:
+def rates(results: Results) -> dict[str, Any]:
     facts = results.facts
     return {name: float(str(facts[name])) for name in ("copy_bytes_per_s", "matmul_per_s") if name in facts}
 

@@ -7,9 +7,10 @@ thread, with weights that the second-level cache holds, so that computing is tim
 """
 
 import argparse
-from ctypes import CDLL, byref, c_void_p
+from ctypes import CDLL, byref
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,14 +29,14 @@ def open_library(path: str, tier: str) -> CDLL:
     return library
 
 
-def time_of(library: CDLL, linear: c_void_p, x: Tensor, y: Tensor, num_calls: int) -> float:
+def time_of(library: CDLL, linear: Any, x: Tensor, y: Tensor, num_calls: int) -> float:
     begun = perf_counter()
     for _ in range(num_calls):
         library.forerun_linear(linear, x.data_ptr(), len(x), y.data_ptr(), None, 0, 1)
     return (perf_counter() - begun) / num_calls
 
 
-def ratio(libraries: tuple[CDLL, CDLL], linear: c_void_p, num_rows: int, num_inputs: int, num_pairs: int) -> float:
+def ratio(libraries: tuple[CDLL, CDLL], linear: Any, num_rows: int, num_inputs: int, num_pairs: int) -> float:
     """After by before, of the median pair; the bits are compared too."""
     x = random_tensor(num_rows, num_inputs, seed=num_rows)
     written = [torch.zeros(num_rows, SHAPE[0]) for _ in libraries]

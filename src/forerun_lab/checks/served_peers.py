@@ -43,7 +43,7 @@ def ask(url: str, messages: Sequence[Message], num_new: int) -> tuple[str, float
     }  # fmt: skip
     texts = []
     times = []
-    usage = {}
+    usage = dict[str, Any]()
     began = perf_counter()
     for event in post_events(f"{url}/v1/chat/completions", body):
         usage = event.get("usage") or usage

@@ -28,7 +28,7 @@ PERSON = {
         "previous_employers": {"type": "array", "items": {"type": "string", "maxLength": 20}, "maxItems": 3},
     },
 }
-PERSON["required"] = list(PERSON["properties"])  # type: ignore[call-overload]
+PERSON["required"] = list(PERSON["properties"])
 PROMPT = [{"role": "user", "content": "Invent a person and describe them as JSON."}]
 
 

@@ -16,12 +16,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+Settings = dict[str, Any]
+
 PROMPTS = ("def is_even(n):\n", "class Stack:\n    def push(self, x):\n", "import os\n\ndef walk(path):\n    for")
 NUM_TOKENS = 128
 PACED = "paced:target=13ms;draft=2ms"
-GREEDY = {"temperature": 0.0}
-SAMPLED = {"temperature": 1.0, "seed": 3}
-SHAPED = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.2, "presence_penalty": 0.3, "top_k": 40, "seed": 5}
+GREEDY: Settings = {"temperature": 0.0}
+SAMPLED: Settings = {"temperature": 1.0, "seed": 3}
+SHAPED: Settings = {
+    "temperature": 0.7,
+    "min_p": 0.05,
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.3,
+    "top_k": 40,
+    "seed": 5,
+}
 
 
 def cases() -> Iterator[tuple[str, dict[str, Any], bool]]:
@@ -72,7 +81,7 @@ def measure() -> dict[str, dict[str, Any]]:
 
 
 def run_in(tree: Path) -> dict[str, dict[str, Any]]:
-    command = [tree / ".venv/bin/python", Path(__file__).resolve(), str(tree), "--measure"]
+    command = [str(tree / ".venv/bin/python"), str(Path(__file__).resolve()), str(tree), "--measure"]
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

@@ -69,6 +69,9 @@ def rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 class Network(nn.Module):
     """Tokens to logits; sublayers may be dropped at random, first and last layer never."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape, max_drop: float = 0.0) -> None:
         super().__init__()
         self.shape = shape

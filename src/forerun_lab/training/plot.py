@@ -90,8 +90,11 @@ def plot_losses(log: Path, picture: Path) -> None:
         raise ValueError(f"{log} holds no training step yet: train first")
     evaluated = [record for record in records if "held_out_loss" in record]
     joint = [record for record in records if "loss" in record]
-    guesses = [record | {"kl": record.get("kl", record.get("distil_kl"))} for record in records]
-    guesses = [record for record in guesses if record["kl"] is not None]
+    guesses = [
+        record if "kl" in record else record | {"kl": record["distil_kl"]}
+        for record in records
+        if "kl" in record or "distil_kl" in record
+    ]
     point_x = column(evaluated, "elapsed_s", 1 / 60)
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)

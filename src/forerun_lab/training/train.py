@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ class Side:
     def state(self) -> dict[str, object]:
         return {"network": self.network.state_dict(), "optimizers": [item.state_dict() for item in self.optimizers]}
 
-    def load(self, state: dict) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -114,7 +115,7 @@ class Run:
         torch.save(state, self.folder / "state.tmp")
         (self.folder / "state.tmp").replace(self.folder / "state.pt")
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self.target.load(state["target"])
         self.draft.load(state["draft"])
         self.step_count = state["step_count"]
@@ -124,7 +125,7 @@ class Run:
     def micro_batch(self) -> Tensor:
         """[B, T + 1] int64: the next windows of the shuffled stream."""
         length = 1024 if self.budget.share >= LONG_CONTEXT_SHARE else 512
-        rows = []
+        rows = list[Tensor]()
         while len(rows) * length < TOKENS_PER_MICRO_BATCH:
             window = self.order[(self.tokens_seen // 1024) % len(self.order)] * 1025
             start = window + (512 if length == 512 and self.tokens_seen % 1024 else 0)
@@ -210,7 +211,7 @@ def train(folder: Path, total_s: float, seed: int) -> Run:
     last_save_s = run.elapsed_s
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with (folder / "log.jsonl").open("a") as log, Progress(*columns) as progress:
-        bar = progress.add_task("training", total=total_s, completed=run.elapsed_s)
+        bar = progress.add_task("training", total=total_s, completed=int(run.elapsed_s))
         while run.elapsed_s < total_s:
             # Re-read at every step, so that the run can be moved to other cores while it goes on.
             torch.set_num_threads(len(os.sched_getaffinity(0)))

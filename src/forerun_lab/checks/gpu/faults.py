@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from triton.runtime.errors import OutOfResources
 
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import EngineConfig, KernelsName, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.engine.engine import Engine
@@ -100,7 +100,7 @@ def params_of(temperature: float) -> SamplingParams:
 
 
 def config_of(setting: Setting, *, number: int, drafter: DrafterConfig = PLAIN) -> EngineConfig:
-    kernels = "auto" if setting.is_rehearsal else "triton"
+    kernels: KernelsName = "auto" if setting.is_rehearsal else "triton"
     return EngineConfig(drafter=drafter, device=device_of(setting, number=number), kernels=kernels, max_length=512)
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
+from typing import Any
 
 import torch
 
@@ -118,9 +119,9 @@ class Layers:
     def calls(self, kernel: str, shape: PassShape) -> list[Call]:
         """The kernel's launch in each layer."""
         if kernel == "head":
-            return [lambda: self._head(self.executor.head, shape)]
+            return [partial(self._head, self.executor.head, shape)]
         launches = self.executor._list_for(NOTHING)
-        return [lambda run=launch: run(shape) for op, launch in launches if kernel_of(op) == kernel]
+        return [partial(launch, shape) for op, launch in launches if kernel_of(op) == kernel]
 
     def packed(self, kernel: str) -> dict[str, DeviceLinear]:
         """The kernel's weight in each layer, by its name."""
@@ -145,7 +146,7 @@ class Layers:
             self.spec, bound, buffers, executor.rows, self.cache, exchange=None, overlaps=executor.overlaps
         )
         built = launches.build(build_program(self.spec))
-        return buffers, lambda shape: [lambda run=launch: run(shape) for op, launch in built if kernel_of(op) == kernel]
+        return buffers, lambda shape: [partial(launch, shape) for op, launch in built if kernel_of(op) == kernel]
 
     def _head(self, head: DeviceLinear, shape: PassShape, buffers: Buffers | None = None) -> None:
         executor = self.executor
@@ -210,10 +211,10 @@ def torch_calls(spec: ModelSpec, kernel: str, num_rows: int, setting: Setting) -
         for step in chosen:
             step(frame)
 
-    return [lambda chosen=chosen: run(chosen) for name, chosen in groups if name == kernel]
+    return [partial(run, chosen) for name, chosen in groups if name == kernel]
 
 
 @lru_cache(maxsize=1)
-def torch_executor(spec: ModelSpec, setting: Setting):
+def torch_executor(spec: ModelSpec, setting: Setting) -> Any:
     cache = filled_cache(spec, context_of(setting) + 64, setting.device)
     return FUSED.executor(spec, RandomWeights(spec, device=setting.device), cache)

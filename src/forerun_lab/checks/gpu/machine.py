@@ -21,7 +21,7 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 
 def software(setting: Setting) -> Iterator[Row]:
-    facts = describe_machine() | {"triton": version("triton")}
+    facts: Row = {**describe_machine(), "triton": version("triton")}
     if setting.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         facts |= {

@@ -12,6 +12,7 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
+from forerun.model.part import WHOLE, Part
 from forerun.model.quantise import group_size_of, head_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
@@ -96,7 +97,7 @@ class RandomWeights:
     def vector(self, name: str) -> Tensor:
         return self._make(f"{name}.weight")
 
-    def linear(self, name: str) -> tuple[Weight, Tensor | None]:
+    def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         is_shared = f"{name}.weight" not in self._shapes
         form = self._format
         if name == "head":

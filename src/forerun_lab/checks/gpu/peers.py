@@ -92,9 +92,9 @@ def measure(model: Model, way: str, setting: Setting) -> Iterator[Row]:
     for _ in range(1 if setting.is_rehearsal else 2):
         write()
     warm_s = time.perf_counter() - began
-    rates = []
+    rates = list[float]()
     totals = []
-    text = []
+    text = list[int]()
     while len(rates) < (1 if setting.is_rehearsal else MOST_REPEATS) and (setting.left_s > 0 or not rates):
         times, text = write()
         totals.append(times[-1])

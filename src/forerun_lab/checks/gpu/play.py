@@ -33,7 +33,7 @@ class Log:
             os.fsync(file.fileno())
 
     def begun(self) -> set[str]:
-        return {record["case"] for record in self.records() if record["state"] == "began"}
+        return {str(record["case"]) for record in self.records() if record["state"] == "began"}
 
     def records(self) -> Iterator[dict[str, object]]:
         if self.path.exists():

@@ -87,10 +87,10 @@ class Supervisor:
         self._report()
         if process.returncode == 0:
             return True
-        case = self._open_case()
-        if case is not None:
+        open_case = self._open_case()
+        if open_case is not None:
             what = f"the process ended with status {process.returncode}"
-            self._log.add("failed", case[0], traceback=f"{self._tail()}\n{what}")
+            self._log.add("failed", open_case[0], traceback=f"{self._tail()}\n{what}")
         elif not self._log.begun():  # not one case: it will not be otherwise the next time
             self._log.add("failed", "all", traceback=self._tail())
             return True

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from forerun.backends.gpu.pass_shape import PassShape
-from forerun.backends.gpu.passes.packed_linear import pack
+from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import Tiles
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model.quantise import head_format
 from forerun.model.weights import Weight
 from forerun_lab.bench.run.call_times import Call
@@ -37,12 +38,19 @@ ALIKE = 0.05  # largest difference of two divisions' results, relative to the la
 def cases(setting: Setting) -> Iterator[Case]:
     for model in models(setting, *(MODELS[-1:] if setting.is_rehearsal else MODELS[: 2 if setting.is_quick else None])):
         for kernel in LINEARS:
-            bench = partial(Bench, model, kernel, setting)
             yield Case(
                 name=f"{model}: {kernel}",
-                run=lambda bench=bench: bench().run(),
-                warm=lambda bench=bench: bench(most_layers=2).warm(),
+                run=partial(measure, model, kernel, setting),
+                warm=partial(compile_all, model, kernel, setting),
             )
+
+
+def measure(model: Model, kernel: str, setting: Setting) -> Iterable[Row]:
+    return Bench(model, kernel, setting).run()
+
+
+def compile_all(model: Model, kernel: str, setting: Setting) -> None:
+    Bench(model, kernel, setting, most_layers=2).warm()
 
 
 def alternatives(tiles: Tiles, kernel: str, setting: Setting) -> list[Tiles]:
@@ -88,7 +96,7 @@ class Bench:
         self._expected: Tensor | None = None
 
     @property
-    def _format(self) -> str:
+    def _format(self) -> WeightFormat:
         return head_format(self._model.weight_format) if self._kernel == "head" else self._model.weight_format
 
     def _plain(self) -> Tensor:
@@ -180,7 +188,7 @@ class Bench:
 
 def combined(default: Tiles, default_s: float, singles: list[Timed]) -> list[Tiles]:
     """The changes that gained most, two or more of them at a time."""
-    gains: dict[str, dict[str, object]] = {}  # by the first number that is changed
+    gains: dict[str, dict[str, Any]] = {}  # by the first number that is changed
     for timed in sorted(singles, key=lambda one: one.seconds):
         changed = {name: value for name, value in asdict(timed.tiles).items() if value != getattr(default, name)}
         if timed.seconds < GAIN * default_s:
@@ -190,7 +198,7 @@ def combined(default: Tiles, default_s: float, singles: list[Timed]) -> list[Til
     return list(dict.fromkeys(found))[:MOST_COMBINED]
 
 
-def pack_like(weight: Weight, kernel: str, spec: ModelSpec):
+def pack_like(weight: Weight, kernel: str, spec: ModelSpec) -> DeviceLinear:
     return pack(
         weight, None, compute=DTYPE, paired=kernel == "gate_up", head_dim=spec.head_dim if kernel == "qkv" else None
     )
