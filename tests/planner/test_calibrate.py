@@ -13,7 +13,7 @@ from forerun.core.steps import StepStats
 from forerun.drafting import draft_model
 from forerun.engine import learnt
 from forerun.engine.engine import Engine
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.referee.costs import RoundCosts
 from forerun_lab.planner import calibrate as calibration
 from forerun_lab.planner.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun_lab.planner.profile import Profile
