@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from forerun import ConfigError
-from forerun.bench.records.answers import Match
-from forerun.bench.records.run_folder import read_run
-from forerun.bench.run import interleaved as bench_run
-from forerun.bench.run import session
-from forerun.bench.run.ceilings import measure_ceilings
-from forerun.cli.bench_run import read_url
+from forerun_lab.bench.records.answers import Match
+from forerun_lab.bench.records.run_folder import read_run
+from forerun_lab.bench.run import interleaved as bench_run
+from forerun_lab.bench.run import session
+from forerun_lab.bench.run.ceilings import measure_ceilings
+from forerun_lab.cli.bench_run import read_url
 from tests.bench.players import keys_in, questions_file, records_in
 from tests.cli.conftest import Run
 

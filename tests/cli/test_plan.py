@@ -9,14 +9,14 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from forerun.cli.bench_trace import trace
 from forerun.cli.plain import PlainGroup, add_command
-from forerun.cli.plan import plan
 from forerun.core.drafter_config import BUILTIN_HEADS
-from forerun.engine import calibrate
-from forerun.engine.profile import Profile
-from forerun.engine.trace import write_traces
-from forerun.planner.synthetic import SyntheticPair
+from forerun_lab.cli.bench_trace import trace
+from forerun_lab.cli.plan import plan
+from forerun_lab.planner import calibrate
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.synthetic import SyntheticPair
+from forerun_lab.planner.trace import write_traces
 from tests.cli.conftest import Run
 
 PACED = "paced:target=10ms@8,13ms@32;draft=2ms"

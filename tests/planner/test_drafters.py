@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.planner.drafters import rounds_in_sequence, tokens_per_round
+from forerun_lab.planner.drafters import rounds_in_sequence, tokens_per_round
 from tests.planner.paces import known_answer
 
 

@@ -22,8 +22,8 @@ from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name
 from forerun.core.errors import ConfigError, require
-from forerun.runtime.interrupts import ENDING, ended_by, keep_handlers
-from forerun.runtime.memory import free_memory_bytes
+from forerun.core.interrupts import ENDING, ended_by, keep_handlers
+from forerun.core.memory import free_memory_bytes
 from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from forerun import (
     Parallel,
     SamplingParams,
 )
-from forerun.bench.run import drafters
-from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
 from forerun.core.drafter_config import (
     DRAFTERS,
     DrafterConfig,
@@ -25,6 +23,8 @@ from forerun.core.drafter_config import (
     NamedConfig,
     paper_layer_skip,
 )
+from forerun_lab.bench.run import drafters
+from forerun_lab.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
