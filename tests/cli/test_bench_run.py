@@ -92,7 +92,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, auto, draft_model, prompt_lookup, "),
+        (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, auto, draft_model, recycling, "),
         (("--peers", "medusa"), "no contestant 'medusa'"),
         (("--drafters", "transformers"), "transformers is a peer: name it with --peers"),
         (("--peers", "none"), "none is a drafter: name it with --drafters"),

@@ -188,7 +188,7 @@ def test_drafters_are_recorded_and_their_tokens_per_round_shown(
     assert shown.exit_code == 0, shown.output
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert [row[:2] for row in rows] == [
-        ["drafter", "rows"], ["layer_skip", "16"], ["prompt_lookup", "16"], ["recycling", "16"]
+        ["drafter", "rows"], ["layer_skip", "16"], ["recycling", "16"], ["prompt_lookup", "16"]
     ]  # fmt: skip
     assert all(float(row[2]) >= 1.0 for row in rows[1:])
     refused = run_command("plan", "--paced", PACED, "--trace", str(out))
@@ -200,4 +200,4 @@ def test_drafters_are_recorded_and_their_tokens_per_round_shown(
 def test_a_drafter_that_is_not_recorded_is_refused(run_command: RunPlan, tmp_path: Path, drafters: str) -> None:
     shown = run_command("trace", "--out", str(tmp_path / "trace.jsonl"), "--drafters", drafters)
     assert shown.exit_code == 2
-    assert "draft_model, layer_skip, prompt_lookup, recycling" in shown.stderr
+    assert "draft_model, layer_skip, recycling, prompt_lookup" in shown.stderr

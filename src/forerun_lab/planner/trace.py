@@ -9,15 +9,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from forerun.core.drafter_config import PromptLookup, TokenRecycling
+from forerun.core.drafter_config import WITHOUT_MODEL
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
 
-# Drafters without a model; their rounds are recorded, with all rows of their proposals.
-WITHOUT_MODEL: Final[Mapping[str, PromptLookup | TokenRecycling]] = {
-    "prompt_lookup": PromptLookup(adaptive=False),
-    "recycling": TokenRecycling(adaptive=False),
-}
 DRAFT_MODEL = "draft_model"
 LAYER_SKIP = "layer_skip"
 RECORDED: Final = (DRAFT_MODEL, LAYER_SKIP, *WITHOUT_MODEL)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import LayerSkip
+from forerun.core.drafter_config import WITHOUT_MODEL, LayerSkip
 from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
@@ -21,7 +21,7 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun_lab.bench.run.draft_traces import NUM_CHILDREN, Recorder, guesses
-from forerun_lab.planner.trace import LAYER_SKIP, RECORDED, WITHOUT_MODEL, AnswerTrace
+from forerun_lab.planner.trace import LAYER_SKIP, RECORDED, AnswerTrace
 from tests.drafting.mapped import random_map
 from tests.tiny import plain_spec, random_weights, tiny_runner
 

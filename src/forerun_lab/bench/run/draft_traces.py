@@ -1,19 +1,20 @@
 """Record drafters' guesses at every token of the target's answers, as traces for the planner."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter
+from forerun.core.drafter_config import WITHOUT_MODEL, DrafterConfig, LayerSkip, NoDrafter
+from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.drafters import without_model
+from forerun.engine.drafters import load_one
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.runner import Runner
@@ -23,13 +24,21 @@ from forerun.sampling.sample import LogitShaper, topk
 from forerun.text.prompt import Prompt
 from forerun.text.vocabulary import require_match
 from forerun_lab.bench.run.begun_rounds import begin_everywhere
-from forerun_lab.planner.trace import LAYER_SKIP, WITHOUT_MODEL, AnswerTrace, Ids, LogProbs
+from forerun_lab.planner.trace import LAYER_SKIP, AnswerTrace, Ids, LogProbs
 
 NUM_CHILDREN: Final = 8  # recorded for every token, as many as a drafter is likely to use
 ROWS_PER_PASS: Final = 64  # enough to be fast, few enough for the logits of a large vocabulary
 # Trees of one level with all children: the guesses at a token, with the set that `forerun prepare` found, if any.
 SKIPPING: Final = LayerSkip(depth=1, adaptive=False, search="off")
 EVERY_CHILD: Final = Policies(tree=TreePolicy(num_children=NUM_CHILDREN, min_mass=0.0, looks_up=False))
+
+
+@dataclass(kw_only=True)
+class OfTarget:
+    """What drafters without a model know while they are loaded."""
+
+    policies: Policies
+    spec: ModelSpec
 
 
 class Recorder:
@@ -53,7 +62,7 @@ class Recorder:
         config = replace(config, drafter=own, device=device, measures_speedup=False)
         self.engine = Engine(config, policies=EVERY_CHILD)
         self._drafters = {
-            name: without_model(WITHOUT_MODEL[name], BEST, self.engine.spec)
+            name: load_one(WITHOUT_MODEL[name], OfTarget(policies=BEST, spec=self.engine.spec))
             if name in WITHOUT_MODEL
             else self.engine.drafting.held[name]
             for name in others

@@ -27,45 +27,9 @@ from forerun_lab.bench.records.answers import RoundColumns, Turn
 NONE: Final = "none"
 Settings = Mapping[str, Any]
 Config = TypeVar("Config", bound=DrafterConfig)
-# The first entry is the default, the only one of a drafter that is not named here. Peers have as many entries.
+# The first entry is the default. Peers have as many entries.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
-    **dict.fromkeys(DRAFTERS, ({},)),
-    "draft_model": (
-        {},
-        {"verify_width": 8},
-        {"verify_width": 32},
-        {"adaptive": False, "verify_width": 8, "draft_width": 4, "depth": 6},
-        {"adaptive": False, "depth": 4},
-        {"adaptive": False, "verify_width": 8, "depth": 4},
-    ),
-    "prompt_lookup": (
-        {},
-        {"verify_width": 4},
-        {"verify_width": 8},
-        {"verify_width": 3},
-        {"verify_width": 6},
-        {"verify_width": 12},
-    ),
-    "recycling": (
-        {}, {"verify_width": 8}, {"verify_width": 12}, {"verify_width": 24},
-        {"adaptive": False, "verify_width": 8}, {"adaptive": False, "verify_width": 12},
-    ),
-    "parallel": (
-        {},
-        {"verify_width": 8, "adaptive": False},
-        {"verify_width": 8},
-        {"verify_width": 32},
-        {"draft_width": 4},
-        {"draft_width": 16},
-    ),
-    "layer_skip": (
-        {},
-        {"weights": "int8"},
-        {"weights": "int4"},
-        {"depth": 6},
-        {"verify_width": 4},
-        {"verify_width": 8},
-    ),
+    **{name: kind.grid for name, kind in DRAFTERS.items()},
     "layer_skip_paper": (
         {},
         {"depth": 4},
@@ -74,7 +38,7 @@ GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
         {"verify_width": 16},
         {"verify_width": 64},
     ),
-}  # fmt: skip
+}
 
 
 class DrafterContestant:
@@ -160,7 +124,7 @@ def drafter_config(name: str, draft: str | None, settings: Settings) -> DrafterC
     """
     draft_model = DraftModel(model=draft or BUILTIN_DRAFT)
     usual: dict[str, DrafterConfig] = {
-        **{name: config() for name, config in DRAFTERS.items()},
+        **{name: kind.config() for name, kind in DRAFTERS.items()},
         "auto": automatic_drafter(draft),
         "draft_model": draft_model,
         "parallel": Parallel(draft=draft_model),
