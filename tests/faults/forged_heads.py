@@ -26,13 +26,13 @@ from forerun.core.head_spec import BlockSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
+from forerun.core.threads import inference
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
-from forerun.runtime.threads import inference
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.checkpoints.heads.test_gguf import gguf_name, paired, write

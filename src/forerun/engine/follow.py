@@ -16,13 +16,13 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.errors import RankLostError, require
 from forerun.core.pace import read_device
+from forerun.core.threads import inference
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.rank_weights import rank_weights, shard_plans
 from forerun.engine.shared_model import open_group
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
-from forerun.runtime.threads import inference
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import call_at_end

@@ -18,11 +18,11 @@ from forerun.core.steps import (
     Speedup,
     StepStats,
 )
+from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
+from forerun.core.threads import inference
 from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.placement import CorePlacement
-from forerun.runtime.stop_flag import PassStopped, StopFlag, stopped_by
-from forerun.runtime.threads import inference
 from forerun.text.assembly import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.

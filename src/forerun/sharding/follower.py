@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Thread
 
+from forerun.core.threads import inference
 from forerun.model.forward import CacheMove, Executor, ForwardInput, TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
-from forerun.runtime.threads import inference
 from forerun.sharding.messages import ANSWER, Signal, ToFollower
 from forerun.wires.channel import INTERNET
 

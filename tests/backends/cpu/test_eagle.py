@@ -14,13 +14,13 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.layouts import FORMATS
 from forerun.core.head_spec import EagleSpec
+from forerun.core.threads import inference
 from forerun.drafting.heads import eagle_program
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
 from forerun.model.forward import ForwardInput, ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
-from forerun.runtime.threads import inference
 from tests.drafting.heads.random_heads import eagle_tensors, random_eagle
 from tests.tiny import tiny_spec
 

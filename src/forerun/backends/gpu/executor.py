@@ -32,12 +32,12 @@ from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
+from forerun.core.threads import inference
 from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
 from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Table, Weight, WeightSource
-from forerun.runtime.threads import inference
 
 MAX_ROWS: Final = 256  # The most rows that one pass may have.
 MAX_TREE_SLOTS: Final = 1 << 15

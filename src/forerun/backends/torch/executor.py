@@ -18,13 +18,13 @@ from forerun.backends.torch.frame import Frame, Step
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
+from forerun.core.threads import inference
 from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
 from forerun.model.program import NUM_HEAD_OPS, Op
 from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
-from forerun.runtime.threads import inference
 
 Add = Callable[..., Tensor]  # a sublayer's features and the residual stream to the new stream
 

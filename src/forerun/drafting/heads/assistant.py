@@ -18,6 +18,7 @@ from torch.nn import functional
 from forerun.core.drafter_config import DraftHead
 from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import SkipSet
+from forerun.core.threads import inference
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import without_waking
@@ -27,7 +28,6 @@ from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observe
 from forerun.model.rope import rope_table
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.threads import inference
 from forerun.speculation.tree import TokenTree
 
 TargetKeys: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]  # a layer to the keys and values [S, K, D] it reads

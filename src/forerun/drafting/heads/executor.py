@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
+from forerun.core.threads import inference, torch_on_one_thread
 from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.threads import inference, torch_on_one_thread
 
 FEW_ROWS: Final = 32
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
+from forerun.core.affinity import own_cores, usable_cores
 from forerun.core.locks import lock
-from forerun.runtime.affinity import own_cores, usable_cores
 
 CLAIMS: Final[list[ExitStack]] = []  # this process's locks of cores, kept until it ends
 
