@@ -100,13 +100,13 @@ def test_nothing_reads_pickles_or_runs_text() -> None:
     assert found_in(FILES, offences) == {}
 
 
-# Modules that start processes. The package's own are workers on a wire or bounded children.
+# Modules that start processes. The engine's own are workers on a wire, or bounded children; the lab has its own ways.
 STARTERS = {
-    "wires/children.py": "a worker on a wire",
-    "wires/forkserver.py": "a worker on a wire, forked from a process that has loaded its model",
-    "wires/bounded_child.py": "a bounded child for one question",
-    "server/replicas/ranks.py": "a rank of another machine",
-    "checkpoints/short_names/fetch.py": "pip",
+    "forerun/wires/children.py": "a worker on a wire",
+    "forerun/wires/forkserver.py": "a worker on a wire, forked from a process that has loaded its model",
+    "forerun/wires/bounded_child.py": "a bounded child for one question",
+    "forerun/server/replicas/ranks.py": "a rank of another machine",
+    "forerun/checkpoints/short_names/fetch.py": "pip",
 }
 STARTING = {"subprocess.Popen", "subprocess.run", "os.fork", "os.posix_spawn", "os.system", "multiprocessing.Process"}
 
@@ -115,8 +115,8 @@ def test_processes_are_started_in_few_places() -> None:
     def starts(node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and dotted(node.func) in STARTING
 
-    found = found_in(FILES, lambda path: lines_of(path, starts))
-    assert {path for path in found if path.split("/")[0] not in ("bench", "distill")} == STARTERS.keys()
+    engine = [path for path in FILES if relative(path).startswith("forerun/")]
+    assert found_in(engine, lambda path: lines_of(path, starts)).keys() == STARTERS.keys()
 
 
 def test_no_statement_packs_assignments() -> None:

@@ -1,4 +1,8 @@
-"""The target reads and writes texts for a given time, also on other devices, and they are saved in the store."""
+"""The target reads and writes texts for a given time, also on other devices, and they are saved in the store.
+
+A process on another device shares no wire: it adds files to the store, and needs a config and its parent's end alone,
+which `multiprocessing` gives it.
+"""
 
 import multiprocessing
 import random

@@ -1,19 +1,29 @@
 """Files of one JSON object per line, read with typed accessors; errors name file, line, key and value."""
 
 import json
-import reprlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, TypeGuard, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from forerun.core.errors import ConfigError
+from forerun.core.json_file import REQUIRED, short
 
-REQUIRED: Final = object()
+EACH: Final = "a list, each item "
+ITEM: Final = re.compile(r"\$\[(\d+)\]")  # in an error of msgspec: the item of the list that is wrong
 MAX_INTEGER: Final = 2**63 - 1
 MAX_NUMBER: Final = 1e300  # leaves room for sums
-
-T = TypeVar("T")
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Number: TypeAlias = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Size: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)]
+# JSON can also hold halves of surrogate pairs, which cannot be printed.
+Text: TypeAlias = Annotated[str, Meta(pattern="^[^\ud800-\udfff]*\\Z")]
+Identifier: TypeAlias = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | Text
+Object: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,118 +43,75 @@ class JsonObject:
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: object = REQUIRED) -> int:
-        return self._one(key, default, is_count, "a whole number >= 0")
+        return int(self.typed(key, Count, "a whole number >= 0", default))
 
     def number(self, key: str, default: object = REQUIRED) -> float:
-        return float(self._one(key, default, is_size, "a finite number >= 0"))
+        return float(self.typed(key, Size, "a finite number >= 0", default))
 
     def signed(self, key: str, default: object = REQUIRED) -> float:
-        return float(self._one(key, default, is_number, "a finite number"))
+        return float(self.typed(key, Number, "a finite number", default))
+
+    def flag(self, key: str, default: object = REQUIRED) -> bool:
+        return bool(self.typed(key, bool, "true or false", default))
 
     def text(self, key: str, default: object = REQUIRED) -> str:
-        return self._one(key, default, is_text, "a string of valid characters")
+        return str(self.typed(key, Text, "a string of valid characters", default))
 
     def identifier(self, key: str, default: object = REQUIRED) -> int | str:
-        return self._one(key, default, is_identifier, "a whole number or a string")
+        found: int | str = self.typed(key, Identifier, "a whole number or a string", default)
+        return found
 
     def integers(self, key: str, default: object = REQUIRED) -> tuple[int, ...]:
-        return self._all(key, default, is_count, "a whole number >= 0")
+        return tuple(self.typed(key, tuple[Count, ...], f"{EACH}a whole number >= 0", default))
 
     def numbers(self, key: str, default: object = REQUIRED) -> tuple[float, ...]:
-        return tuple(map(float, self._all(key, default, is_size, "a finite number >= 0")))
+        return tuple(self.typed(key, tuple[Size, ...], f"{EACH}a finite number >= 0", default))
 
     def flags(self, key: str, default: object = REQUIRED) -> tuple[bool, ...]:
-        return self._all(key, default, is_flag, "true or false")
+        return tuple(self.typed(key, tuple[bool, ...], f"{EACH}true or false", default))
 
     def texts(self, key: str, default: object = REQUIRED) -> tuple[str, ...]:
-        return self._all(key, default, is_text, "a string of valid characters")
+        return tuple(self.typed(key, tuple[Text, ...], f"{EACH}a string of valid characters", default))
 
     def nested(self, key: str, default: object = REQUIRED) -> "JsonObject":
         """The object under `key`."""
-        values = self._one(key, default, is_object, "an object")
+        values = self.typed(key, Object, "an object", default)
         return JsonObject(place=self.place, values=values, prefix=f"{self.prefix}{key}.")
 
     def objects(self, key: str, default: object = REQUIRED) -> "tuple[JsonObject, ...]":
         """The objects of the list under `key`."""
-        items = self._all(key, default, is_object, "an object")
+        items = self.typed(key, tuple[Object, ...], f"{EACH}an object", default)
         return tuple(
             JsonObject(place=self.place, values=values, prefix=f"{self.prefix}{key}[{index}].")
             for index, values in enumerate(items)
         )
 
-    def flag(self, key: str, default: object = REQUIRED) -> bool:
-        return self._one(key, default, is_flag, "true or false")
+    def typed(self, key: str, kind: Any, needed: str, default: object = REQUIRED) -> Any:
+        """The value of a key as a type of msgspec's; `needed` says in words what that is.
 
-    def wrong(self, key: str, needed: str) -> NoReturn:
+        Raises:
+            ConfigError: the key is absent and has no default, or the value is not of this type.
+        """
+        value = self.values.get(key)
+        if value is None and default is REQUIRED:
+            raise ConfigError(f"{self.place}: {self.prefix}{key} is missing: add it, or leave out the line")
+        value = default if value is None else value
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            item = ITEM.search(str(error))
+        if item is not None and isinstance(value, list | tuple):
+            self.wrong(f"{key}[{item[1]}]", needed.removeprefix(EACH), value[int(item[1])])
+        self.wrong(key, needed, value)
+
+    def wrong(self, key: str, needed: str, value: object = REQUIRED) -> NoReturn:
         """Refuse the value of a key.
 
         Raises:
             ConfigError: always.
         """
-        # A value may be too deeply nested for repr, or too long to print.
-        shown = reprlib.repr(self.values.get(key))
-        raise ConfigError(f"{self.place}: {self.prefix}{key} is {shown}, but must be {needed}")
-
-    def _one(self, key: str, default: object, is_right: Callable[[object], TypeGuard[T]], needed: str) -> T:
-        value = self._get(key, default)
-        if not is_right(value):
-            self.wrong(key, needed)
-        return value
-
-    def _all(self, key: str, default: object, is_right: Callable[[object], TypeGuard[T]], needed: str) -> tuple[T, ...]:
-        values = self._get(key, default)
-        if not isinstance(values, list | tuple):
-            self.wrong(key, f"a list, each item {needed}")
-        right: list[T] = []
-        for index, value in enumerate(values):
-            if not is_right(value):
-                shown = reprlib.repr(value)
-                raise ConfigError(f"{self.place}: {self.prefix}{key}[{index}] is {shown}, but must be {needed}")
-            right.append(value)
-        return tuple(right)
-
-    def _get(self, key: str, default: object) -> object:
-        value = self.values.get(key)
-        if value is not None:
-            return value
-        if default is REQUIRED:
-            raise ConfigError(f"{self.place}: {self.prefix}{key} is missing: add it, or leave out the line")
-        return default
-
-
-def is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= MAX_INTEGER
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
-
-
-def is_size(value: object) -> TypeGuard[int | float]:
-    return is_number(value) and value >= 0
-
-
-def is_flag(value: object) -> TypeGuard[bool]:
-    return isinstance(value, bool)
-
-
-def is_text(value: object) -> TypeGuard[str]:
-    """Whether this is a string that UTF-8 can encode. JSON can also hold lone surrogates, which cannot be printed."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def is_identifier(value: object) -> TypeGuard[int | str]:
-    return is_text(value) or (type(value) is int and abs(value) <= MAX_INTEGER)
-
-
-def is_object(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict)
+        seen = self.values.get(key) if value is REQUIRED else value
+        raise ConfigError(f"{self.place}: {self.prefix}{key} is {short(seen)}, but must be {needed}")
 
 
 def read_objects(path: Path) -> Iterator[JsonObject]:
@@ -200,7 +167,7 @@ def parse(place: str, line: bytes) -> JsonObject:
         raise ConfigError(f"{place} is nested too deep: one JSON object is needed") from error
     except ValueError as error:
         raise ConfigError(f"{place} is not valid JSON ({error}): one JSON object per line is needed") from error
-    if not is_object(values):
+    if not isinstance(values, dict):
         raise ConfigError(f"{place} holds a JSON {type(values).__name__}, but must hold an object")
     return JsonObject(place=place, values=values)
 
