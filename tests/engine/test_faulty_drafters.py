@@ -24,7 +24,7 @@ from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import ReadsFeatures, ReadsScores, ReadsText, RidesAlong
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner

@@ -11,8 +11,7 @@ from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDraf
 from forerun.core.errors import RankLostError
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
 from tests.drafting.heads.published import write_block, write_eagle

@@ -14,8 +14,8 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
+from forerun.drafting.policies import RemotePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supplies import LocalSupply
 from tests.marks import rest_slow
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner

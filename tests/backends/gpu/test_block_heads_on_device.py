@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads import drafter as heads
 from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from tests.drafting.heads.block_reference import block_outputs, logits_after
 from tests.drafting.heads.random_heads import block_head, block_tensors, random_block, random_body
 from tests.marks import rest_slow

@@ -20,7 +20,7 @@ from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import Executor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache

@@ -16,7 +16,7 @@ from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BATCH, BlockDrafter, num_steps
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
