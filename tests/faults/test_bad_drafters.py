@@ -48,7 +48,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
 KINDS = ["lying", "dying", "garbage", "silent", "wrong", "busy", "failing", "slow"]
 
 
-@pytest.mark.parametrize("drafter", rest_slow(KINDS, 3), indirect=True)
+@pytest.mark.parametrize("drafter", rest_slow(KINDS, 2), indirect=True)
 def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     for params in PARAMS:

@@ -82,7 +82,7 @@ class BlockHeaded(Headed):
 
 CASES = [
     pytest.param(33, PAIRS, SAMPLED, id="pairs, sampled"),
-    pytest.param(6, SHIFTED, FILTERED, id="shifted, filtered"),
+    pytest.param(6, SHIFTED, FILTERED, id="shifted, filtered", marks=pytest.mark.slow),
     pytest.param(5, NARROW, SAMPLED, id="windows, causal, sampled", marks=pytest.mark.slow),
     pytest.param(16, NARROW, GREEDY, id="windows, causal, greedy", marks=pytest.mark.slow),
     pytest.param(0, DFLASH, SAMPLED, id="sampled", marks=pytest.mark.slow),

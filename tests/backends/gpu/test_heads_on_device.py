@@ -125,7 +125,7 @@ class EagleHeaded(Headed):
 
 CASES = [
     pytest.param(3, None, SAMPLED, id="sampled"),
-    pytest.param(6, KNOWN, FILTERED, id="part, filtered"),
+    pytest.param(6, KNOWN, FILTERED, id="part, filtered", marks=pytest.mark.slow),
     pytest.param(15, None, GREEDY, id="greedy", marks=pytest.mark.slow),
     pytest.param(5, KNOWN, GREEDY, id="part, greedy", marks=pytest.mark.slow),
     pytest.param(5, KNOWN, PENALISED, id="part, penalised", marks=pytest.mark.slow),

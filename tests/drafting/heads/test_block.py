@@ -118,7 +118,7 @@ TARGET = plain_spec(vocab_size=9)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("has_pairs", [False, True])
 @pytest.mark.parametrize("penalty", [0.0, 1.5])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", rest_slow(range(2), 1))
 def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bool, penalty: float, seed: int) -> None:
     """Greedy: by the product of the head's probabilities; sampled: by those that the noise gives, place by place.
 
