@@ -30,7 +30,7 @@ from forerun.core.threads import inference
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.tree_policy import BEST_TREE
+from forerun.drafting.policies import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
 from forerun.sampling.noise import KeyedNoise
