@@ -30,7 +30,7 @@ EVERYWHERE: Final = (
 )
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys, forerun
-LEFT_OUT = ("forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib")
+LEFT_OUT = ("forerun.backends.gpu.", "forerun.fleet", "forerun.backends.cpu.lib")
 for found in pkgutil.walk_packages(forerun.__path__, "forerun."):
     if not found.name.startswith(LEFT_OUT):
         importlib.import_module(found.name)

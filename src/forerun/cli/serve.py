@@ -15,10 +15,10 @@ import typer
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import NAMES, DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
-from forerun.cli.failures import exit_code, find_model, find_model_or_head, say
+from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.fleet import require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
-from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name
 from forerun.core.errors import ConfigError, require
@@ -129,17 +129,7 @@ def serve(
         note_all(config=configs[0])
         on_ready = partial(tell, opens_page=opens_page)
         if config.uses_ray:
-            prepare_ray(is_alone=not is_elsewhere)
-            from forerun.server.replicas.front import serve_replicas
-            from forerun.server.replicas.head import RayGoneError
-
-            open_first = partial(open_engine, configs[0])
-            drafter_name = NAMES[type(configs[0].drafter)]
-            try:
-                serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
-            except RayGoneError as error:
-                say(f"forerun: error: {error}")
-                os._exit(exit_code(error))  # Ray would hold the process until it gives up its head node too
+            serve_fleet(config, listener, configs[0], on_ready=on_ready)
         else:
             from forerun.server.run import serve as run_server
 

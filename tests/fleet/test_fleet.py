@@ -13,12 +13,12 @@ from starlette.types import Message
 import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
-from forerun.server.replicas import fleet as fleet_module
-from forerun.server.replicas import head as head_module
-from forerun.server.replicas import replica as module
-from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.link import Link
-from forerun.server.replicas.replica import Replica
+from forerun.fleet import fleet as fleet_module
+from forerun.fleet import head as head_module
+from forerun.fleet import replica as module
+from forerun.fleet.fleet import Fleet
+from forerun.fleet.link import Link
+from forerun.fleet.replica import Replica
 from tests.server.serving import CONFIG, ENGINE
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from forerun.server.replicas import shares
-from forerun.server.replicas.homes import MAX_REMEMBERED, Homes, by_hash
-from forerun.server.replicas.shares import claimed_cores, cores_each, cores_of, gpu_share
+from forerun.fleet import shares
+from forerun.fleet.homes import MAX_REMEMBERED, Homes, by_hash
+from forerun.fleet.shares import claimed_cores, cores_each, cores_of, gpu_share
 
 
 def test_a_conversation_stays_where_it_was() -> None:

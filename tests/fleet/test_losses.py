@@ -10,15 +10,15 @@ import pytest
 from starlette.types import Message, Scope
 
 from forerun.core.errors import ForerunError
+from forerun.fleet import fleet as fleet_module
+from forerun.fleet import forwarding, scaling
+from forerun.fleet.fleet import Fleet
+from forerun.fleet.forwarding import Forwarder
+from forerun.fleet.homes import by_hash
+from forerun.fleet.relay import ReplicaLostError
+from forerun.fleet.replica import ReplicaReport
+from forerun.fleet.sessions import session_of
 from forerun.server.config import ServerConfig
-from forerun.server.replicas import fleet as fleet_module
-from forerun.server.replicas import forwarding, scaling
-from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.forwarding import Forwarder
-from forerun.server.replicas.homes import by_hash
-from forerun.server.replicas.relay import ReplicaLostError
-from forerun.server.replicas.replica import ReplicaReport
-from forerun.server.replicas.sessions import session_of
 from forerun.server.work.continuing import MAX_S, SENT, SentStep
 from tests.server.serving import CONFIG, ENGINE
 

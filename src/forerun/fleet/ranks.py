@@ -15,7 +15,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from forerun.server.replicas.shares import claimed_cores
+from forerun.fleet.shares import claimed_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,8 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
-from forerun.server.guard.connection import ABORT
-from forerun.server.guard.refusal_log import in_a_line
-from forerun.server.protocols.errors import ApiError, stopping
-from forerun.server.protocols.registered import BY_PATH
-from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.relay import (
+from forerun.fleet.fleet import Fleet
+from forerun.fleet.relay import (
     AnswerEnd,
     Relay,
     ReplicaLostError,
@@ -22,7 +18,11 @@ from forerun.server.replicas.relay import (
     ReplicaSilentError,
     lost,
 )
-from forerun.server.replicas.sessions import session_of
+from forerun.fleet.sessions import session_of
+from forerun.server.guard.connection import ABORT
+from forerun.server.guard.refusal_log import in_a_line
+from forerun.server.protocols.errors import ApiError, stopping
+from forerun.server.protocols.registered import BY_PATH
 from forerun.server.work.continuing import CONTINUING, MAX_S, Continuing
 
 logger = logging.getLogger(__name__)

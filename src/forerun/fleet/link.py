@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from forerun.server.replicas.relay import ReplicaLostError
+from forerun.fleet.relay import ReplicaLostError
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
-    from forerun.server.replicas.cluster import RayReplica
+    from forerun.fleet.cluster import RayReplica
 
 Answer = TypeVar("Answer")
 

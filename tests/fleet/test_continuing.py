@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message
 
 from forerun import Engine
 from forerun.core.steps import DecodeStep, FinishReason, Generation
+from forerun.fleet.forwarding import new_continuing
 from forerun.server.app import make_routes
 from forerun.server.protocols.errors import ApiError
-from forerun.server.replicas.forwarding import new_continuing
 from forerun.server.work.continuing import CONTINUING, SENT, Continuing, SameText, SentStep
 from forerun.server.work.job import Event
 from forerun.server.work.served_models import ServedModels

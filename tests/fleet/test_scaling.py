@@ -1,6 +1,6 @@
 """How many replicas there should be."""
 
-from forerun.server.replicas.scaling import FEWER_AFTER_S, MORE_AFTER_S, Scaling
+from forerun.fleet.scaling import FEWER_AFTER_S, MORE_AFTER_S, Scaling
 
 
 class Clock:

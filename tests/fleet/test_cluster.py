@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.server.replicas.nodes import Nodes, cluster, machine_of, streamed, until
+from tests.fleet.nodes import Nodes, cluster, machine_of, streamed, until
 
 pytest.importorskip("ray", reason="the extra replicas is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,18 +13,18 @@ from uuid import uuid4
 import forerun
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.fleet.head import watch_head
+from forerun.fleet.homes import Homes
+from forerun.fleet.link import Link, answered
+from forerun.fleet.relay import NoReplicaError, ReplicaLostError
+from forerun.fleet.replica import OpenEngine, ReplicaReport, about_replicas
+from forerun.fleet.scaling import Scaling
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
-from forerun.server.replicas.head import watch_head
-from forerun.server.replicas.homes import Homes
-from forerun.server.replicas.link import Link, answered
-from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
-from forerun.server.replicas.replica import OpenEngine, ReplicaReport, about_replicas
-from forerun.server.replicas.scaling import Scaling
 from forerun.wires.children import end_all_that_name
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
-    from forerun.server.replicas.cluster import Cluster, FoundReplica
+    from forerun.fleet.cluster import Cluster, FoundReplica
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class Fleet:
 
     def _join(self) -> "Cluster":
         """Start or join Ray, and start the replicas unless the server ends already. This takes seconds."""
-        from forerun.server.replicas.cluster import Cluster, head_address, open_ray
+        from forerun.fleet.cluster import Cluster, head_address, open_ray
 
         open_ray(self.config.ray_address, folder=self._folder.name)
         self._head = head_address()
@@ -206,7 +206,7 @@ class Fleet:
         return cluster
 
     def _leave(self) -> None:
-        from forerun.server.replicas.cluster import close_ray
+        from forerun.fleet.cluster import close_ray
 
         close_ray()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server.replicas.nodes import Front, Nodes, cluster, streamed, until
+from tests.fleet.nodes import Front, Nodes, cluster, streamed, until
 
 pytest.importorskip("ray", reason="the extra replicas is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(2400)]

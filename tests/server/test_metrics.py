@@ -2,8 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from forerun.server.merged_metrics import merged
-from forerun.server.metrics import ServerMetrics
+from forerun.server.metrics import ServerMetrics, merged
 
 
 def page(*ends: str) -> str:

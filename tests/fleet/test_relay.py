@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from forerun.fleet.forwarding import new_continuing
+from forerun.fleet.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError
 from forerun.server.protocols.errors import ApiError
-from forerun.server.replicas.forwarding import new_continuing
-from forerun.server.replicas.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError
 from forerun.server.work.continuing import SENT, SentStep
 from forerun.server.work.job import Mark
 

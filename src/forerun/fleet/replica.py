@@ -15,10 +15,10 @@ from starlette.types import Message, Scope
 import forerun
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.fleet.shares import claimed_cores, threads_of
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
-from forerun.server.replicas.shares import claimed_cores, threads_of
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
@@ -103,7 +103,7 @@ class Replica:
         self._opening: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         ranks_at = None
         if num_remote and version == forerun.__version__:
-            from forerun.server.replicas.ranks import start_remote_ranks  # imports Ray
+            from forerun.fleet.ranks import start_remote_ranks  # imports Ray
 
             self._ranks = start_remote_ranks(target, num_remote, share=share, num_gpus=gpus_each)
             ranks_at = (self._ranks.address, self._ranks.key_file)

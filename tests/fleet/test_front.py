@@ -6,10 +6,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from forerun.fleet.fleet import Fleet
+from forerun.fleet.forwarding import Forwarder
+from forerun.fleet.front import front_app
 from forerun.server.config import ServerConfig
-from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.forwarding import Forwarder
-from forerun.server.replicas.front import front_app
 
 
 class FewReplicas:

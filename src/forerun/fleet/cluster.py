@@ -22,10 +22,10 @@ from starlette.types import Message, Scope
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.fleet.relay import NoReplicaError, ReplicaLostError
+from forerun.fleet.replica import Replica, ReplicaReport
+from forerun.fleet.shares import cores_each, gpu_share
 from forerun.server.config import ServerConfig
-from forerun.server.replicas.relay import NoReplicaError, ReplicaLostError
-from forerun.server.replicas.replica import Replica, ReplicaReport
-from forerun.server.replicas.shares import cores_each, gpu_share
 from forerun.server.work.service import short_name_of
 
 # Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.

@@ -12,14 +12,14 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.core.config import EngineConfig
+from forerun.fleet.fleet import Fleet
+from forerun.fleet.forwarding import Forwarder
+from forerun.fleet.replica import OpenEngine
 from forerun.runtime.interrupts import handled_signals
 from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import url_of
-from forerun.server.merged_metrics import merged
-from forerun.server.replicas.fleet import Fleet
-from forerun.server.replicas.forwarding import Forwarder
-from forerun.server.replicas.replica import OpenEngine
+from forerun.server.metrics import merged
 from forerun.server.routes.health import LOADING, unavailable
 from forerun.server.routes.page import page_router
 from forerun.server.run import server_of

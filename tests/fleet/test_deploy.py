@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # those of ray's import
 ]
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 def service() -> dict[str, Any]:
