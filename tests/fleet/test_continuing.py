@@ -12,10 +12,12 @@ from starlette.types import ASGIApp, Message
 
 from forerun import Engine
 from forerun.core.steps import DecodeStep, FinishReason, Generation
+from forerun.fleet.continuing import SENT, ContinuedAnswer, Continuing, SameText, SentStep
 from forerun.fleet.forwarding import new_continuing
+from forerun.fleet.replica import HOOK, hook_of
 from forerun.server.app import make_routes
 from forerun.server.protocols.errors import ApiError
-from forerun.server.work.continuing import CONTINUING, SENT, Continuing, SameText, SentStep
+from forerun.server.request_state import STATE, RequestState
 from forerun.server.work.job import Event
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
@@ -36,7 +38,7 @@ async def routes() -> AsyncIterator[ASGIApp]:
     service.begin()
     await service.opened()
     try:
-        yield make_routes(ServedModels([service]))
+        yield make_routes(ServedModels([service]), hook_for=lambda request: hook_of(request.scope))
     finally:
         await service.end()
 
@@ -52,13 +54,13 @@ async def answer(app: ASGIApp, path: str, body: dict[str, Any], continuing: Cont
         return asked.pop()
 
     async def send(message: Message) -> None:
-        got.append(message)
+        got.append({**message, SENT: hook.take_records()})
 
+    hook = ContinuedAnswer(continuing, max_s=60.0, process="replica")
     headers = [(b"content-type", b"application/json")]
-    state = {"owner": "", "request_id": "id", CONTINUING: continuing}
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
-        "headers": headers, "state": state,
+        "headers": headers, STATE: RequestState(owner="", request_id="id"), HOOK: hook,
     }  # fmt: skip
     await app(scope, receive, send)
     assert got[0]["status"] == 200, got
@@ -130,18 +132,20 @@ def given_again(sent: list[Any], *written: Event) -> list[Event]:
 def test_what_was_sent_is_cut_into_the_same_pieces_again() -> None:
     sent = [SentStep(0, (1,), 1), SentStep(0, (2, 3), 0), SentStep(0, (4,), 3)]
     written = [(0, step(1, 2, text="a")), (0, step(3, text="")), (0, step(4, 5, text="bcdef"))]
-    given = given_again(sent, *written)
-    assert [(event.token_ids, event.text) for _, event in given if isinstance(event, DecodeStep)] == [
+    given = given_again(sent, *(Event(*each) for each in written))
+    assert [(event.body.token_ids, event.body.text) for event in given if isinstance(event.body, DecodeStep)] == [
         ((1,), "a"), ((2, 3), ""), ((4,), "bcd"), ((5,), "ef"),
     ]  # fmt: skip
 
 
 def test_another_text_is_an_error() -> None:
     sent = [SentStep(0, (1,), 1), SentStep(0, (2,), 1)]
-    assert isinstance(given_again(sent, (0, step(1, 9, text="xy")))[-1][1], ApiError)
+    assert isinstance(given_again(sent, Event(0, step(1, 9, text="xy")))[-1].body, ApiError)
     end = Generation(text="x", token_ids=(1,), finish_reason=FinishReason.STOP, seed=0, stats=OF_ALL)
-    shorter = given_again(sent, (0, step(1, text="x", finish=FinishReason.STOP)), (0, end), (1, step(5, text="z")))
-    assert isinstance(shorter[-1][1], ApiError)
+    shorter = given_again(
+        sent, Event(0, step(1, text="x", finish=FinishReason.STOP)), Event(0, end), Event(1, step(5, text="z"))
+    )
+    assert isinstance(shorter[-1].body, ApiError)
 
 
 def test_equal_prompts_without_a_seed_have_texts_of_their_own() -> None:

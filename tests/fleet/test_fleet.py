@@ -18,7 +18,7 @@ from forerun.fleet import head as head_module
 from forerun.fleet import replica as module
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.link import Link
-from forerun.fleet.replica import Replica
+from forerun.fleet.replica import ForwardedState, Replica
 from tests.server.serving import CONFIG, ENGINE
 
 
@@ -62,14 +62,14 @@ def test_a_replica_refuses_another_front_of_another_version_and_stays_ready() ->
     with_replica(work)
 
 
-def stream_of(front: str) -> tuple[dict[str, Any], bytes]:
-    """A long stream that a front asks for: scope and body."""
+def stream_of(front: str) -> tuple[dict[str, Any], ForwardedState, bytes]:
+    """A long stream that a front asks for: scope, state and body."""
     scope = {
         "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"",
         "root_path": "", "headers": [(b"content-type", b"application/json")],
-        "state": {"owner": "", "request_id": "id", "front": front},
     }  # fmt: skip
-    return scope, b'{"prompt": "def f(", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
+    state = ForwardedState(owner="", request_id="id", front=front, max_s=600.0)
+    return scope, state, b'{"prompt": "def f(", "max_tokens": 4000, "ignore_eos": true, "stream": true}'
 
 
 def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,15 @@ from starlette.types import Message, Scope
 from forerun.core.errors import ForerunError
 from forerun.fleet import fleet as fleet_module
 from forerun.fleet import forwarding, scaling
+from forerun.fleet.continuing import SENT, SentStep
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
 from forerun.fleet.homes import by_hash
 from forerun.fleet.relay import ReplicaLostError
-from forerun.fleet.replica import ReplicaReport
+from forerun.fleet.replica import ForwardedState, ReplicaReport
 from forerun.fleet.sessions import session_of
 from forerun.server.config import ServerConfig
-from forerun.server.work.continuing import MAX_S, SENT, SentStep
+from forerun.server.request_state import STATE, RequestState
 from tests.server.serving import CONFIG, ENGINE
 
 CLUSTER = replace(CONFIG, ray_address="auto", num_replicas=2, max_request_s=8.0, ping_s=0.05)
@@ -49,7 +50,7 @@ class Writer:
         self.messages = messages
         self.target = target
         self.slow_s = slow_s
-        self.asked: list[Scope] = []
+        self.asked: list[ForwardedState] = []
         self.on_loss: Callable[[], None] = lambda: None
 
     async def report(self, front: str, _version: str) -> ReplicaReport:
@@ -64,8 +65,8 @@ class Writer:
     async def end(self) -> None:
         pass
 
-    async def answer(self, scope: Scope, _body: bytes) -> AsyncIterator[Message]:
-        self.asked.append(scope)
+    async def answer(self, _scope: Scope, state: ForwardedState, _body: bytes) -> AsyncIterator[Message]:
+        self.asked.append(state)
         if self.messages is None:
             await asyncio.Event().wait()
         for message in self.messages or ():
@@ -140,7 +141,7 @@ class Client:
             "type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
             "query_string": b"", "root_path": "",
             "headers": [(b"content-type", b"application/json"), (b"x-forerun-retry", b"safe")],
-            "state": {"owner": "", "request_id": "id"},
+            STATE: RequestState(owner="", request_id="id"),
         }  # fmt: skip
 
         async def receive() -> Message:
@@ -200,7 +201,7 @@ def test_a_full_replica_is_asked_again_to_go_on(monkeypatch: pytest.MonkeyPatch)
         await client.task
         assert client.text == b"data: 1\n\ndata: 2\n\n"
         assert any(message.get("body") == b": waiting\n\n" for message in client.got)
-        assert 0 < full.asked[-1]["state"][MAX_S] < full.asked[0]["state"][MAX_S] < CLUSTER.max_request_s
+        assert 0 < full.asked[-1].max_s < full.asked[0].max_s < CLUSTER.max_request_s
         await fleet.end()
 
     asyncio.run(play())

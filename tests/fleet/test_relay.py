@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from forerun.fleet.continuing import SENT, SentStep
 from forerun.fleet.forwarding import new_continuing
 from forerun.fleet.relay import AnswerEnd, Relay, ReplicaLostError, ReplicaSilentError
 from forerun.server.protocols.errors import ApiError
-from forerun.server.work.continuing import SENT, SentStep
 from forerun.server.work.job import Mark
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}

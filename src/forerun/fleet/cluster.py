@@ -23,7 +23,7 @@ from starlette.types import Message, Scope
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.fleet.relay import NoReplicaError, ReplicaLostError
-from forerun.fleet.replica import Replica, ReplicaReport
+from forerun.fleet.replica import ForwardedState, Replica, ReplicaReport
 from forerun.fleet.shares import cores_each, gpu_share
 from forerun.server.config import ServerConfig
 from forerun.server.work.service import short_name_of
@@ -72,9 +72,9 @@ class RayReplica:
         with loses_replica():
             await self._handle.end.remote()
 
-    async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
+    async def answer(self, scope: Scope, state: ForwardedState, body: bytes) -> AsyncIterator[Message]:
         """See `Replica.answer`. If the caller stops reading, the request is cancelled in the replica."""
-        messages = self._handle.options(stream=True).answer.remote(scope, body)
+        messages = self._handle.options(stream=True).answer.remote(scope, state, body)
         try:
             with loses_replica():
                 async for message in messages:

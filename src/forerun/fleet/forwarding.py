@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
+from forerun.fleet.continuing import Continuing
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.relay import (
     AnswerEnd,
@@ -18,12 +19,12 @@ from forerun.fleet.relay import (
     ReplicaSilentError,
     lost,
 )
+from forerun.fleet.replica import ForwardedState
 from forerun.fleet.sessions import session_of
-from forerun.server.guard.connection import ABORT
 from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import BY_PATH
-from forerun.server.work.continuing import CONTINUING, MAX_S, Continuing
+from forerun.server.request_state import RequestState, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,33 +54,34 @@ class Forwarder:
             raise stopping()
         body = await whole(receive)
         config = self._fleet.config
-        state = scope["state"]
+        state = state_of(scope)
         headers = dict(scope["headers"])
-        session = session_of(state["owner"], headers, body, max_json_depth=config.max_json_depth)
+        session = session_of(state.owner, headers, body, max_json_depth=config.max_json_depth)
         handed_on = {name: scope[name] for name in KEPT if name in scope}
         handed_on["headers"] = list(scope["headers"])
-        handed_on["state"] = {name: state[name] for name in ("owner", "request_id")} | {"front": self._fleet.front}
         relay = Relay(
             send,
             path=scope["path"],
             ping_s=config.ping_s,
             max_unread=config.max_unread_events,
-            abort=state.get(ABORT, bool),
+            abort=state.abort,
             continuing=new_continuing() if headers.get(RETRY_HEADER) == SAFE else None,
         )
         self._open.add(relay)
         began_s = monotonic()
         try:
-            name = await self._forward(relay, handed_on, body, receive, session)
+            name = await self._forward(relay, handed_on, state, body, receive, session)
             if name and scope["path"] in BY_PATH:
-                about = f"{scope['path']} (request {state['request_id']}): {name}, {monotonic() - began_s:.1f} s"
+                about = f"{scope['path']} (request {state.request_id}): {name}, {monotonic() - began_s:.1f} s"
                 logger.info("%s", in_a_line(about))
         except ApiError as error:
-            await relay.fail(error, state["request_id"])
+            await relay.fail(error, state.request_id)
         finally:
             self._open.discard(relay)
 
-    async def _forward(self, relay: Relay, scope: Scope, body: bytes, receive: Receive, session: str) -> str:
+    async def _forward(
+        self, relay: Relay, scope: Scope, state: RequestState, body: bytes, receive: Receive, session: str
+    ) -> str:
         """Let a replica answer, or another one if it is lost; return the name of the one that has answered.
 
         The name is empty if the client has left, or the server shuts down.
@@ -92,13 +94,19 @@ class Forwarder:
             try:
                 if relay.is_begun:
                     await relay.pause(self._fleet.some_ready(), receive)
-                if await relay.end_early(scope["state"]["request_id"]):
+                if await relay.end_early(state.request_id):
                     return ""
                 with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
                     left_s = max(0.0, self._fleet.config.max_request_s - (monotonic() - began_s))
-                    state = {**scope["state"], CONTINUING: relay.continuing, MAX_S: left_s}
-                    answer = link.replica.answer({**scope, "state": state}, body)
-                    await relay.run(answer, receive, scope["state"]["request_id"])
+                    forwarded = ForwardedState(
+                        owner=state.owner,
+                        request_id=state.request_id,
+                        front=self._fleet.front,
+                        max_s=left_s,
+                        continuing=relay.continuing,
+                    )
+                    answer = link.replica.answer(scope, forwarded, body)
+                    await relay.run(answer, receive, state.request_id)
                     return self._fleet.name_of(link)
             except ReplicaRefusesError:
                 await relay.pause(asyncio.sleep(REFUSED_S), receive)
@@ -109,7 +117,7 @@ class Forwarder:
                 if num_crashes >= MAX_CRASHES:
                     break
                 if relay.is_begun:
-                    logger.warning("another replica continues request %s", scope["state"]["request_id"])
+                    logger.warning("another replica continues request %s", state.request_id)
             except ApiError as error:
                 raise (lost() if relay.is_begun else error) from None
         raise lost()

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 from starlette.types import Message, Receive, Send
 
 from forerun.core.errors import ForerunError
+from forerun.fleet.continuing import SENT, Continuing, Sent
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import protocol_at
 from forerun.server.protocols.sse import COMMENT
-from forerun.server.work.continuing import SENT, Continuing, Sent
 from forerun.server.work.job import Mark
 
 EVENTS: Final = b"text/event-stream"
@@ -54,7 +54,7 @@ class Relay:
     """Passes one answer from a replica to the client.
 
     If the replica is lost within a stream that may be continued, another replica's answer to the same request continues
-    it: see `forerun.server.work.continuing`.
+    it: see `forerun.fleet.continuing`.
 
     Args:
         path: of the request; its protocol has its own format for errors.

@@ -15,10 +15,13 @@ from starlette.types import Message, Scope
 import forerun
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.fleet.continuing import SENT, ContinuedAnswer, Continuing
 from forerun.fleet.shares import claimed_cores, threads_of
 from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
+from forerun.server.request_state import STATE, RequestState
+from forerun.server.routes.answering import AnswerHook
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
@@ -30,7 +33,26 @@ logger = logging.getLogger(__name__)
 
 GONE: Final[Message] = {"type": "http.disconnect"}
 HIDDEN_KEY: Final = "known to fronts only"  # replicas only need to know that there is a key
+HOOK: Final = "forerun.hook"  # key of an ASGI scope
 LOST_AFTER_S: Final = 15.0  # without a request for a report from a front, which asks every second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedState:
+    """State of a request that a front hands on to a replica.
+
+    Args:
+        owner, request_id: see `RequestState`.
+        front: the name of the front.
+        max_s: seconds until the last token.
+        continuing: the data for continuing the answer, if it may be continued.
+    """
+
+    owner: str
+    request_id: str
+    front: str
+    max_s: float
+    continuing: Continuing | None = None
 
 
 class OpenEngine(Protocol):
@@ -115,7 +137,7 @@ class Replica:
         )
         self._machine = machine_name()
         self._name = f"{name} on {self._machine}"
-        self._routes = make_routes(ServedModels([self._service]))
+        self._routes = make_routes(ServedModels([self._service]), hook_for=lambda request: hook_of(request.scope))
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_reported = False
         self._fronts: dict[str, float] = {}  # the time of each front's last question
@@ -196,8 +218,10 @@ class Replica:
         """Stop the engine and everything it started."""
         await self._service.end()
 
-    async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-        """The ASGI messages of the answer to a request. If the caller stops reading, the client counts as gone.
+    async def answer(self, scope: Scope, state: ForwardedState, body: bytes) -> AsyncIterator[Message]:
+        """The ASGI messages of the answer to a request; those with events have their records.
+
+        If the caller stops reading, the client counts as gone.
 
         Raises:
             RuntimeError: the engine has ended, or the front was silent for too long; so the answer does not look
@@ -205,9 +229,8 @@ class Replica:
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         is_gone = asyncio.Event()
-        others = self._open[scope["state"]["front"]]
-        scope["state"]["replica"] = self._name
-        task = asyncio.create_task(self._play(scope, body, sent, is_gone))
+        others = self._open[state.front]
+        task = asyncio.create_task(self._play(scope, state, body, sent, is_gone))
         others.add(is_gone)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -221,8 +244,18 @@ class Replica:
             others.discard(is_gone)
 
     async def _play(
-        self, scope: Scope, body: bytes, sent: asyncio.Queue[Message | None], is_gone: asyncio.Event
+        self,
+        scope: Scope,
+        state: ForwardedState,
+        body: bytes,
+        sent: asyncio.Queue[Message | None],
+        is_gone: asyncio.Event,
     ) -> None:
+        if state.continuing is None:
+            hook = AnswerHook(max_s=state.max_s, process=self._name)
+        else:
+            hook = ContinuedAnswer(state.continuing, max_s=state.max_s, process=self._name)
+        own = {STATE: RequestState(owner=state.owner, request_id=state.request_id), HOOK: hook}
         asked: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -232,14 +265,22 @@ class Replica:
             return GONE
 
         async def send(message: Message) -> None:
-            sent.put_nowait(dict(message))
+            records = hook.take_records() if isinstance(hook, ContinuedAnswer) else ()
+            sent.put_nowait({**message, SENT: records} if records else dict(message))
 
         try:
-            await self._routes(scope, receive, send)
+            await self._routes({**scope, **own}, receive, send)
         except Exception:
-            logger.exception("request %s failed", scope["state"]["request_id"])
+            logger.exception("request %s failed", state.request_id)
         finally:
             sent.put_nowait(None)
+
+
+def hook_of(scope: Scope) -> AnswerHook:
+    """The hook of a request's answer, which its replica has set."""
+    hook = scope[HOOK]
+    assert isinstance(hook, AnswerHook), "a replica sets the hook of every request"
+    return hook
 
 
 def machine_name() -> str:

@@ -1,7 +1,6 @@
 """The ASGI app: the routes, and error handlers that give all errors one format."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -16,7 +15,9 @@ from forerun.server.protocols.errors import ApiError, internal, invalid
 from forerun.server.protocols.other_routes import no_method, no_route
 from forerun.server.protocols.registered import error_body
 from forerun.server.protocols.unsupported import UNSUPPORTED
+from forerun.server.request_state import state_of
 from forerun.server.routes import drafter, health, models, page, texts, tokens
+from forerun.server.routes.answering import AnswerHook, HookFor
 from forerun.server.work.served_models import ServedModels
 
 MAX_PARAM_CHARACTERS: Final = 64
@@ -25,19 +26,22 @@ KINDS: Final = ("str", "int", "float", "bool")  # pydantic's names for the membe
 
 
 class HoldingModels:
-    """Keeps a request's model loaded until the answer is sent, with an ExitStack in the request's state."""
+    """Keeps a request's model loaded until the answer is sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as held:
-            scope.setdefault("state", {})["held"] = held
+        with state_of(scope).held:
             await self._app(scope, receive, send)
 
 
-def make_routes(served: ServedModels) -> FastAPI:
-    """The routes for the served models, without the gate."""
+def make_routes(served: ServedModels, hook_for: HookFor = lambda request: AnswerHook()) -> FastAPI:
+    """The routes for the served models, without the gate.
+
+    Args:
+        hook_for: gives the hook of a request's answer, for a wrapper of this server.
+    """
     app = DescribedApi(
         title="forerun",
         version=forerun.__version__,
@@ -48,7 +52,7 @@ def make_routes(served: ServedModels) -> FastAPI:
     )
     app.state.models = served
     app.add_middleware(HoldingModels)
-    for router in (texts.writing_router(), models.router, tokens.router, health.router, drafter.router):
+    for router in (texts.writing_router(hook_for), models.router, tokens.router, health.router, drafter.router):
         app.include_router(router)
     if served.config.is_demo:
         app.include_router(drafter.demo_router)
@@ -69,7 +73,7 @@ def show_errors(app: FastAPI) -> None:
 
 
 async def show_api_error(request: Request, error: ApiError) -> Response:
-    request_id = request.scope["state"]["request_id"]
+    request_id = state_of(request.scope).request_id
     body = error_body(error, path=request.scope["path"], request_id=request_id)
     return Response(body, status_code=error.status, headers=dict(error.headers()), media_type="application/json")
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, StepStats
-from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.details import RoundDetails
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
@@ -79,7 +79,7 @@ Part: TypeAlias = Passage | Call
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPiece:
+class ParsedRound:
     """The part of a text that one round adds.
 
     Args:
@@ -114,7 +114,7 @@ class AnswerChoice:
         self.is_cut = True  # by a limit; False if the model or a stop text ended it
         self.result: Generation | None = None
 
-    def take(self, step: DecodeStep) -> AnswerPiece:
+    def take(self, step: DecodeStep) -> ParsedRound:
         """Add a round."""
         self.last = step.stats
         self.num_tokens += len(step.token_ids)
@@ -131,7 +131,7 @@ class AnswerChoice:
         self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
         logprobs = self._logprobs.of(step)
         self.logprobs += logprobs
-        return AnswerPiece(events, logprobs, None if self._details is None else self._details.of(step))
+        return ParsedRound(events, logprobs, None if self._details is None else self._details.of(step))
 
     def end(self, result: Generation) -> None:
         """Add the result; a text of no tokens has no rounds."""
@@ -193,7 +193,7 @@ class Answer:
         created_s: in seconds since 1970.
     """
 
-    asked: Asked
+    request: GenerationRequest
     request_id: str
     model: str
     choices: list[AnswerChoice]
@@ -211,7 +211,7 @@ class Answer:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens that were not computed again; 0 until the first text is complete."""
-        return sum(result.stats.num_reused_tokens for result in self.results[:: self.asked.num_choices])
+        return sum(result.stats.num_reused_tokens for result in self.results[:: self.request.num_choices])
 
     @property
     def num_new_tokens(self) -> int:
@@ -224,7 +224,7 @@ class AnswerWriter(Protocol):
     def begin(self) -> bytes:
         """The events before the first text."""
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
+    def add(self, index: int, piece: ParsedRound) -> bytes:
         """The events of a round of a text; may be empty."""
 
     def end(self, index: int) -> bytes:

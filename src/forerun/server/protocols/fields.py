@@ -153,7 +153,7 @@ class WritingFields(Fields):
     forerun: ForerunOptions | None = None
 
     def common(self, **sampling: Any) -> dict[str, Any]:
-        """The arguments of `Asked` that these fields give, with further fields of SamplingParams."""
+        """The arguments of `GenerationRequest` that these fields give, with further fields of SamplingParams."""
         options = self.forerun or ForerunOptions()
         stream_options = self.stream_options or StreamOptions()
         return {

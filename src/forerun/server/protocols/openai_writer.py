@@ -36,12 +36,12 @@ class OpenaiWriter:
     def end(self, index: int) -> bytes:
         """The last event of a text; that of the last text has the timings, as in llama-server."""
         answer = self._answer
-        is_last = index == len(answer.choices) - 1 and not answer.asked.shows_usage
+        is_last = index == len(answer.choices) - 1 and not answer.request.shows_usage
         roots = {"timings": reported(answer)["timings"]} if is_last else usage_so_far(answer)
         return self._chunk(index, self._nothing, finish_of(answer.choices[index]), **roots)
 
     def close(self) -> bytes:
-        usage = self._event([], **reported(self._answer)) if self._answer.asked.shows_usage else b""
+        usage = self._event([], **reported(self._answer)) if self._answer.request.shows_usage else b""
         return usage + DONE
 
     def wait(self) -> bytes:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import WithJsonSchema
 
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage, id_maker
-from forerun.server.protocols.asked import Asked, Chat
+from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part, Passage, id_maker
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
 from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
@@ -21,6 +20,7 @@ from forerun.server.protocols.fields import (
     first_limit,
     plain_sampling,
 )
+from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.response_items import item_of, own_tool, text_part
 from forerun.server.protocols.shapes import format_grammar
@@ -53,18 +53,18 @@ class ResponsesRequest(Fields):
     metadata: Object | None = None
 
 
-def read(asked: ResponsesRequest) -> Asked:
+def read(request: ResponsesRequest) -> GenerationRequest:
     """Read a request.
 
     Raises:
         ApiError: it relies on stored state, or an item or a tool cannot be read.
     """
     for name in STATEFUL:
-        if asked.others.get(name):
+        if request.others.get(name):
             raise invalid(f"{name}: {STATELESS}", param=name, code=UNSUPPORTED)
     reader = ItemReader()
-    offered = offered_tools(asked.tools or ())
-    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    offered = offered_tools(request.tools or ())
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
     for place, item in enumerate(items):
         reader.read(place, item)
     last = items[-1] if items else {}
@@ -72,25 +72,25 @@ def read(asked: ResponsesRequest) -> Asked:
     is_attached = str(before.get("type")).endswith("_output")  # by an agent, as a part of the tool's result
     if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
-    first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
-    effort = (asked.reasoning or {}).get("effort")
-    shape = (asked.text or {}).get("format")
-    given = {"temperature": asked.temperature, "top_p": asked.top_p}
-    return Asked(
+    first = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    effort = (request.reasoning or {}).get("effort")
+    shape = (request.text or {}).get("format")
+    given = {"temperature": request.temperature, "top_p": request.top_p}
+    return GenerationRequest(
         prompt=Chat(
             messages=[*first, *reader.messages],
-            tool_use=tool_use(offered.tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
+            tool_use=tool_use(offered.tools, request.tool_choice, is_parallel=request.parallel_tool_calls is not False),
             effort=effort if isinstance(effort, str) else None,
         ),
         param="input",
-        model=asked.model,
+        model=request.model,
         sampling=plain_sampling(given),
-        limit=first_limit(asked.max_output_tokens),
+        limit=first_limit(request.max_output_tokens),
         grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",
-        streams=bool(asked.stream),
-        ignored=[*asked.others, *offered.ignored, *reader.ignored],
-        source=asked,
+        streams=bool(request.stream),
+        ignored=[*request.others, *offered.ignored, *reader.ignored],
+        source=request,
     )
 
 
@@ -99,8 +99,8 @@ class ResponsesWriter:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._asked = answer.asked.source
-        self._own = offered_tools(self._asked.tools or ()).own
+        self._request = answer.request.source
+        self._own = offered_tools(self._request.tools or ()).own
         self._num_events = 0
         self._make_id = id_maker(answer.key)
         self._ids: list[str] = []  # of the items that were added
@@ -117,7 +117,7 @@ class ResponsesWriter:
     def wait(self) -> bytes:
         return self._event("response.in_progress", response=self._response("in_progress"))
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
+    def add(self, index: int, piece: ParsedRound) -> bytes:
         return b"".join(map(self._of, piece.events))
 
     def _of(self, event: OutputEvent) -> bytes:
@@ -237,22 +237,22 @@ class ResponsesWriter:
 
     def _response(self, status: str) -> Body:
         """The response without its output."""
-        asked = self._asked
+        request = self._request
         answer = self._answer
         return {
             **empty_response(f"resp_{answer.key}", answer.created_s, status),
             "completed_at": int(time.time()) if status == "completed" else None,
             "model": answer.model,
-            "instructions": asked.instructions,
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "tool_choice": asked.tool_choice or "auto",
-            "tools": asked.tools or [],
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "max_output_tokens": asked.max_output_tokens,
-            "reasoning": asked.reasoning or {"effort": None, "summary": None},
-            "text": asked.text or {"format": {"type": "text"}},
-            "metadata": asked.metadata or {},
+            "instructions": request.instructions,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "max_output_tokens": request.max_output_tokens,
+            "reasoning": request.reasoning or {"effort": None, "summary": None},
+            "text": request.text or {"format": {"type": "text"}},
+            "metadata": request.metadata or {},
         }
 
 

@@ -21,7 +21,7 @@ def reported(answer: Answer) -> Body:
 def usage(answer: Answer) -> Body:
     """Token usage of a request. A prompt counts once, even if several texts are written for it."""
     results = answer.results
-    predicted = results if answer.asked.prediction else ()  # forced tokens of a grammar are drafted like a prediction
+    predicted = results if answer.request.prediction else ()  # forced tokens of a grammar are drafted like a prediction
     num_new = sum(result.stats.num_new_tokens for result in results)
     return {
         **counted(answer.num_prompt_tokens, num_new),
@@ -37,10 +37,10 @@ def usage(answer: Answer) -> Body:
 
 def usage_so_far(answer: Answer) -> Body:
     """The key `usage` of an event before the last one, if the client wants any."""
-    asked = answer.asked
-    if not asked.shows_usage:
+    request = answer.request
+    if not request.shows_usage:
         return {}
-    return {"usage": counted(answer.num_prompt_tokens, answer.num_new_tokens) if asked.shows_usage_so_far else None}
+    return {"usage": counted(answer.num_prompt_tokens, answer.num_new_tokens) if request.shows_usage_so_far else None}
 
 
 def counted(num_prompt: int, num_new: int) -> Body:

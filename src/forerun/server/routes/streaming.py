@@ -1,9 +1,9 @@
 """An answer as a stream of events, and detection of a client that disconnects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
@@ -15,7 +15,6 @@ HEADERS: Final = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # makes nginx pass events on at once
 }
-Note = Mapping[str, Any]
 
 
 class ClientWatch:
@@ -44,23 +43,19 @@ class EventStream(Response):
     Args:
         events: the job's events as bytes.
         watch: ended with this response, which also ends the job.
-        note: further keys of the message with the last event.
     """
 
-    def __init__(
-        self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str], note: Callable[[], Note]
-    ) -> None:
+    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:
         super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
         self._events = events
         self._watch = watch
-        self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True, **self._note()})
+                await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._watch.end()

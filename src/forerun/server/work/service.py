@@ -14,9 +14,10 @@ from forerun.server.config import ServerConfig
 from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.metrics import ServerMetrics, TextTally
 from forerun.server.protocols.errors import ApiError, loading, stopping
+from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
-from forerun.server.work.job import EarlyEnd, Job, Order
+from forerun.server.work.job import EarlyEnd, Job
 from forerun.server.work.prompts import PromptReader
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -161,10 +162,10 @@ class Service:
 
     def submit(
         self,
-        orders: Sequence[Order],
+        calls: Sequence[EngineCall],
         *,
         owner: str,
-        on_slow_reader: Callable[[], None] | None,
+        on_slow_reader: Callable[[], object] | None,
         label: str = "",
         max_s: float | None = None,
         is_admitted: bool = False,
@@ -180,7 +181,7 @@ class Service:
             ApiError: the queue is full, or the server is stopping.
         """
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
-        job = Job(orders, owner=owner, max_unread=max_unread, label=label, is_admitted=is_admitted)
+        job = Job(calls, owner=owner, max_unread=max_unread, label=label, is_admitted=is_admitted)
         with self._counting_refusals():
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise self._why_ended or stopping()
@@ -250,7 +251,7 @@ class Service:
         assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
         queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
-        was_plain = PLAIN in (job.orders[index].drafter, self.drafter_name)
+        was_plain = PLAIN in (job.calls[index].drafter, self.drafter_name)
         logger.info("%s", in_a_line(line_about(job, tally, result)))
         if result is not None and not was_plain and (gained := result.stats.gained) is not None:
             self.gained = gained

@@ -1,4 +1,4 @@
-"""A request to the engine, in one form for all protocols."""
+"""A request for texts, in one form for all protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,12 +80,9 @@ class Middle:
     echoes: bool = False
 
 
-Prompt: TypeAlias = Chat | PlainTexts | Middle
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request.
+class GenerationRequest:
+    """What a client wants to be written.
 
     Args:
         model: the name that the client gave.
@@ -104,7 +101,7 @@ class Asked:
         source: the protocol's own request, for its writer.
     """
 
-    prompt: Prompt
+    prompt: Chat | PlainTexts | Middle
     param: str
     model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -12,10 +12,12 @@ from typing import Final, TypeAlias
 
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.generation_request import GenerationRequest
+from forerun.server.routes.answering import AnswerHook
+from forerun.server.routes.engine_calls import with_own_seed
+from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.job import Event, Mark
 
-CONTINUING: Final = "continuing"  # key of a request's state
-MAX_S: Final = "max_s"  # another key: seconds that the request has left
 SENT: Final = "forerun.sent"  # key of an ASGI message: the records of the events in its body
 
 
@@ -65,14 +67,71 @@ class Continuing:
 
 def sent_of(event: Event) -> Sent:
     """The record of an event that was sent."""
-    match event:
-        case (index, DecodeStep() as step):
-            return SentStep(index, step.token_ids, len(step.text))
-        case (index, Generation()):
-            return SentEnd(index)
-        case (_, ApiError()):
+    match event.body:
+        case DecodeStep() as step:
+            return SentStep(event.index, step.token_ids, len(step.text))
+        case Generation():
+            return SentEnd(event.index)
+        case ApiError():
             return Mark.OVER
-    return Mark.PING
+        case Mark() as mark:
+            return mark
+
+
+class ContinuedAnswer(AnswerHook):
+    """Records what is sent of an answer, so that another replica can continue it, and continues one that was begun.
+
+    Args:
+        max_s, process: see `AnswerHook`.
+    """
+
+    def __init__(self, continuing: Continuing, *, max_s: float, process: str) -> None:
+        super().__init__(
+            key=continuing.key, created_s=continuing.created_s, max_s=max_s, process=process,
+            is_admitted=len(continuing.sent) > 0,
+        )  # fmt: skip
+        self._continuing = continuing
+        self._num_again = len(continuing.sent)  # events that were sent already
+        self._records: list[Sent] = []
+
+    def prepare(
+        self, request: GenerationRequest, calls: list[EngineCall]
+    ) -> tuple[GenerationRequest, list[EngineCall]]:
+        """The sent part of each text is its prediction, so that it is soon written again.
+
+        The answer does not count it as a prediction of the client. A random seed is the same on every replica, and
+        another one for every text.
+        """
+        sent_ids = self._continuing.sent_ids()
+        prepared = [
+            replace(
+                call,
+                prompt=replace(call.prompt, prediction=sent_ids.get(index) or call.prompt.prediction),
+                params=call.params if call.params.seed is not None
+                else with_own_seed(call.params, self._continuing.seed, index),
+            )
+            for index, call in enumerate(calls)
+        ]  # fmt: skip
+        return replace(request, prediction="") if self._continuing.sent else request, prepared
+
+    def events(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        """Those that were sent come again, in the same pieces."""
+        return SameText(self._continuing.sent).events(events)
+
+    def sent(self, event: Event, written: bytes) -> bytes:
+        """Nothing for an event that another replica has sent."""
+        is_end = event.body is Mark.OVER or isinstance(event.body, ApiError)
+        if self._num_again and not is_end:
+            self._num_again -= 1
+            return b""
+        self._records.append(sent_of(event))
+        return written
+
+    def take_records(self) -> Sequence[Sent]:
+        """The records of the events that were sent since the last call."""
+        records = self._records
+        self._records = []
+        return records
 
 
 class OtherTextError(ApiError):
@@ -100,15 +159,15 @@ class SameText:
         async for event in written:
             if not self._sent:
                 yield event
-            elif event[1] is not Mark.PING:
+            elif event.body is not Mark.PING:
                 for given in self._add(event):
                     yield given
-                    if isinstance(given[1], ApiError):
+                    if isinstance(given.body, ApiError):
                         return
 
     def _add(self, event: Event) -> Iterator[Event]:
-        index, happening = event
-        match happening:
+        index = event.index
+        match event.body:
             case ApiError():
                 yield event
             case DecodeStep() as step:
@@ -119,9 +178,9 @@ class SameText:
             self._sent.popleft()
             yield given
         if self._end is not None and isinstance(self._sent[0] if self._sent else None, SentStep):
-            yield index, OtherTextError()  # it is shorter
+            yield Event(index, OtherTextError())  # it is shorter
         if not self._sent and self._rest is not None:
-            yield index, self._rest
+            yield Event(index, self._rest)
             self._rest = None
         if not self._sent and self._end is not None:
             yield self._end
@@ -131,7 +190,7 @@ class SameText:
         """The next event that was sent, once its text is written again; None before."""
         match self._sent[0]:
             case Mark():
-                return index, Mark.PING
+                return Event(index, Mark.PING)
             case SentEnd():
                 ended = self._end
                 self._end = None
@@ -141,9 +200,9 @@ class SameText:
                 if len(rest.token_ids) < len(ids) or len(rest.text) < num:
                     return None
                 if rest.token_ids[: len(ids)] != ids:
-                    return index, OtherTextError()
+                    return Event(index, OtherTextError())
                 step, self._rest = divided(rest, len(ids), num)
-                return index, step
+                return Event(index, step)
         return None
 
 
