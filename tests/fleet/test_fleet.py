@@ -16,6 +16,7 @@ from forerun.core.errors import RankLostError
 from forerun.fleet import fleet as fleet_module
 from forerun.fleet import head as head_module
 from forerun.fleet import replica as module
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.link import Link
 from forerun.fleet.replica import ForwardedState, Replica
@@ -117,7 +118,7 @@ def test_a_lost_rank_ends_the_engine_and_no_answer_is_taken_for_complete() -> No
 def fleet_of(**machines: tuple[str, int]) -> Fleet:
     """A fleet of ready replicas, each on a machine with so many requests of other fronts."""
     unused = cast(Any, None)
-    fleet = Fleet(CONFIG, unused, ENGINE, drafter_name="none")
+    fleet = Fleet(FleetConfig(server=CONFIG), unused, ENGINE, drafter_name="none")
     fleet._folder.cleanup()
     for index, (name, num_others) in enumerate(machines.values()):
         link = fleet._links[index] = Link(unused)
@@ -179,7 +180,7 @@ class SlowRay:
 
 def begun(ray: SlowRay, **replaced: Any) -> Fleet:
     """A fleet on this Ray that begins."""
-    fleet = Fleet(CONFIG, cast(Any, None), ENGINE, drafter_name="none")
+    fleet = Fleet(FleetConfig(server=CONFIG), cast(Any, None), ENGINE, drafter_name="none")
     for name, work in {"_join": ray.join, "_leave": ray.leave, **replaced}.items():
         setattr(fleet, name, work)
     fleet.begin(keep_signals=lambda: None, on_ready=lambda: None, on_end=lambda _error: None)

@@ -6,10 +6,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
 from forerun.fleet.front import front_app
-from forerun.server.config import ServerConfig
 
 
 class FewReplicas:
@@ -18,7 +18,7 @@ class FewReplicas:
     def __init__(self, num_ready: int) -> None:
         self.num_ready = num_ready
         self.num_replicas = 2
-        self.config = ServerConfig(num_replicas=2)
+        self.config = FleetConfig(num_replicas=2)
 
 
 def answers_of(num_ready: int) -> dict[str, httpx.Response]:

@@ -12,6 +12,7 @@ from starlette.types import Message, Scope
 from forerun.core.errors import ForerunError
 from forerun.fleet import fleet as fleet_module
 from forerun.fleet import forwarding, scaling
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.continuing import SENT, SentStep
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
@@ -19,11 +20,10 @@ from forerun.fleet.homes import by_hash
 from forerun.fleet.relay import ReplicaLostError
 from forerun.fleet.replica import ForwardedState, ReplicaReport
 from forerun.fleet.sessions import session_of
-from forerun.server.config import ServerConfig
 from forerun.server.request_state import STATE, RequestState
 from tests.server.serving import CONFIG, ENGINE
 
-CLUSTER = replace(CONFIG, ray_address="auto", num_replicas=2, max_request_s=8.0, ping_s=0.05)
+CLUSTER = FleetConfig(server=replace(CONFIG, max_request_s=8.0, ping_s=0.05), ray_address="auto", num_replicas=2)
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 FULL = {"type": "http.response.start", "status": 429, "headers": [(b"content-type", b"application/json")]}
 LAST = {"type": "http.response.body", "body": b""}
@@ -109,7 +109,7 @@ class Writers:
         self.stopped += indices
 
 
-def fleet_of(cluster: Writers, config: ServerConfig = CLUSTER) -> Fleet:
+def fleet_of(cluster: Writers, config: FleetConfig = CLUSTER) -> Fleet:
     fleet = Fleet(config, cast(Any, None), ENGINE, drafter_name="none")
 
     def join() -> Writers:
@@ -201,7 +201,7 @@ def test_a_full_replica_is_asked_again_to_go_on(monkeypatch: pytest.MonkeyPatch)
         await client.task
         assert client.text == b"data: 1\n\ndata: 2\n\n"
         assert any(message.get("body") == b": waiting\n\n" for message in client.got)
-        assert 0 < full.asked[-1].max_s < full.asked[0].max_s < CLUSTER.max_request_s
+        assert 0 < full.asked[-1].max_s < full.asked[0].max_s < CLUSTER.server.max_request_s
         await fleet.end()
 
     asyncio.run(play())
@@ -230,7 +230,7 @@ def test_who_leaves_or_a_shutdown_is_noticed_between_two_replicas(end: str) -> N
         else:
             forwarder.end_all()
         await client.task
-        assert time.monotonic() - began < CLUSTER.max_request_s / 4
+        assert time.monotonic() - began < CLUSTER.server.max_request_s / 4
         assert (b"shutting_down" in client.text) == (end == "shutdown")
         await fleet.end()
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from secrets import token_hex
-from typing import Any
+from typing import Annotated, Any, Final
 
+from forerun.cli.declare import given_settings, option, with_flags_of
 from forerun.cli.drafter_options import NAMES
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import exit_code, say
@@ -18,9 +19,46 @@ from forerun.cli.logs import note
 from forerun.cli.values import read_object
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import automatic_drafter
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.core.optional_packages import install_command
+from forerun.fleet.config import DEFAULT_MAX_REPLICAS, FleetConfig
 from forerun.server.config import ServerConfig
+
+AUTO: Final = "auto"
+
+
+@with_flags_of(FleetConfig, panel="Replicas")
+class FleetOptions:
+    """How many engines there are, and where they run."""
+
+    replicas: Annotated[
+        str | None,
+        option(
+            "--replicas", help="Engines at once, each a process under Ray Serve; auto: as many as requests need [1]."
+        ),
+    ] = None
+    min_replicas: Annotated[
+        int | None, option("--min-replicas", help="Engines that --replicas auto always runs [1].")
+    ] = None
+
+    def config(self, server: ServerConfig) -> FleetConfig:
+        """The fleet that these flags ask for."""
+        return FleetConfig(server=server, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that were given, with the number of replicas read."""
+        given = given_settings(FleetConfig, self)
+        if self.replicas == AUTO:
+            least = self.min_replicas or 1
+            return {"max_replicas": max(least, DEFAULT_MAX_REPLICAS)} | given | {"num_replicas": least}
+        require(
+            self.min_replicas is None and "max_replicas" not in given,
+            "--min-replicas and --max-replicas are the bounds of --replicas auto: give it, or leave them out",
+        )
+        try:
+            return given if self.replicas is None else given | {"num_replicas": int(self.replicas)}
+        except ValueError:
+            raise ConfigError(f"--replicas {self.replicas!r} must be a whole number, or auto") from None
 
 
 def require_ray() -> None:
@@ -30,7 +68,7 @@ def require_ray() -> None:
 
 
 def serve_fleet(
-    config: ServerConfig, listener: socket.socket, engine_config: EngineConfig, *, on_ready: Callable[[str], None]
+    config: FleetConfig, listener: socket.socket, engine_config: EngineConfig, *, on_ready: Callable[[str], None]
 ) -> None:
     """Serve with replicas until a signal arrives or no replica can be opened; see `forerun.fleet.front`."""
     prepare_ray(is_alone=config.ray_address is None)

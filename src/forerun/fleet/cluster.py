@@ -22,10 +22,10 @@ from starlette.types import Message, Scope
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.relay import NoReplicaError, ReplicaLostError
 from forerun.fleet.replica import ForwardedState, Replica, ReplicaReport
 from forerun.fleet.shares import cores_each, gpu_share
-from forerun.server.config import ServerConfig
 from forerun.server.work.service import short_name_of
 
 # Ray replaces 127.0.0.1 by the machine's network address. It leaves other loopback addresses as they are.
@@ -117,12 +117,12 @@ class Cluster:
         about: keyword arguments for every `Replica`.
     """
 
-    def __init__(self, config: ServerConfig, engine: EngineConfig, about: Mapping[str, Any]) -> None:
+    def __init__(self, config: FleetConfig, engine: EngineConfig, about: Mapping[str, Any]) -> None:
         self._config = config
         self._engine = engine
         self._about = about
         # Fronts find the replicas by this name.
-        self._name = re.sub(r"[^\w.-]", "-", config.model_name or short_name_of(engine.target))
+        self._name = re.sub(r"[^\w.-]", "-", config.server.model_name or short_name_of(engine.target))
         self._num_remote = 0 if config.ray_address is None else engine.remote_ranks  # ranks on other machines
         self._found: dict[int, RayReplica] = {}
 
@@ -136,7 +136,7 @@ class Cluster:
             if (name := f"{self._name}.{index}") in known:
                 continue  # with the settings that it was started with
             bound = replica_deployment(
-                index, self._about, needs=needs, drain_s=self._config.drain_s, num_remote=self._num_remote
+                index, self._about, needs=needs, drain_s=self._config.server.drain_s, num_remote=self._num_remote
             )
             targets.append(serve.RunTarget(bound, name=name, route_prefix=None))
         if targets:

@@ -13,13 +13,13 @@ from uuid import uuid4
 import forerun
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.head import watch_head
 from forerun.fleet.homes import Homes
 from forerun.fleet.link import Link, answered
 from forerun.fleet.relay import NoReplicaError, ReplicaLostError
 from forerun.fleet.replica import OpenEngine, ReplicaReport, about_replicas
 from forerun.fleet.scaling import Scaling
-from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import loading
 from forerun.wires.children import end_all_that_name
 
@@ -45,11 +45,11 @@ class Fleet:
     """
 
     def __init__(
-        self, config: ServerConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
+        self, config: FleetConfig, open_engine: OpenEngine, engine_config: EngineConfig, *, drafter_name: str
     ) -> None:
         self.config = config
         self._engine_config = engine_config
-        self._about = about_replicas(config, open_engine, engine_config, drafter_name=drafter_name)
+        self._about = about_replicas(config.server, open_engine, engine_config, drafter_name=drafter_name)
         self.front = uuid4().hex  # its name for the replicas
         self._homes = Homes(are_shared=config.ray_address is not None)
         self._links = dict[int, Link]()
@@ -169,7 +169,7 @@ class Fleet:
     async def some_ready(self) -> None:
         """Wait until a replica is ready, at most as long as a request may take."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.config.max_request_s):
+            async with asyncio.timeout(self.config.server.max_request_s):
                 while not self.num_ready:
                     await asyncio.sleep(ASK_EVERY_S / 4)
 

@@ -53,7 +53,7 @@ class Forwarder:
         if self.is_draining:
             raise stopping()
         body = await whole(receive)
-        config = self._fleet.config
+        config = self._fleet.config.server
         state = state_of(scope)
         headers = dict(scope["headers"])
         session = session_of(state.owner, headers, body, max_json_depth=config.max_json_depth)
@@ -97,7 +97,7 @@ class Forwarder:
                 if await relay.end_early(state.request_id):
                     return ""
                 with self._fleet.visit(session, but=link, on_lost=relay.lose) as link:
-                    left_s = max(0.0, self._fleet.config.max_request_s - (monotonic() - began_s))
+                    left_s = max(0.0, self._fleet.config.server.max_request_s - (monotonic() - began_s))
                     forwarded = ForwardedState(
                         owner=state.owner,
                         request_id=state.request_id,

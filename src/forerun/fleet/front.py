@@ -12,12 +12,12 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.core.config import EngineConfig
+from forerun.fleet.config import FleetConfig
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
 from forerun.fleet.replica import OpenEngine
 from forerun.runtime.interrupts import handled_signals
 from forerun.server.app import show_errors
-from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import url_of
 from forerun.server.metrics import merged
 from forerun.server.routes.health import LOADING, unavailable
@@ -28,7 +28,7 @@ PLACE: Final = ("replica", "machine")
 
 
 def serve_replicas(
-    config: ServerConfig,
+    config: FleetConfig,
     listener: socket.socket,
     open_engine: OpenEngine,
     engine_config: EngineConfig,
@@ -63,14 +63,16 @@ async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable
 
     def drain() -> None:
         forwarder.is_draining = True
-        loop.call_later(fleet.config.drain_s, forwarder.end_all)
+        loop.call_later(fleet.config.server.drain_s, forwarder.end_all)
 
     def drain_soon() -> None:
         loop.call_soon_threadsafe(drain)
 
     loop = asyncio.get_running_loop()
     forwarder = Forwarder(fleet)
-    server = server_of(front_app(fleet, forwarder), fleet.config, listener, drain=drain_soon, abandon=fleet.clear)
+    server = server_of(
+        front_app(fleet, forwarder), fleet.config.server, listener, drain=drain_soon, abandon=fleet.clear
+    )
     fleet.begin(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
     try:
         await server.serve(sockets=[listener])
