@@ -17,8 +17,7 @@ from forerun.fleet import fleet as fleet_module
 from forerun.fleet import head as head_module
 from forerun.fleet import replica as module
 from forerun.fleet.config import FleetConfig
-from forerun.fleet.fleet import Fleet
-from forerun.fleet.link import Link
+from forerun.fleet.fleet import Fleet, Link
 from forerun.fleet.replica import ForwardedState, Replica
 from tests.server.serving import CONFIG, ENGINE
 

@@ -16,10 +16,9 @@ from forerun.fleet.config import FleetConfig
 from forerun.fleet.continuing import SENT, SentStep
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
-from forerun.fleet.homes import by_hash
+from forerun.fleet.homes import by_hash, session_of
 from forerun.fleet.relay import ReplicaLostError
 from forerun.fleet.replica import ForwardedState, ReplicaReport
-from forerun.fleet.sessions import session_of
 from forerun.server.request_state import STATE, RequestState
 from tests.server.serving import CONFIG, ENGINE
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from forerun.fleet.sessions import session_of
+from forerun.fleet.homes import session_of
 
 FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
 SECOND = [*FIRST, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another."}]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
@@ -16,7 +16,6 @@ from forerun.core.errors import ConfigError
 from forerun.fleet.config import FleetConfig
 from forerun.fleet.head import watch_head
 from forerun.fleet.homes import Homes
-from forerun.fleet.link import Link, answered
 from forerun.fleet.relay import NoReplicaError, ReplicaLostError
 from forerun.fleet.replica import OpenEngine, ReplicaReport, about_replicas
 from forerun.fleet.scaling import Scaling
@@ -24,15 +23,48 @@ from forerun.server.protocols.errors import loading
 from forerun.wires.children import end_all_that_name
 
 if TYPE_CHECKING:  # imports Ray, which is loaded only after the server listens
-    from forerun.fleet.cluster import Cluster, FoundReplica
+    from forerun.fleet.cluster import Cluster, FoundReplica, RayReplica
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 ASK_EVERY_S: Final = 1.0
+PATIENCE_S: Final = 5.0  # to wait for a report, which normally takes milliseconds
 END_S: Final = 2.0  # for the replicas to close their engines
 LEAVE_S: Final = 3.0  # for all that ends a front
+
+
+class Link:
+    """A front's view of one replica."""
+
+    def __init__(self, replica: "RayReplica") -> None:
+        self.replica = replica
+        self.is_ready = self.is_leaving = self.is_ended = False
+        self.machine = ""
+        self.failure: BaseException | None = None
+        self.num_others = 0  # requests of other fronts
+        self.lost: dict[object, Callable[[], None]] = {}  # a callback per open request, for when the replica is lost
+        self.watch: asyncio.Task[None] | None = None
+
+    @property
+    def num_open(self) -> int:
+        """Its open requests of all fronts."""
+        return len(self.lost) + self.num_others
+
+    def lose(self) -> None:
+        """Send it no more requests, and end its open ones."""
+        self.is_ready = False
+        for tell in list(self.lost.values()):
+            tell()
+
+    def end(self) -> None:
+        """Send it no more requests. It finishes the open ones."""
+        self.is_ready = False
+        self.is_ended = True
+        if self.watch is not None:
+            self.watch.cancel()
 
 
 class Fleet:
@@ -308,3 +340,11 @@ class Fleet:
         elif not self.is_over:
             self.is_over = True
             self._on_end(error)
+
+
+async def answered(answer: Awaitable[Answer], patience_s: float = PATIENCE_S) -> Answer | None:
+    """A replica's answer; None if the replica is lost, or does not answer in time."""
+    with suppress(ReplicaLostError, TimeoutError):
+        async with asyncio.timeout(patience_s):
+            return await answer
+    return None

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.fleet.continuing import Continuing
 from forerun.fleet.fleet import Fleet
+from forerun.fleet.homes import session_of
 from forerun.fleet.relay import (
     AnswerEnd,
     Relay,
@@ -20,7 +21,6 @@ from forerun.fleet.relay import (
     lost,
 )
 from forerun.fleet.replica import ForwardedState
-from forerun.fleet.sessions import session_of
 from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.protocols.registered import BY_PATH

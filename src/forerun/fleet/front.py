@@ -17,9 +17,9 @@ from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
 from forerun.fleet.replica import OpenEngine
 from forerun.runtime.interrupts import handled_signals
-from forerun.server.app import show_errors
 from forerun.server.guard.listening import url_of
 from forerun.server.metrics import merged
+from forerun.server.routes.error_handlers import show_errors
 from forerun.server.routes.health import LOADING, unavailable
 from forerun.server.routes.page import page_router
 from forerun.server.run import server_of

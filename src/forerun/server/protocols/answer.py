@@ -188,7 +188,7 @@ class Answer:
         model: the model's name for the client.
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
-        replica: the replica that writes; empty if there is only one.
+        process: the name of the process that answers; empty if there is only one.
         key: part of the answer's id; all other ids are computed from it.
         created_s: in seconds since 1970.
     """
@@ -199,7 +199,7 @@ class Answer:
     choices: list[AnswerChoice]
     num_prompt_tokens: int
     drafter: str
-    replica: str = ""
+    process: str = ""
     key: str = field(default_factory=lambda: uuid4().hex)
     created_s: int = field(default_factory=lambda: int(time.time()))
 

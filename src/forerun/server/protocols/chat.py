@@ -12,13 +12,12 @@ from forerun.server.protocols.fields import Fields, Limit, Object, Parts, TextPa
 from forerun.server.protocols.fields import whole as as_whole
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import chat_logprobs
-from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tools, tool_use
 from forerun.server.protocols.unsupported import refuse_unsupported
-from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import CallArguments, CallStarted, OutputEvent, Reasoning
 from forerun.text.output.events import Content as ContentEvent
 

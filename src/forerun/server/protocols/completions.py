@@ -11,12 +11,11 @@ from forerun.server.protocols.fields import Ids, Text, first_limit, has
 from forerun.server.protocols.fields import whole as as_whole
 from forerun.server.protocols.generation_request import GenerationRequest, Middle, PlainTexts
 from forerun.server.protocols.logprobs import text_logprobs
-from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
-from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import Content
 
 DEFAULT_TOKENS: Final = 16  # OpenAI's

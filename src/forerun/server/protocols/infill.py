@@ -9,10 +9,10 @@ from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.fields import Fields, WritingFields, first_limit
 from forerun.server.protocols.generation_request import GenerationRequest, Middle
+from forerun.server.protocols.openai_writer import timings
 from forerun.server.protocols.protocol import ApiProtocol, openai_event
 from forerun.server.protocols.sse import COMMENT, Body, data_event
 from forerun.server.protocols.unsupported import refuse_unsupported
-from forerun.server.protocols.usage import timings
 from forerun.text.output.events import Content
 
 

@@ -1,13 +1,15 @@
 """OpenAI's Responses API without stored state: POST /v1/responses."""
 
+import json
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import WithJsonSchema
 
 from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part, Passage, id_maker
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
-from forerun.server.protocols.earlier_items import ItemReader, offered_tools
+from forerun.server.protocols.earlier_items import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -22,12 +24,12 @@ from forerun.server.protocols.fields import (
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.response_items import item_of, own_tool, text_part
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import tool_use
 from forerun.server.protocols.unsupported import UNSUPPORTED, is_part, require_readable
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+from forerun.text.output.json_text import object_of
 
 NUM_OF_ID: Final = 32  # letters and digits of an item's id
 STATEFUL: Final = ("previous_response_id", "conversation", "background", "prompt")
@@ -254,6 +256,52 @@ class ResponsesWriter:
             "text": request.text or {"format": {"type": "text"}},
             "metadata": request.metadata or {},
         }
+
+
+def item_of(part: Part, id_: str, status: str, *, own: Mapping[str, OwnTool], is_new: bool) -> Body:
+    """A part of an answer as an item.
+
+    Args:
+        own: the client's tools by the names that the model sees.
+        is_new: nothing of it is written yet.
+    """
+    if isinstance(part, Call):
+        return call_item(part, id_, status, own_tool(own, part))
+    if part.is_reasoning:
+        content = [] if is_new else [{"type": "reasoning_text", "text": part.text}]
+        thought = {"summary": [], "content": content, "encrypted_content": None}
+        return {"type": "reasoning", "id": f"rs_{id_}", **thought, "status": status}
+    content = [] if is_new else [text_part(part.text)]
+    return {"type": "message", "id": f"msg_{id_}", "role": "assistant", "status": status, "content": content}
+
+
+def call_item(call: Call, id_: str, status: str, own: OwnTool) -> Body:
+    """A call as an item, with the client's own name of the tool."""
+    about = {"call_id": call.id, "name": own.name, "status": status}
+    if own.namespace is not None:
+        about["namespace"] = own.namespace
+    if own.is_custom:
+        return {"type": "custom_tool_call", "id": f"ctc_{id_}", **about, "input": custom_input(call.arguments)}
+    return {"type": "function_call", "id": f"fc_{id_}", **about, "arguments": call.arguments}
+
+
+def own_tool(own: Mapping[str, OwnTool], call: Call) -> OwnTool:
+    """The client's tool that a call means."""
+    return own.get(call.name) or OwnTool(name=call.name)
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool; the arguments themselves if the call is incomplete."""
+    found = object_of(arguments)
+    if found is None:
+        return arguments
+    text = found.get("input", "")
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+def text_part(text: str) -> Body:
+    """A text as a part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def empty_response(id_: str, created_s: int, status: str) -> Body:

@@ -3,27 +3,33 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.generation_request import GenerationRequest
+from forerun.server.protocols.openai_writer import FINISH
 from forerun.server.protocols.unsupported import ignored_header
-from forerun.server.protocols.usage import FINISH
 from forerun.server.request_state import state_of
 from forerun.server.routes.engine_calls import engine_calls
-from forerun.server.routes.streaming import ClientWatch, EventStream
 from forerun.server.work.engine_call import EngineCall, Prompt
-from forerun.server.work.job import Event, Job, Mark
+from forerun.server.work.job import EarlyEnd, Event, Job, Mark
 from forerun.server.work.service import Service
 
 GONE: Final = 499  # nginx's status for a client that has disconnected; nobody reads it
+HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # makes nginx pass events on at once
+}
 
 
 @dataclass(kw_only=True)
@@ -104,7 +110,7 @@ class Answering:
             ],
             num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
             drafter=wanted.drafter or service.drafter_name,
-            replica=hook.process,
+            process=hook.process,
         )
         self._writer = make_writer(self._answer)
         self._label = f"{request.scope['path']} (request {self._state.request_id})"
@@ -201,6 +207,50 @@ class Answering:
         choice = self._answer.choices[index]
         choice.end(result)
         self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
+
+
+class ClientWatch:
+    """Ends a job when its client disconnects, in any phase of the job."""
+
+    def __init__(self, receive: Receive, job: Job) -> None:
+        self._receive = receive
+        self._job = job
+        self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        """Stop watching. If the job is still running, it is ended, since nobody reads it any more."""
+        self._task.cancel()
+        self._job.end(EarlyEnd.DISCONNECTED)
+
+    async def _watch(self) -> None:
+        with suppress(asyncio.CancelledError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self._job.end(EarlyEnd.DISCONNECTED)
+
+
+class EventStream(Response):
+    """A response that sends each event in one piece as soon as it is available.
+
+    Args:
+        events: the job's events as bytes.
+        watch: ended with this response, which also ends the job.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:
+        super().__init__(headers={**HEADERS, **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._watch.end()
 
 
 async def ping(job: Job, every_s: float) -> None:

@@ -83,7 +83,7 @@ class Job:
         self.give_up: Callable[[], None] = lambda: None
         self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
-        self.asked_s = self._loop.time()
+        self.queued_s = self._loop.time()
         self.begun_s: float | None = None  # set by the engine's thread
         self._unflushed: deque[Event] = deque()  # from the engine's thread
         self._flushed_s = 0.0

@@ -249,7 +249,7 @@ class Service:
     def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
         """Called by the engine's thread, before the end of the text is passed on."""
         assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
-        queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
+        queue_s = max(0.0, job.begun_s - job.queued_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
         was_plain = PLAIN in (job.calls[index].drafter, self.drafter_name)
         logger.info("%s", in_a_line(line_about(job, tally, result)))
