@@ -63,7 +63,7 @@ def written(
             stats=STATS,
             stop=stop if is_last else "",
         )
-        stream += writer.add(0, choice.take(step))
+        stream += writer.add(0, choice.parse(step))
     choice.end(Generation(text="", token_ids=(5,), finish_reason=finish, seed=0, stats=OF_ALL))
     stream += writer.end(0) + writer.close()
     return stream, writer.whole()

@@ -80,9 +80,10 @@ Part: TypeAlias = Passage | Call
 
 @dataclass(frozen=True, slots=True)
 class ParsedRound:
-    """The part of a text that one round adds.
+    """A round of a text, parsed.
 
     Args:
+        events: the content, reasoning and calls that it adds.
         logprobs: of the round's tokens, if requested.
         details: of the round, if requested.
     """
@@ -114,8 +115,8 @@ class AnswerChoice:
         self.is_cut = True  # by a limit; False if the model or a stop text ended it
         self.result: Generation | None = None
 
-    def take(self, step: DecodeStep) -> ParsedRound:
-        """Add a round."""
+    def parse(self, step: DecodeStep) -> ParsedRound:
+        """Add a round, and return what the parser finds in it."""
         self.last = step.stats
         self.num_tokens += len(step.token_ids)
         events = self._parser.feed(step.text) if step.text else []
@@ -224,7 +225,7 @@ class AnswerWriter(Protocol):
     def begin(self) -> bytes:
         """The events before the first text."""
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
         """The events of a round of a text; may be empty."""
 
     def end(self, index: int) -> bytes:

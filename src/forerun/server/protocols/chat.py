@@ -100,10 +100,10 @@ class ChatWriter(OpenaiWriter):
             self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))
         )
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
-        deltas = list(deltas_of(piece.events))
-        extra: Body = {} if piece.details is None else {"forerun": piece.details}
-        logprobs = chat_logprobs(piece.logprobs)
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        deltas = list(deltas_of(parsed.events))
+        extra: Body = {} if parsed.details is None else {"forerun": parsed.details}
+        logprobs = chat_logprobs(parsed.logprobs)
         if not deltas and (extra or logprobs):
             deltas = [{}]
         written = b""

@@ -89,10 +89,10 @@ class CompletionsWriter(OpenaiWriter):
         echoes = [(index, choice.echo) for index, choice in enumerate(self._answer.choices)]
         return b"".join(self._chunk(index, echo, **usage_so_far(self._answer)) for index, echo in echoes if echo)
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
-        text = "".join(event.text for event in piece.events if isinstance(event, Content))
-        extra: Body = {} if piece.details is None else {"forerun": piece.details}
-        logprobs = text_logprobs(piece.logprobs)
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        text = "".join(event.text for event in parsed.events if isinstance(event, Content))
+        extra: Body = {} if parsed.details is None else {"forerun": parsed.details}
+        logprobs = text_logprobs(parsed.logprobs)
         if not (text or extra or logprobs):
             return b""
         return self._chunk(index, text, logprobs=logprobs, **extra, **usage_so_far(self._answer))

@@ -61,8 +61,8 @@ class InfillWriter:
     def begin(self) -> bytes:
         return b""
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
-        text = "".join(event.text for event in piece.events if isinstance(event, Content))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        text = "".join(event.text for event in parsed.events if isinstance(event, Content))
         return data_event({"index": 0, "content": text, "stop": False}) if text else b""
 
     def end(self, index: int) -> bytes:

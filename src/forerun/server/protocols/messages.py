@@ -134,8 +134,8 @@ class MessagesWriter:
         start = {**self._message([], None, None), "usage": usage_of(self._answer)}
         return named_event("message_start", {"message": start})
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
-        return b"".join(map(self._event, piece.events))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        return b"".join(map(self._event, parsed.events))
 
     def _event(self, event: OutputEvent) -> bytes:
         match event:

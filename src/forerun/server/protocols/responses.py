@@ -119,8 +119,8 @@ class ResponsesWriter:
     def wait(self) -> bytes:
         return self._event("response.in_progress", response=self._response("in_progress"))
 
-    def add(self, index: int, piece: ParsedRound) -> bytes:
-        return b"".join(map(self._of, piece.events))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        return b"".join(map(self._of, parsed.events))
 
     def _of(self, event: OutputEvent) -> bytes:
         match event:

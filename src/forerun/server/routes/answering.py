@@ -144,7 +144,7 @@ class Answering:
                 case ApiError():
                     raise event.body
                 case DecodeStep():
-                    self._answer.choices[event.index].take(event.body)
+                    self._answer.choices[event.index].parse(event.body)
                 case Generation():
                     self._finish(event.index, event.body)
         if job.early_end is not None:
@@ -191,7 +191,7 @@ class Answering:
         index = event.index
         match event.body:
             case DecodeStep() as step:
-                return self._writer.add(index, self._answer.choices[index].take(step))
+                return self._writer.add(index, self._answer.choices[index].parse(step))
             case Generation() as result:
                 self._finish(index, result)
                 return self._writer.end(index)

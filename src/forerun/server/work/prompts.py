@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
     from forerun.engine.engine import Engine
 
 Found = TypeVar("Found")
-MOST_SAID: Final = 300  # characters of a fault
+MAX_FAULT_CHARACTERS: Final = 300
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
 NUM_READERS: Final = (
     4  # owners whose prompts are read at a time, so that an owner with long prompts does not delay others
@@ -159,7 +159,7 @@ class PromptReader:
         except GrammarFaultError as error:
             place = error.place or at
             raise invalid(
-                f"{place} cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
+                f"{place} cannot be made into a grammar: {str(error)[:MAX_FAULT_CHARACTERS]}.",
                 param=place.partition(".")[0],
                 code=INVALID_GRAMMAR,
             ) from None
