@@ -103,15 +103,13 @@ class ContinuedAnswer(AnswerHook):
         another one for every text.
         """
         sent_ids = self._continuing.sent_ids()
-        prepared = [
-            replace(
-                call,
-                prompt=replace(call.prompt, prediction=sent_ids.get(index) or call.prompt.prediction),
-                params=call.params if call.params.seed is not None
-                else with_own_seed(call.params, self._continuing.seed, index),
-            )
-            for index, call in enumerate(calls)
-        ]  # fmt: skip
+        prepared: list[EngineCall] = []
+        for index, call in enumerate(calls):
+            prompt = replace(call.prompt, prediction=sent_ids.get(index) or call.prompt.prediction)
+            params = call.params
+            if params.seed is None:
+                params = with_own_seed(params, self._continuing.seed, index)
+            prepared.append(replace(call, prompt=prompt, params=params))
         return replace(request, prediction="") if self._continuing.sent else request, prepared
 
     def events(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
