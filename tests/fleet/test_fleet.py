@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,8 +18,11 @@ from forerun.fleet import fleet as fleet_module
 from forerun.fleet import head as head_module
 from forerun.fleet import replica as module
 from forerun.fleet.config import FleetConfig
+from forerun.fleet.continuing import SENT, Sent, SentStep
 from forerun.fleet.fleet import Fleet, Link
+from forerun.fleet.forwarding import new_continuing
 from forerun.fleet.replica import ForwardedState, Replica
+from forerun.server.work.job import Mark
 from tests.server.serving import CONFIG, ENGINE
 
 
@@ -87,6 +91,23 @@ def test_the_requests_of_a_lost_front_end_and_count_for_others_before(monkeypatc
         await replica.report("front", forerun.__version__)
         with pytest.raises(RuntimeError, match="its front counts as lost"):  # should it come back
             await reading
+
+    with_replica(work)
+
+
+def test_only_a_stream_that_may_be_continued_has_records() -> None:
+    async def work(replica: Replica) -> None:
+        await replica.report("front", forerun.__version__)
+        scope, state, _ = stream_of("front")
+        body = b'{"prompt": "def f(", "max_tokens": 8, "ignore_eos": true, "stream": true}'
+
+        async def records(state: ForwardedState) -> list[Sent]:
+            return [item async for message in replica.answer(scope, state, body) for item in message.get(SENT, ())]
+
+        assert await records(state) == []
+        *sent, over = await records(replace(state, continuing=new_continuing()))
+        assert over is Mark.OVER
+        assert sum(len(item.token_ids) for item in sent if isinstance(item, SentStep)) == 8
 
     with_replica(work)
 
