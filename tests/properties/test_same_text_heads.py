@@ -11,11 +11,11 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from tests.drafting.heads.random_heads import (
     block_head,
@@ -119,7 +119,7 @@ def differences(number: int, totals: Counter[str]) -> list[str]:
     for _ in range(REQUESTS_PER_CASE):
         asked = random_request(rng, spec.vocab_size, written)
         request = {"seed": asked.seed, "num_tokens": asked.num_tokens, "pattern": asked.pattern}
-        expected, _ = write(target, NoneDrafter(), asked.prompt_ids, asked.params, **request)
+        expected, _ = write(target, Drafters(), asked.prompt_ids, asked.params, **request)
         written = [*asked.prompt_ids, *expected]
         totals["grammar"] += asked.pattern is not None
         totals["penalties"] += asked.params.has_penalties

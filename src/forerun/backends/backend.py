@@ -7,7 +7,7 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.decoding.decoder import Decoder
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.heads.block import BlockExecutor, BlockHead
 from forerun.drafting.heads.eagle import EagleExecutor, TorchEagleHead
 from forerun.drafting.heads.executor import HeadExecutor
@@ -23,12 +23,12 @@ from forerun.sharding.torch_group import TorchGroup
 class Backend(ModelBackend, Protocol):
     """Runs a model on one kind of machine, and decodes with it."""
 
-    def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
-        """Decoders that run whole rounds of these two without the host, fastest first; usually empty."""
+    def decoders(self, target: Runner, plan: RoundPlan | None) -> Sequence[Decoder]:
+        """Decoders that run whole rounds of this plan without the host, fastest first; usually empty."""
         return ()
 
-    def plays_rounds(self, target: Runner, drafter: Drafter) -> bool:
-        """Whether `decoders` has any for these two."""
+    def plays_rounds(self, target: Runner, plan: RoundPlan | None) -> bool:
+        """Whether `decoders` has any for these."""
         return False
 
     def keeping(self, kept: KeptWeights) -> Self:

@@ -12,7 +12,7 @@ from forerun.cli.failures import INCOMPATIBLE, find_model, find_model_or_head
 from forerun.cli.head_sheet import head_fault, head_rows, head_to_dict
 from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 from forerun.core.errors import CheckpointError
-from forerun.speculation.economy.costs import LEAST_RATIO
+from forerun.speculation.referee.costs import LEAST_RATIO
 
 if TYPE_CHECKING:
     from forerun.checkpoints.source import CheckpointSource

@@ -14,7 +14,7 @@ from forerun.backends.gpu.sampling.truncation import truncated
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import RoundPlan
 from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
@@ -41,11 +41,11 @@ class GpuBackend(Backend):
     def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
         return truncated(scores_TV, params)
 
-    def decoders(self, target: Runner, drafter: Drafter) -> Sequence[Decoder]:
-        return () if drafter.round_plan is None else open_decoders(target, drafter.round_plan)
+    def decoders(self, target: Runner, plan: RoundPlan | None) -> Sequence[Decoder]:
+        return () if plan is None else open_decoders(target, plan)
 
-    def plays_rounds(self, target: Runner, drafter: Drafter) -> bool:
-        return drafter.round_plan is not None and can_play(target, drafter.round_plan)
+    def plays_rounds(self, target: Runner, plan: RoundPlan | None) -> bool:
+        return plan is not None and can_play(target, plan)
 
     def group(
         self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]

@@ -13,18 +13,15 @@ from forerun.core.drafter_config import MOST_CHILDREN, DraftHead, DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.draft_rows import DraftRows
-from forerun.drafting.drafter import DraftReport, Measure, RoundPlan
+from forerun.drafting.drafter import DraftOutcome, DraftReport, Measure, ReadsFeatures, RoundPlan
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows, EagleRows
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.model.measure import widths_up_to
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.widths import WidthRule
-from forerun.speculation.walk import Acceptance
+from forerun.speculation.referee.budget import DraftCosts, RowBudget
 
 EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
 BATCH: Final = 8  # nodes that a step on a GPU expands; it has room for 16 children of each
@@ -45,7 +42,7 @@ def head_vocabulary(target_ids: Tensor, num_target: int) -> HeadVocabulary:
     return HeadVocabulary(target_ids=target_ids.int(), draft_ids=draft_ids)
 
 
-class HeadDrafter(DraftModelDrafter):
+class HeadDrafter(DraftModelDrafter, ReadsFeatures):
     """A tree like a draft model's, grown by a head on the target's features.
 
     Args:
@@ -100,14 +97,12 @@ class HeadDrafter(DraftModelDrafter):
     def observe_features(self, place: int, features: Tensor) -> None:
         self._features.observe(place, features)
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._features.accept(acceptance.path)
-        return super().accept(acceptance)
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._features.accept(acceptance.path)
-        super().note(acceptance)
-        self._read_if_many()
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self._features.accept(outcome.path)
+        report = super().told(outcome)
+        if not outcome.is_own:
+            self._read_if_many()
+        return report
 
     def _read_if_many(self) -> None:
         """Read text even if this drafter is not to draft it, so that its features are not kept."""
@@ -156,20 +151,17 @@ class BlockDrafter(HeadDrafter):
         depth = num_steps(self._block.num_drafted, self.verify_width)
         return self._plan_of(replace(self._config, draft_width=BATCH, depth=depth))
 
-    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
-        if self._config.adaptive:
-            self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
+    def measure_costs(self, measure: Measure) -> DraftCosts:
+        return DraftCosts(expansion=EXPANSION)
 
-    def _grow(self) -> None:
+    def _grow(self, budget: RowBudget) -> None:
         if self.verify_width == 1:  # no guess would be verified, so only text is read
-            super()._grow()
+            super()._grow(budget)
             return
         began = perf_counter()
-        rule = self._guessed.rule
         self._block.draft(self._draft.token_ids)
-        if rule is not None:
-            rule.spend(perf_counter() - began)
-        while self._draft.expand():
+        budget.spend(perf_counter() - began)
+        while self._draft.expand(budget):
             pass
 
 
