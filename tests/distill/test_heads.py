@@ -17,18 +17,19 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.distill import head_trainer
-from forerun.distill import trainer as trainer_module
-from forerun.distill.config import DistillConfig, HeadKind
-from forerun.distill.head_shape import choose_head, initial_head, spread
-from forerun.distill.head_trainer import HeadTrainer
-from forerun.distill.network import HeadNetwork, Network, read_network
-from forerun.distill.run import Distillation
-from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
+from forerun_lab.distill import head_trainer
+from forerun_lab.distill import trainer as trainer_module
+from forerun_lab.distill.config import DistillConfig, HeadKind
+from forerun_lab.distill.head_shape import choose_head, initial_head, spread
+from forerun_lab.distill.head_trainer import HeadTrainer
+from forerun_lab.distill.network import HeadNetwork, Network, read_network
+from forerun_lab.distill.run import Distillation
+from forerun_lab.distill.writer import WrittenText
 from tests.drafting.heads.block_reference import block_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_eagle
+from tests.marks import rest_slow
 from tests.tiny import plain_spec, random_weights
 
 TARGET = plain_spec(num_layers=5, vocab_size=23, rope=RopeSpec(theta=100.0), qkv_bias=False, qk_norm=False,
@@ -76,7 +77,7 @@ class Rows:
         return {place: self.features[text, place].double().numpy() for place in range(stop)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3), 1))
 def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     spec = random_eagle(random.Random(seed), TARGET)

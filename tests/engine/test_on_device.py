@@ -11,14 +11,12 @@ from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDraf
 from forerun.core.errors import RankLostError
 from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
 from tests.drafting.heads.published import write_block, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
-from tests.marks import rest_slow
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
@@ -78,7 +76,8 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
-@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_block_heads_on_device
+@pytest.mark.slow  # by default backends/gpu/test_heads_on_device and test_block_heads_on_device
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

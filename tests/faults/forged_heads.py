@@ -23,16 +23,16 @@ from forerun.checkpoints.heads.tensors import allowed_shapes, canonical, needed_
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ForerunError
 from forerun.core.head_spec import BlockSpec, HeadSpec
+from forerun.core.inference import inference
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.tree_policy import BEST_TREE
+from forerun.drafting.policies import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
-from forerun.runtime.inference import inference
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.checkpoints.heads.test_gguf import gguf_name, paired, write

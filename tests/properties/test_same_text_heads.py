@@ -16,7 +16,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.eagle import EagleExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from tests.drafting.heads.random_heads import (
     block_head,
     block_tensors,

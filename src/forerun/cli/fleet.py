@@ -12,13 +12,12 @@ from secrets import token_hex
 from typing import Annotated, Any, Final
 
 from forerun.cli.declare import given_settings, option, with_flags_of
-from forerun.cli.drafter_options import NAMES
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import exit_code, say
 from forerun.cli.logs import note
 from forerun.cli.values import read_object
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import automatic_drafter
+from forerun.core.drafter_config import automatic_drafter, drafter_name
 from forerun.core.errors import ConfigError, require
 from forerun.core.optional_packages import install_command
 from forerun.fleet.config import DEFAULT_MAX_REPLICAS, FleetConfig
@@ -76,9 +75,9 @@ def serve_fleet(
     from forerun.fleet.head import RayGoneError
 
     open_first = partial(open_engine, engine_config)
-    drafter_name = NAMES[type(engine_config.drafter)]
+    named = drafter_name(engine_config.drafter)
     try:
-        serve_replicas(config, listener, open_first, engine_config, drafter_name=drafter_name, on_ready=on_ready)
+        serve_replicas(config, listener, open_first, engine_config, drafter_name=named, on_ready=on_ready)
     except RayGoneError as error:
         say(f"forerun: error: {error}")
         os._exit(exit_code(error))  # Ray would hold the process until it gives up its head node too
@@ -114,7 +113,7 @@ def replica(args: Mapping[str, str]) -> Any:
         target=args["model"], drafter=automatic_drafter(args.get("draft")), measures_speedup=True, **settings
     )
     config = ServerConfig()
-    name = NAMES[type(engine_config.drafter)]
+    name = drafter_name(engine_config.drafter)
     about = about_replicas(config, partial(open_engine, engine_config), engine_config, drafter_name=name)
     needs = {"num_cpus": int(args.get("cores", "0"))}
     return replica_deployment(int(args["index"]), about, needs=needs, drain_s=config.drain_s)

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
-from forerun.cli.drafter_options import NAMES, DrafterOptions
+from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import find_model, find_model_or_head, say
 from forerun.cli.fleet import FleetOptions, require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import draft_name
+from forerun.core.drafter_config import draft_name, drafter_name
 from forerun.core.errors import require
+from forerun.core.interrupts import ENDING, ended_by, keep_handlers
+from forerun.core.memory import free_memory_bytes
 from forerun.fleet.config import FleetConfig
-from forerun.runtime.interrupts import ENDING, ended_by, keep_handlers
-from forerun.runtime.memory import free_memory_bytes
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def served_models(config: ServerConfig, configs: Sequence[EngineConfig], sizes: 
     services = [
         Service(
             config, partial(open_engine, engine_config), target=engine_config.target,
-            drafter_name=NAMES[type(engine_config.drafter)],
+            drafter_name=drafter_name(engine_config.drafter),
         )
         for engine_config in configs
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead
 from forerun.drafting.heads.layer import HeadWeights
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner

@@ -13,7 +13,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.layer import HeadWeights, embedding
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.engine.assistant import load_assistant
 from forerun.engine.model_loading import Checkpoint, longest_text
 from forerun.engine.rank_weights import output_weight

@@ -12,11 +12,11 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.core.config import EngineConfig
+from forerun.core.interrupts import handled_signals
 from forerun.fleet.config import FleetConfig
 from forerun.fleet.fleet import Fleet
 from forerun.fleet.forwarding import Forwarder
 from forerun.fleet.replica import OpenEngine
-from forerun.runtime.interrupts import handled_signals
 from forerun.server.guard.listening import url_of
 from forerun.server.metrics import merged
 from forerun.server.routes.error_handlers import show_errors

@@ -14,6 +14,7 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.layouts import FORMATS
 from forerun.core.head_spec import EagleSpec
+from forerun.core.inference import inference
 from forerun.drafting.heads import eagle_program
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
@@ -21,7 +22,6 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
-from forerun.runtime.inference import inference
 from tests.drafting.heads.random_heads import eagle_tensors, random_eagle
 from tests.tiny import tiny_spec
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from benchmarks.gpu.models import LLAMA_70B
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model import quantise
 from forerun.model.runner import Runner
+from forerun_lab.checks.gpu.models import LLAMA_70B
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.marks import rest_slow
 from tests.storage_bytes import StorageBytes
@@ -54,7 +54,7 @@ def layer_elements(spec: ModelSpec) -> list[int]:
     return [prod(shape) for name, shape in shapes if name.startswith("layers.0.") and len(shape) == 2]
 
 
-@pytest.mark.parametrize("weight_format", rest_slow(reversed(BYTES), 1))
+@pytest.mark.parametrize("weight_format", rest_slow(BYTES, 1))
 def test_a_model_takes_what_stays_and_one_weight_more(weight_format: WeightFormat) -> None:
     one, two = (opened(replace(SPEC, num_layers=count), weight_format) for count in (1, 2))
     elements = layer_elements(SPEC)

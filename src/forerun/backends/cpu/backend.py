@@ -26,6 +26,7 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.head_spec import EagleSpec, MadeSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.core.threads import kernel_threads
 from forerun.drafting.heads.eagle import EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
@@ -36,7 +37,6 @@ from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight, WeightSource
-from forerun.runtime.threads import kernel_threads
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
 

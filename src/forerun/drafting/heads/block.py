@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.core.head_spec import BlockSpec
+from forerun.core.inference import inference
 from forerun.drafting.heads.executor import HeadExecutor, rotations, without_waking
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
 
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 

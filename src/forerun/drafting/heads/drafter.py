@@ -18,7 +18,7 @@ from forerun.drafting.heads.block import BlockExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import BlockRows, EagleRows
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.drafting.policies import BEST_TREE, TreePolicy
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.speculation.referee.budget import DraftCosts, RowBudget
