@@ -105,7 +105,7 @@ STARTERS = {
     "forerun/wires/children.py": "a worker on a wire",
     "forerun/wires/forkserver.py": "a worker on a wire, forked from a process that has loaded its model",
     "forerun/wires/bounded_child.py": "a bounded child for one question",
-    "forerun/server/replicas/ranks.py": "a rank of another machine",
+    "forerun/fleet/ranks.py": "a rank of another machine",
     "forerun/checkpoints/short_names/fetch.py": "pip",
 }
 STARTING = {"subprocess.Popen", "subprocess.run", "os.fork", "os.posix_spawn", "os.system", "multiprocessing.Process"}

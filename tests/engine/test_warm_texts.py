@@ -54,7 +54,7 @@ NUM_REQUESTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class GenerationRequest:
     """One request, what it wrote, and how many tokens of its prompt were not computed again."""
 
     prompt_ids: tuple[int, ...]
@@ -80,7 +80,7 @@ class Client:
         self._engine = engine
         self._rng = random.Random(seed)
         self._actions = actions
-        self.asked: list[Asked] = []
+        self.asked: list[GenerationRequest] = []
         self._talks = [Talk(OWNERS[number % len(OWNERS)]) for number in range(num_talks)]
         for talk in self._talks:
             talk.answered = engine.encode(self._rng.choice(SYSTEM) + self._rng.choice(ASKED))
@@ -142,14 +142,14 @@ class Client:
         talk.questions.append(prompt_ids)
         talk.answered = [*prompt_ids, *token_ids]
         self.asked.append(
-            Asked(
+            GenerationRequest(
                 prompt_ids=tuple(prompt_ids), params=params, owner=talk.owner, token_ids=token_ids,
                 num_reused=num_reused,
             )
         )  # fmt: skip
 
 
-def talk_with(engine: Engine, seed: int) -> list[Asked]:
+def talk_with(engine: Engine, seed: int) -> list[GenerationRequest]:
     """What a client's requests came to."""
     client = Client(engine, seed)
     while len(client.asked) < NUM_REQUESTS:
@@ -170,14 +170,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def plain_talk(plain: Engine) -> list[Asked]:
+def plain_talk(plain: Engine) -> list[GenerationRequest]:
     """What plain decoding makes of a client's requests."""
     plain.forget()
     return talk_with(plain, 1)
 
 
 def test_every_drafter_reuses_what_plain_decoding_does_and_writes_its_texts(
-    engine: Engine, plain_talk: list[Asked]
+    engine: Engine, plain_talk: list[GenerationRequest]
 ) -> None:
     for number, (theirs, ours) in enumerate(zip(plain_talk, talk_with(engine, 1), strict=True)):
         assert ours == theirs, f"request {number}"

@@ -31,7 +31,7 @@ EVERYWHERE: Final = (
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys, forerun, forerun_lab
 LEFT_OUT = (
-    "forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib",
+    "forerun.backends.gpu.", "forerun.fleet.", "forerun.backends.cpu.lib",
     "forerun_lab.checks", "forerun_lab.training",
 )
 for package in (forerun, forerun_lab):

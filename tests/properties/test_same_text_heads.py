@@ -41,7 +41,7 @@ NO_PAIRS = {"conv_kernel": 0, "conv_group": 0, "pair_rank": 0, "num_pairs": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class GenerationRequest:
     """One request."""
 
     prompt_ids: list[int]
@@ -90,14 +90,14 @@ def block_drafter(rng: random.Random, spec: BlockSpec, target: ModelSpec, seed: 
     return BlockDrafter(runner, config, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers))
 
 
-def random_request(rng: random.Random, vocab_size: int, written: list[int]) -> Asked:
+def random_request(rng: random.Random, vocab_size: int, written: list[int]) -> GenerationRequest:
     """A request, perhaps one that goes on with a text of before."""
     pattern = rng.choice(PATTERNS) if rng.random() < 0.3 else None
     params = replace(random_params(rng, vocab_size), temperature=rng.choice([0.0, 0.7, 1.0]))
     if pattern is not None:  # a bias may forbid all that the grammar allows
         params = replace(params, logit_bias={})
     kept = written[: rng.randint(0, len(written))] if len(written) < 60 and rng.random() < 0.5 else []
-    return Asked(
+    return GenerationRequest(
         prompt_ids=[*kept, *(rng.randrange(vocab_size) for _ in range(rng.randint(1, 12)))],
         params=params,
         pattern=pattern,

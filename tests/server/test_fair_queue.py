@@ -8,8 +8,9 @@ import pytest
 from forerun import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import ApiError
+from forerun.server.work.engine_call import EngineCall, Prompt
 from forerun.server.work.fair_queue import FairQueue
-from forerun.server.work.job import EarlyEnd, Job, Order
+from forerun.server.work.job import EarlyEnd, Job
 
 
 def in_loop(work: Callable[[], None]) -> None:
@@ -23,7 +24,7 @@ def in_loop(work: Callable[[], None]) -> None:
 
 def job(owner: str, num_tokens: int = 10) -> Job:
     params = SamplingParams(max_new_tokens=num_tokens - 1)
-    return Job([Order(prompt_ids=[0], params=params)], owner=owner, max_unread=8)
+    return Job([EngineCall(prompt=Prompt(ids=[0]), params=params)], owner=owner, max_unread=8)
 
 
 def order_of(queue: FairQueue) -> str:
@@ -89,8 +90,8 @@ def test_what_is_too_much_is_refused(limits: dict[str, int], owners: str, num_to
         assert caught.value.status == 429
         assert caught.value.retry_after_s is not None
         assert len(queue) == len(fine)
-        queue.put(Job(job(last).orders, owner=last, max_unread=8, is_admitted=True))
-        assert len(queue) == len(owners)  # an answer that another replica began
+        queue.put(Job(job(last).calls, owner=last, max_unread=8, is_admitted=True))
+        assert len(queue) == len(owners)  # an answer that was begun elsewhere
 
     in_loop(check)
 

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from forerun.cli.serve import ServerOptions
+from forerun.cli.fleet import FleetOptions
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind
 from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
@@ -93,7 +93,7 @@ def test_replicas_that_cannot_be(run: Run, flags: tuple[str, ...], message: str)
 
 def test_the_bounds_of_replicas_are_set() -> None:
     def numbers(**flags: object) -> tuple[int, int | None]:
-        config = ServerOptions(**flags).config()  # type: ignore[arg-type]
+        config = FleetOptions(**flags).config(ServerConfig())  # type: ignore[arg-type]
         return config.num_replicas, config.max_replicas
 
     assert numbers() == (1, None)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forerun.server.merged_metrics import merged
+from forerun.server.metrics import merged
 from tests.server.serving import Served
 
 DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"

@@ -8,28 +8,28 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
-from forerun.cli.failures import exit_code, find_model, find_model_or_head, say
+from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.fleet import FleetOptions, require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
-from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name, drafter_name
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import require
 from forerun.core.interrupts import ENDING, ended_by, keep_handlers
 from forerun.core.machine import free_memory_bytes
-from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
+from forerun.fleet.config import FleetConfig
+from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from forerun.server.work.served_models import ServedModels
 
-AUTO: Final = "auto"
 SHOWN: Final = (
     "host",
     "port",
@@ -46,17 +46,7 @@ SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all
 
 @with_flags_of(ServerConfig, panel="Server", shown=SHOWN)
 class ServerOptions:
-    """The address, API keys, replicas, and limits of queues."""
-
-    replicas: Annotated[
-        str | None,
-        option(
-            "--replicas", help="Engines at once, each a process under Ray Serve; auto: as many as requests need [1]."
-        ),
-    ] = None
-    min_replicas: Annotated[
-        int | None, option("--min-replicas", help="Engines that --replicas auto always runs [1].")
-    ] = None
+    """The address, API keys, and limits of queues."""
 
     api_key: Annotated[
         str | None,
@@ -76,30 +66,16 @@ class ServerOptions:
         keys: tuple[str, ...] = () if self.api_key is None else (self.api_key,)
         if self.api_key_file is not None:
             keys += read_api_keys(self.api_key_file)
-        return ServerConfig(api_keys=keys, **self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        """The settings that were given, with the number of replicas read."""
-        given = given_settings(ServerConfig, self)
-        if self.replicas == AUTO:
-            least = self.min_replicas or 1
-            return {"max_replicas": max(least, MOST_BY_DEFAULT)} | given | {"num_replicas": least}
-        require(
-            self.min_replicas is None and "max_replicas" not in given,
-            "--min-replicas and --max-replicas are the bounds of --replicas auto: give it, or leave them out",
-        )
-        try:
-            return given if self.replicas is None else given | {"num_replicas": int(self.replicas)}
-        except ValueError:
-            raise ConfigError(f"--replicas {self.replicas!r} must be a whole number, or auto") from None
+        return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))
 
 
-@with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, LogOptions)
+@with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, FleetOptions, LogOptions)
 def serve(
     model_options: ModelOptions,
     drafter_options: DrafterOptions,
     engine_options: EngineOptions,
     server_options: ServerOptions,
+    fleet_options: FleetOptions,
     logs: LogOptions,
     model: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
     opens_page: Annotated[bool, option("--open", help="Open the page in a browser once the model is loaded.")] = False,
@@ -108,16 +84,17 @@ def serve(
     from forerun.server.guard.listening import bind, url_of
 
     config = server_options.config()
+    fleet = fleet_options.config(config)
     os.environ.pop("FORERUN_API_KEY", None)  # the processes that are started need no key
     given = model or []
-    refuse_several(given, config)
-    if config.uses_ray:
+    refuse_several(given, fleet)
+    if not fleet.is_single:
         require_ray()
     listener = bind(config)
-    if config.uses_ray:
+    if not fleet.is_single:
         keep_handlers()  # Ray's own handler of SIGTERM aborts the process
     with ended_by(end), listener, logs.speaking():
-        is_elsewhere = config.ray_address is not None  # each machine finds the model itself
+        is_elsewhere = fleet.ray_address is not None  # each machine finds the model itself
         first = model_options.choose(given[0] if given else None)
         if is_elsewhere and Path(first).exists():  # replicas run in other folders
             first = str(Path(first).absolute())
@@ -128,33 +105,24 @@ def serve(
         say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")
         note_all(config=configs[0])
         on_ready = partial(tell, opens_page=opens_page)
-        if config.uses_ray:
-            prepare_ray(is_alone=not is_elsewhere)
-            from forerun.server.replicas.front import serve_replicas
-            from forerun.server.replicas.head import RayGoneError
-
-            open_first = partial(open_engine, configs[0])
-            named = drafter_name(configs[0].drafter)
-            try:
-                serve_replicas(config, listener, open_first, configs[0], drafter_name=named, on_ready=on_ready)
-            except RayGoneError as error:
-                say(f"forerun: error: {error}")
-                os._exit(exit_code(error))  # Ray would hold the process until it gives up its head node too
+        if not fleet.is_single:
+            serve_fleet(fleet, listener, configs[0], on_ready=on_ready)
         else:
             from forerun.server.run import serve as run_server
 
             run_server(served_models(config, configs, sizes), listener, on_ready=on_ready)
 
 
-def refuse_several(given: Sequence[str], config: ServerConfig) -> None:
+def refuse_several(given: Sequence[str], fleet: FleetConfig) -> None:
     """Raise ConfigError for several models with a setting that allows only one, or with the same name."""
     from forerun.server.work.service import short_name_of
 
     if len(given) <= 1:
         return
-    require(not config.uses_ray, f"replicas serve one model: name one, not {len(given)}")
+    require(fleet.is_single, f"replicas serve one model: name one, not {len(given)}")
     require(
-        config.model_name is None, f"--served-model-name names one model, and {len(given)} are served: leave it out"
+        fleet.server.model_name is None,
+        f"--served-model-name names one model, and {len(given)} are served: leave it out",
     )
     served = [short_name_of(name) for name in given]
     for name in served:

@@ -15,8 +15,6 @@ COUNTS: Final = (
     "max_queued_per_key",
     "max_queued_tokens",
 )
-MAX_REPLICAS: Final = 256
-MOST_BY_DEFAULT: Final = 8  # replicas
 
 
 class AddressError(ConfigError):
@@ -42,11 +40,6 @@ class ServerConfig:
         allowed_origins: other sites, such as https://chat.example, whose pages may call the server.
         is_demo: add a route that kills the drafter's process.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
-        num_replicas: number of engines, each in its own process; each generates one text at a time.
-        max_replicas: up to this many of them run while requests wait; None: always `num_replicas`.
-        ray_address: "host:port" of the Ray cluster on which the replicas run, to which this machine belongs, or "auto";
-            None: they run on this machine.
-        is_front: use replicas that run on the cluster already.
         max_body_bytes, max_header_bytes: size of a request.
         max_prompt_body_bytes: size of the body of a request for a text, in which agents send whole conversations.
         max_json_depth: nesting of a request's JSON.
@@ -85,18 +78,6 @@ class ServerConfig:
     is_demo: bool = setting(
         False, "--demo", help="Add a route that kills the drafter's process, to show that no text changes."
     )
-    num_replicas: int = setting(
-        1, "--replicas", help="Engines that run at once, each in its own process under Ray Serve."
-    )
-    max_replicas: int | None = setting(
-        None, "--max-replicas", help=f"Limit on engines with --replicas auto [{MOST_BY_DEFAULT}]."
-    )
-    ray_address: str | None = setting(
-        None, "--ray-address", help="HOST:PORT of a Ray cluster for the replicas, or auto: the one of this machine."
-    )
-    is_front: bool = setting(
-        False, "--front", help="Use the replicas that another forerun serve of this model has on the cluster."
-    )
     max_loaded: int | None = setting(
         None,
         "--max-loaded",
@@ -133,22 +114,6 @@ class ServerConfig:
         require(self.host != "", "host is empty: give one, such as 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
         require(self.model_name != "", "model_name is empty: leave it out, or give a name")
-        require(
-            1 <= self.num_replicas <= MAX_REPLICAS, f"num_replicas {self.num_replicas} must lie in [1, {MAX_REPLICAS}]"
-        )
-        require(
-            self.max_replicas is None or self.num_replicas <= self.max_replicas <= MAX_REPLICAS,
-            f"max_replicas {self.max_replicas} must lie in [{self.num_replicas}, {MAX_REPLICAS}]",
-        )
-        require(self.ray_address != "", "ray_address is empty: give HOST:PORT or auto, or leave it out")
-        require(
-            not self.is_front or self.ray_address is not None,
-            "is_front needs ray_address: a front uses the replicas of a cluster",
-        )
-        require(
-            not self.is_front or (self.num_replicas == 1 and self.max_replicas is None),
-            "is_front uses replicas that run already: leave their number out",
-        )
         require(self.max_loaded is None or self.max_loaded >= 1, f"max_loaded {self.max_loaded} must be >= 1")
         short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
         require(
@@ -161,8 +126,3 @@ class ServerConfig:
         for name in ("max_request_s", "drain_s"):
             value = getattr(self, name)
             require(0.0 < value < float("inf"), f"{name} {value} must be a finite number of seconds > 0")
-
-    @property
-    def uses_ray(self) -> bool:
-        """Whether the engines run in processes of Ray Serve."""
-        return self.num_replicas > 1 or self.max_replicas is not None or self.ray_address is not None

@@ -1,17 +1,21 @@
-"""Prometheus metrics. They are updated when a request ends, not in every round."""
+"""Prometheus metrics of one engine, updated when a request ends and not in every round; and pages of several merged."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.steps import DecodeStep, DrafterState, Generation, PrefillStep, StepStats
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 PREFIXES: Final = ("forerun", "vllm")  # also under vLLM's names where the meaning is the same, for tools made for vLLM
 MAX_PLACE: Final = 32  # positions in a round that are counted separately
+OF_PROCESS: Final = "process_"  # prefix of the metrics about the whole process
 
 
 class TextTally:
@@ -137,3 +141,36 @@ class ServerMetrics:
 
     def _gauge(self, name: str, about: str, read: Callable[[], float]) -> None:
         Gauge(f"forerun:{name}", about, registry=self.registry).set_function(read)
+
+
+class Families(list[Metric]):
+    """Metric families in a form that Prometheus's writer accepts as a registry."""
+
+    def collect(self) -> Iterable[Metric]:
+        return self
+
+
+def merged(
+    pages: Mapping[tuple[str, ...], str | None], *, labels: Sequence[str], is_one_process: bool = False
+) -> bytes:
+    """All pages merged into one: every metric family once, with the samples of all pages.
+
+    Args:
+        pages: one per replica or model, by the values of its labels; None if there was no answer.
+        labels: their names; the first is "replica" or "model".
+        is_one_process: all engines run in one process, so the metrics of the process are included only once.
+    """
+    kind = labels[0]
+    up = GaugeMetricFamily(f"forerun:{kind}_up", f"1 if the {kind} answers.", labels=labels)
+    families: dict[str, Metric] = {}
+    for number, (values, page) in enumerate(pages.items()):
+        up.add_metric(values, float(page is not None))
+        own = dict(zip(labels, values, strict=True))
+        for family in text_string_to_metric_families(page or ""):
+            is_shared = is_one_process and family.name.startswith(OF_PROCESS)
+            if is_shared and number:
+                continue
+            known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                known.add_sample(sample.name, sample.labels if is_shared else {**sample.labels, **own}, sample.value)
+    return generate_latest(Families([*([] if is_one_process else [up]), *families.values()]))

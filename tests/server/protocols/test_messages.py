@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.errors import ApiError, PromptTooLongError
+from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.messages import MessagesRequest, error_body, read
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
 
 
-def asked(**fields: Any) -> Asked:
+def asked(**fields: Any) -> GenerationRequest:
     return read(MessagesRequest(**{"messages": [USER], "max_tokens": 9, **fields}))
 
 

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.asked import Asked, Chat
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.responses import ResponsesRequest, read
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": '{"a":1}'}
 RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "one"}
 
 
-def asked(**fields: Any) -> Asked:
+def asked(**fields: Any) -> GenerationRequest:
     return read(ResponsesRequest(**{"input": "hi", **fields}))
 
 

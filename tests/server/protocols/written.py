@@ -6,7 +6,7 @@ from typing import Any
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, GenerationStats, StepStats
 from forerun.server.protocols.answer import Answer, AnswerChoice, EventParser
-from forerun.server.protocols.asked import Asked, PlainTexts
+from forerun.server.protocols.generation_request import GenerationRequest, PlainTexts
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.text.output.events import OutputEvent
 from forerun.text.tokenizer import Tokenizer
@@ -50,8 +50,8 @@ def written(
     texts = [said if isinstance(said, str) else "x" for said in rounds]
     script = Script([said for said in rounds if not isinstance(said, str)])
     choice = AnswerChoice(tokenizer, parser or script, echo="", has_details=False)
-    asked = Asked(prompt=PlainTexts(prompts=("",)), param="", source=source, streams=True)
-    answer = Answer(asked=asked, request_id="r", model="m", choices=[choice], num_prompt_tokens=3, drafter="none")
+    request = GenerationRequest(prompt=PlainTexts(prompts=("",)), param="", source=source, streams=True)
+    answer = Answer(request=request, request_id="r", model="m", choices=[choice], num_prompt_tokens=3, drafter="none")
     writer = protocol.writer(answer)
     stream = writer.begin() + writer.wait()
     for place in range(len(rounds)):
@@ -63,7 +63,7 @@ def written(
             stats=STATS,
             stop=stop if is_last else "",
         )
-        stream += writer.add(0, choice.take(step))
+        stream += writer.add(0, choice.parse(step))
     choice.end(Generation(text="", token_ids=(5,), finish_reason=finish, seed=0, stats=OF_ALL))
     stream += writer.end(0) + writer.close()
     return stream, writer.whole()

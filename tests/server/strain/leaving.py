@@ -8,7 +8,7 @@ from typing import Final
 from forerun.core.pace import BARE_ROWS
 from forerun.model.runner import PREFILL_ROWS
 from forerun.server.guard.connection import FIRST_LOOK_S, LOOK_GROWTH
-from forerun.server.work.job import TOLD_EVERY_S
+from forerun.server.work.job import FLUSH_INTERVAL_S
 from forerun.server.work.prompts import NUM_READERS
 from tests.server.strain.process import Footprint, ServingProcess, serving
 from tests.server.strain.wire import Address, Line, Outcome, percentile
@@ -25,7 +25,7 @@ HEAD: Final = (
 PASS_S: Final = {"queued": STEP_S, "prefill": READING_S, "streaming": STEP_S, "between events": STEP_S}
 PHASES: Final = tuple(PASS_S)
 FOUND_OUT_S: Final = FIRST_LOOK_S * (1 + LOOK_GROWTH)  # of who hung up politely, by the second look
-FOUND_S: Final = {phase: FOUND_OUT_S if phase in ("queued", "prefill") else 2 * TOLD_EVERY_S for phase in PHASES}
+FOUND_S: Final = {phase: FOUND_OUT_S if phase in ("queued", "prefill") else 2 * FLUSH_INTERVAL_S for phase in PHASES}
 WARM_UP: Final = 200  # requests, after which caches and pools have their size
 MAX_GROWTH_MIB: Final = 32.0
 MAX_NEW: Final = 1500

@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.asked import ToolUse
+from forerun.server.protocols.generation_request import ToolUse
 from forerun.server.work.forms import answer_grammar, closed_tools
 from forerun.text.grammar import source_of
 from forerun.text.output.traits import CallFormat, TemplateTraits

@@ -13,7 +13,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.registered import error_body
 
-ABORT: Final = "abort"  # key in a request's state for a function that closes its connection at once
+ABORT: Final = "abort"  # key in the state of uvicorn for a function that closes a connection at once; the gate reads it
 FIRST_LOOK_S: Final = 0.05  # after the client's EOF, until the first check whether it is still connected
 LOOK_GROWTH: Final = 4  # the time between checks grows by this factor, so a client that stays gets only a few
 MAX_LOOK_S: Final = 15.0

@@ -13,10 +13,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.server.config import ServerConfig
+from forerun.server.guard.connection import ABORT
 from forerun.server.guard.keys import KeyRing
 from forerun.server.guard.refusal_log import RefusalLog
 from forerun.server.protocols.errors import ApiError, internal
 from forerun.server.protocols.registered import BY_PATH, error_body
+from forerun.server.request_state import STATE, RequestState, cannot_abort
 
 logger = logging.getLogger(__name__)
 
@@ -87,16 +89,17 @@ class Gate:
         request_id = answer.request_id
         try:
             self._require_neighbour(headers)
-            scope.setdefault("state", {})
             if is_foreign and scope["method"] == "OPTIONS":
                 await answer.allow()
                 return
-            scope["state"]["owner"] = self._owner(scope, headers)
-            scope["state"]["request_id"] = request_id
+            abort = scope.get("state", {}).get(ABORT, cannot_abort)
+            state = RequestState(owner=self._owner(scope, headers), request_id=request_id, abort=abort)
             self._require_small(scope, headers)
             # HEAD is handled as GET; uvicorn leaves out the body.
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            await self._app({**scope, "method": method}, self._bounded(receive, self._max_bytes(scope)), answer.send)
+            await self._app(
+                {**scope, "method": method, STATE: state}, self._bounded(receive, self._max_bytes(scope)), answer.send
+            )
         except ApiError as error:
             await answer.refuse(error)
         except ClientDisconnect:  # while it sent the body, so no client is left to read an answer

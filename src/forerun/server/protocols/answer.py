@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, StepStats
-from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.details import RoundDetails
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
@@ -79,10 +79,11 @@ Part: TypeAlias = Passage | Call
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPiece:
-    """The part of a text that one round adds.
+class ParsedRound:
+    """A round of a text, parsed.
 
     Args:
+        events: the content, reasoning and calls that it adds.
         logprobs: of the round's tokens, if requested.
         details: of the round, if requested.
     """
@@ -114,8 +115,8 @@ class AnswerChoice:
         self.is_cut = True  # by a limit; False if the model or a stop text ended it
         self.result: Generation | None = None
 
-    def take(self, step: DecodeStep) -> AnswerPiece:
-        """Add a round."""
+    def parse(self, step: DecodeStep) -> ParsedRound:
+        """Add a round, and return what the parser finds in it."""
         self.last = step.stats
         self.num_tokens += len(step.token_ids)
         events = self._parser.feed(step.text) if step.text else []
@@ -131,7 +132,7 @@ class AnswerChoice:
         self.num_reasoning_tokens += len(step.token_ids) if is_thinking(events, self.parts) else 0
         logprobs = self._logprobs.of(step)
         self.logprobs += logprobs
-        return AnswerPiece(events, logprobs, None if self._details is None else self._details.of(step))
+        return ParsedRound(events, logprobs, None if self._details is None else self._details.of(step))
 
     def end(self, result: Generation) -> None:
         """Add the result; a text of no tokens has no rounds."""
@@ -188,18 +189,18 @@ class Answer:
         model: the model's name for the client.
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
-        replica: the replica that writes; empty if there is only one.
+        process: the name of the process that answers; empty if there is only one.
         key: part of the answer's id; all other ids are computed from it.
         created_s: in seconds since 1970.
     """
 
-    asked: Asked
+    request: GenerationRequest
     request_id: str
     model: str
     choices: list[AnswerChoice]
     num_prompt_tokens: int
     drafter: str
-    replica: str = ""
+    process: str = ""
     key: str = field(default_factory=lambda: uuid4().hex)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -211,7 +212,7 @@ class Answer:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens that were not computed again; 0 until the first text is complete."""
-        return sum(result.stats.num_reused_tokens for result in self.results[:: self.asked.num_choices])
+        return sum(result.stats.num_reused_tokens for result in self.results[:: self.request.num_choices])
 
     @property
     def num_new_tokens(self) -> int:
@@ -224,7 +225,7 @@ class AnswerWriter(Protocol):
     def begin(self) -> bytes:
         """The events before the first text."""
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
         """The events of a round of a text; may be empty."""
 
     def end(self, index: int) -> bytes:

@@ -5,20 +5,19 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
-from forerun.server.protocols.asked import Asked
+from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.conversation import ConversationFields, conversation
 from forerun.server.protocols.described import TOOL_CHOICE
 from forerun.server.protocols.fields import Fields, Limit, Object, Parts, TextPart, first_limit
 from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import chat_logprobs
-from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tools, tool_use
 from forerun.server.protocols.unsupported import refuse_unsupported
-from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import CallArguments, CallStarted, OutputEvent, Reasoning
 from forerun.text.output.events import Content as ContentEvent
 
@@ -68,24 +67,24 @@ class ChatRequest(ConversationFields, ShapedFields):
         return kind != "disabled" if isinstance(kind, str) else None
 
 
-def read(asked: ChatRequest) -> Asked:
+def read(request: ChatRequest) -> GenerationRequest:
     """Read a chat request.
 
     Raises:
         ApiError: fields contradict each other, or are not supported.
     """
-    refuse_unsupported(asked.others)
-    tools, ignored = function_tools(asked.tools or ())
-    use = tool_use(tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False)
-    prompt, unread = conversation(asked, use, effort=asked.effort(), thinks=asked.thinks())
-    return Asked(
-        **asked.common(logprobs=asked.num_logprobs()),
+    refuse_unsupported(request.others)
+    tools, ignored = function_tools(request.tools or ())
+    use = tool_use(tools, request.tool_choice, is_parallel=request.parallel_tool_calls is not False)
+    prompt, unread = conversation(request, use, effort=request.effort(), thinks=request.thinks())
+    return GenerationRequest(
+        **request.common(logprobs=request.num_logprobs()),
         prompt=prompt,
         param="messages",
-        limit=first_limit(asked.max_completion_tokens, asked.max_tokens, asked.n_predict),
-        **asked.shape(),
-        prediction="" if asked.prediction is None else asked.prediction.text(),
-        ignored=[*asked.others, *ignored, *unread],
+        limit=first_limit(request.max_completion_tokens, request.max_tokens, request.n_predict),
+        **request.shape(),
+        prediction="" if request.prediction is None else request.prediction.text(),
+        ignored=[*request.others, *ignored, *unread],
     )
 
 
@@ -101,10 +100,10 @@ class ChatWriter(OpenaiWriter):
             self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))
         )
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
-        deltas = list(deltas_of(piece.events))
-        extra: Body = {} if piece.details is None else {"forerun": piece.details}
-        logprobs = chat_logprobs(piece.logprobs)
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        deltas = list(deltas_of(parsed.events))
+        extra: Body = {} if parsed.details is None else {"forerun": parsed.details}
+        logprobs = chat_logprobs(parsed.logprobs)
         if not deltas and (extra or logprobs):
             deltas = [{}]
         written = b""

@@ -5,18 +5,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
-from forerun.server.protocols.asked import Asked, Middle, PlainTexts
+from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import Ids, Text, first_limit, has
 from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.generation_request import GenerationRequest, Middle, PlainTexts
 from forerun.server.protocols.logprobs import text_logprobs
-from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of
+from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
-from forerun.server.protocols.usage import reported, usage_so_far
 from forerun.text.output.events import Content
 
 DEFAULT_TOKENS: Final = 16  # OpenAI's
@@ -47,36 +46,36 @@ class CompletionRequest(ShapedFields):
         return [given] if isinstance(given[0], int) else given
 
 
-def read(asked: CompletionRequest) -> Asked:
+def read(request: CompletionRequest) -> GenerationRequest:
     """Read a request for completions.
 
     Raises:
         ApiError: fields contradict each other, or are not supported.
     """
-    refuse_unsupported(asked.others)
-    if asked.echo and asked.logprobs is not None:
+    refuse_unsupported(request.others)
+    if request.echo and request.logprobs is not None:
         name = "echo with logprobs"
         raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
-    limits = (asked.max_tokens, asked.n_predict, DEFAULT_TOKENS)
-    return Asked(
-        **asked.common(logprobs=asked.logprobs),
-        prompt=prompt_of(asked),
+    limits = (request.max_tokens, request.n_predict, DEFAULT_TOKENS)
+    return GenerationRequest(
+        **request.common(logprobs=request.logprobs),
+        prompt=prompt_of(request),
         param="prompt",
         limit=first_limit(*limits),
-        **asked.shape(),
-        ignored=tuple(asked.others),
+        **request.shape(),
+        ignored=tuple(request.others),
     )
 
 
-def prompt_of(asked: CompletionRequest) -> PlainTexts | Middle:
+def prompt_of(request: CompletionRequest) -> PlainTexts | Middle:
     """The texts to continue, or the gap before a suffix."""
-    prompts = asked.prompts()
-    if not asked.suffix:
-        return PlainTexts(prompts=prompts, echoes=bool(asked.echo))
+    prompts = request.prompts()
+    if not request.suffix:
+        return PlainTexts(prompts=prompts, echoes=bool(request.echo))
     (prompt,) = prompts if len(prompts) == 1 else (None,)
     if not isinstance(prompt, str):
         raise invalid("suffix: filling in before a suffix needs a single text as the prompt.", param="suffix")
-    return Middle(prefix=prompt, suffix=asked.suffix, echoes=bool(asked.echo))
+    return Middle(prefix=prompt, suffix=request.suffix, echoes=bool(request.echo))
 
 
 class CompletionsWriter(OpenaiWriter):
@@ -90,10 +89,10 @@ class CompletionsWriter(OpenaiWriter):
         echoes = [(index, choice.echo) for index, choice in enumerate(self._answer.choices)]
         return b"".join(self._chunk(index, echo, **usage_so_far(self._answer)) for index, echo in echoes if echo)
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
-        text = "".join(event.text for event in piece.events if isinstance(event, Content))
-        extra: Body = {} if piece.details is None else {"forerun": piece.details}
-        logprobs = text_logprobs(piece.logprobs)
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        text = "".join(event.text for event in parsed.events if isinstance(event, Content))
+        extra: Body = {} if parsed.details is None else {"forerun": parsed.details}
+        logprobs = text_logprobs(parsed.logprobs)
         if not (text or extra or logprobs):
             return b""
         return self._chunk(index, text, logprobs=logprobs, **extra, **usage_so_far(self._answer))

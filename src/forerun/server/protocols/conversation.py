@@ -4,10 +4,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, model_validator
 
-from forerun.server.protocols.asked import Chat, ToolUse
 from forerun.server.protocols.described import CHAT_TOOL, items
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.fields import AllParts, Fields, Object, Objects
+from forerun.server.protocols.generation_request import Chat, ToolUse
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import as_text, is_part, require_readable, texts_of_parts
 
@@ -74,30 +74,30 @@ class ConversationFields(Fields):
 
 
 def conversation(
-    asked: ConversationFields, tools: ToolUse, *, effort: str | None = None, thinks: bool | None = None
+    request: ConversationFields, tools: ToolUse, *, effort: str | None = None, thinks: bool | None = None
 ) -> tuple[Chat, list[str]]:
     """The conversation of a request, and the names of parts that the model cannot read.
 
     Raises:
         ApiError: it should both continue the last message and begin another one, or the last one is only an image.
     """
-    continues = bool(asked.continue_final_message)
-    if continues and asked.add_generation_prompt:
+    continues = bool(request.continue_final_message)
+    if continues and request.add_generation_prompt:
         raise invalid(
             "continue_final_message continues the last message, and add_generation_prompt begins another one: set "
             "only one of them.",
             param="continue_final_message",
         )
-    variables = dict(asked.chat_template_kwargs or {})
-    if asked.add_generation_prompt is not None:
-        variables["add_generation_prompt"] = asked.add_generation_prompt
-    last = asked.messages[-1]
-    before = asked.messages[-2] if len(asked.messages) > 1 else None
+    variables = dict(request.chat_template_kwargs or {})
+    if request.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = request.add_generation_prompt
+    last = request.messages[-1]
+    before = request.messages[-2] if len(request.messages) > 1 else None
     is_attached = before is not None and before.role in RESULT_ROLES  # by an agent, as a part of the tool's result
     if last.role == "user" and isinstance(last.content, list) and not is_attached:
-        require_readable([part.model_dump() for part in last.content], f"messages.{len(asked.messages) - 1}.content")
+        require_readable([part.model_dump() for part in last.content], f"messages.{len(request.messages) - 1}.content")
     ignored = list[str]()
-    messages = [message_body(message, ignored) for message in asked.messages]
+    messages = [message_body(message, ignored) for message in request.messages]
     chat = Chat(
         messages=messages, tool_use=tools, variables=variables, effort=effort, thinks=thinks, continues=continues
     )

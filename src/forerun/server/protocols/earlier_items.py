@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from forerun.server.protocols.asked import Tool
 from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.generation_request import Tool
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tool, is_name, no_name
 from forerun.server.protocols.unsupported import as_text, is_part, texts_of_parts

@@ -9,7 +9,7 @@ from forerun.core.config import NUM_SEEDS
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
 KEY_PATTERN: Final = "^(0|[1-9][0-9]{0,8})$"  # without leading zeros, so that no token has two biases
-LEAST_TEMPERATURE: Final = 1e-4  # below this sampling is greedy, see SamplingParams
+MIN_TEMPERATURE: Final = 1e-4  # below this sampling is greedy, see SamplingParams
 RANDOM_SEED: Final = -1  # llama-server's, and its clients', for a fresh seed
 SAME_NAMED: Final = (
     "temperature",
@@ -153,7 +153,7 @@ class WritingFields(Fields):
     forerun: ForerunOptions | None = None
 
     def common(self, **sampling: Any) -> dict[str, Any]:
-        """The arguments of `Asked` that these fields give, with further fields of SamplingParams."""
+        """The arguments of `GenerationRequest` that these fields give, with further fields of SamplingParams."""
         options = self.forerun or ForerunOptions()
         stream_options = self.stream_options or StreamOptions()
         return {
@@ -189,7 +189,7 @@ def plain_sampling(
     if given.get("top_p") == 0.0:  # only the best token is left
         del given["top_p"]
         given["temperature"] = 0.0
-    if given.get("temperature", 1.0) < LEAST_TEMPERATURE:
+    if given.get("temperature", 1.0) < MIN_TEMPERATURE:
         given["temperature"] = 0.0
     if seed not in (None, RANDOM_SEED):
         given["seed"] = seed % NUM_SEEDS  # negative seeds are allowed

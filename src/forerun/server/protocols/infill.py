@@ -5,14 +5,14 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece
-from forerun.server.protocols.asked import Asked, Middle
+from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.fields import Fields, WritingFields, first_limit
+from forerun.server.protocols.generation_request import GenerationRequest, Middle
+from forerun.server.protocols.openai_writer import timings
 from forerun.server.protocols.protocol import ApiProtocol, openai_event
 from forerun.server.protocols.sse import COMMENT, Body, data_event
 from forerun.server.protocols.unsupported import refuse_unsupported
-from forerun.server.protocols.usage import timings
 from forerun.text.output.events import Content
 
 
@@ -38,17 +38,17 @@ class InfillRequest(WritingFields):
     response_fields: Annotated[list[str], Field(max_length=64)] | None = None
 
 
-def read(asked: InfillRequest) -> Asked:
+def read(request: InfillRequest) -> GenerationRequest:
     """Read a request to fill in a gap."""
-    refuse_unsupported(asked.others)
-    files = [(file.filename, file.text) for file in asked.input_extra or ()]
-    return Asked(
-        **{**asked.common(), "num_choices": 1},
-        prompt=Middle(prefix=asked.input_prefix + asked.prompt, suffix=asked.input_suffix, files=files),
+    refuse_unsupported(request.others)
+    files = [(file.filename, file.text) for file in request.input_extra or ()]
+    return GenerationRequest(
+        **{**request.common(), "num_choices": 1},
+        prompt=Middle(prefix=request.input_prefix + request.prompt, suffix=request.input_suffix, files=files),
         param="input_prefix",
-        limit=first_limit(asked.n_predict, asked.max_tokens),
-        ignored=tuple(asked.others),
-        source=asked,
+        limit=first_limit(request.n_predict, request.max_tokens),
+        ignored=tuple(request.others),
+        source=request,
     )
 
 
@@ -61,8 +61,8 @@ class InfillWriter:
     def begin(self) -> bytes:
         return b""
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
-        text = "".join(event.text for event in piece.events if isinstance(event, Content))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        text = "".join(event.text for event in parsed.events if isinstance(event, Content))
         return data_event({"index": 0, "content": text, "stop": False}) if text else b""
 
     def end(self, index: int) -> bytes:
@@ -78,7 +78,7 @@ class InfillWriter:
         return openai_event(error, self._answer.request_id)
 
     def whole(self) -> Body:
-        names = self._answer.asked.source.response_fields
+        names = self._answer.request.source.response_fields
         body = self._body(self._answer.choices[0].content)
         return body if names is None else {name: value for name in names if (value := value_at(body, name)) is not None}
 

@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from forerun.core.steps import FinishReason
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part
-from forerun.server.protocols.asked import Asked, Chat, ToolUse
+from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part
 from forerun.server.protocols.described import HAS_FORMAT, MESSAGES_CHOICE, MESSAGES_TOOL, items
 from forerun.server.protocols.earlier_blocks import messages_of, system_text
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
@@ -24,6 +23,7 @@ from forerun.server.protocols.fields import (
     first_limit,
     plain_sampling,
 )
+from forerun.server.protocols.generation_request import Chat, GenerationRequest, ToolUse
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
@@ -64,22 +64,22 @@ class MessagesRequest(Fields):
     metadata: Object | None = None
 
 
-def read(asked: MessagesRequest) -> Asked:
+def read(request: MessagesRequest) -> GenerationRequest:
     """Read a request.
 
     Raises:
         ApiError: a block or a tool cannot be read.
     """
-    messages, ignored = messages_of([(message.role, message.content) for message in asked.messages])
-    system = system_text(asked.system or "")
+    messages, ignored = messages_of([(message.role, message.content) for message in request.messages])
+    system = system_text(request.system or "")
     last = messages[-1] if messages else {}
-    use, skipped = tools_of(asked)
-    output = asked.output_config or {}
-    kind = (asked.thinking or {}).get("type")
+    use, skipped = tools_of(request)
+    output = request.output_config or {}
+    kind = (request.thinking or {}).get("type")
     effort = output.get("effort")
     shape = output.get("format")
-    given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
-    return Asked(
+    given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    return GenerationRequest(
         prompt=Chat(
             messages=[*([{"role": "system", "content": system}] if system else []), *messages],
             tool_use=use,
@@ -88,28 +88,28 @@ def read(asked: MessagesRequest) -> Asked:
             continues=last.get("role") == "assistant" and bool(last.get("content")) and "tool_calls" not in last,
         ),
         param="messages",
-        model=asked.model,
-        sampling=plain_sampling(given, stop=asked.stop_sequences),
-        limit=first_limit(asked.max_tokens),
+        model=request.model,
+        sampling=plain_sampling(given, stop=request.stop_sequences),
+        limit=first_limit(request.max_tokens),
         grammar=format_grammar(shape, "output_config.format"),
         grammar_at="output_config.format.schema",
-        streams=bool(asked.stream),
-        ignored=[*asked.others, *skipped, *ignored],
+        streams=bool(request.stream),
+        ignored=[*request.others, *skipped, *ignored],
     )
 
 
-def tools_of(asked: MessagesRequest) -> tuple[ToolUse, list[str]]:
+def tools_of(request: MessagesRequest) -> tuple[ToolUse, list[str]]:
     """The tools that the answer may call, and the names of tools of other kinds, which are left out."""
     tools = []
     skipped = []
-    for place, tool in enumerate(asked.tools or ()):
+    for place, tool in enumerate(request.tools or ()):
         if tool.get("type", "custom") in ("custom", None):
             if not is_name(tool.get("name")):
                 raise no_name(place)
             tools.append(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")))
         else:
             skipped.append(f"tools.{tool['type']}")
-    choice = asked.tool_choice or {}
+    choice = request.tool_choice or {}
     kind = choice.get("type", "auto")
     is_parallel = choice.get("disable_parallel_tool_use") is not True
     if isinstance(kind, dict):
@@ -134,8 +134,8 @@ class MessagesWriter:
         start = {**self._message([], None, None), "usage": usage_of(self._answer)}
         return named_event("message_start", {"message": start})
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
-        return b"".join(map(self._event, piece.events))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        return b"".join(map(self._event, parsed.events))
 
     def _event(self, event: OutputEvent) -> bytes:
         match event:

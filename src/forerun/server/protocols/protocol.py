@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from forerun.server.protocols.answer import MakeWriter
-from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import ApiError, ErrorAnswer, openai_error
+from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.sse import Body, data_event
 
 
@@ -37,7 +37,7 @@ class ApiProtocol:
     summary: str
     paths: Sequence[str]
     request: type[BaseModel]
-    read: Callable[[Any], Asked]
+    read: Callable[[Any], GenerationRequest]
     writer: MakeWriter
     keys: Sequence[str]
     error: Callable[[ApiError, str], Body] = openai_error

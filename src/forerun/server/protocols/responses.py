@@ -1,14 +1,15 @@
 """OpenAI's Responses API without stored state: POST /v1/responses."""
 
+import json
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import WithJsonSchema
 
-from forerun.server.protocols.answer import Answer, AnswerChoice, AnswerPiece, Call, Part, Passage, id_maker
-from forerun.server.protocols.asked import Asked, Chat
+from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part, Passage, id_maker
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
-from forerun.server.protocols.earlier_items import ItemReader, offered_tools
+from forerun.server.protocols.earlier_items import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -21,13 +22,14 @@ from forerun.server.protocols.fields import (
     first_limit,
     plain_sampling,
 )
+from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.response_items import item_of, own_tool, text_part
 from forerun.server.protocols.shapes import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import tool_use
 from forerun.server.protocols.unsupported import UNSUPPORTED, is_part, require_readable
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
+from forerun.text.output.json_text import object_of
 
 NUM_OF_ID: Final = 32  # letters and digits of an item's id
 STATEFUL: Final = ("previous_response_id", "conversation", "background", "prompt")
@@ -53,18 +55,18 @@ class ResponsesRequest(Fields):
     metadata: Object | None = None
 
 
-def read(asked: ResponsesRequest) -> Asked:
+def read(request: ResponsesRequest) -> GenerationRequest:
     """Read a request.
 
     Raises:
         ApiError: it relies on stored state, or an item or a tool cannot be read.
     """
     for name in STATEFUL:
-        if asked.others.get(name):
+        if request.others.get(name):
             raise invalid(f"{name}: {STATELESS}", param=name, code=UNSUPPORTED)
     reader = ItemReader()
-    offered = offered_tools(asked.tools or ())
-    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    offered = offered_tools(request.tools or ())
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
     for place, item in enumerate(items):
         reader.read(place, item)
     last = items[-1] if items else {}
@@ -72,25 +74,25 @@ def read(asked: ResponsesRequest) -> Asked:
     is_attached = str(before.get("type")).endswith("_output")  # by an agent, as a part of the tool's result
     if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
-    first = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
-    effort = (asked.reasoning or {}).get("effort")
-    shape = (asked.text or {}).get("format")
-    given = {"temperature": asked.temperature, "top_p": asked.top_p}
-    return Asked(
+    first = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    effort = (request.reasoning or {}).get("effort")
+    shape = (request.text or {}).get("format")
+    given = {"temperature": request.temperature, "top_p": request.top_p}
+    return GenerationRequest(
         prompt=Chat(
             messages=[*first, *reader.messages],
-            tool_use=tool_use(offered.tools, asked.tool_choice, is_parallel=asked.parallel_tool_calls is not False),
+            tool_use=tool_use(offered.tools, request.tool_choice, is_parallel=request.parallel_tool_calls is not False),
             effort=effort if isinstance(effort, str) else None,
         ),
         param="input",
-        model=asked.model,
+        model=request.model,
         sampling=plain_sampling(given),
-        limit=first_limit(asked.max_output_tokens),
+        limit=first_limit(request.max_output_tokens),
         grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",
-        streams=bool(asked.stream),
-        ignored=[*asked.others, *offered.ignored, *reader.ignored],
-        source=asked,
+        streams=bool(request.stream),
+        ignored=[*request.others, *offered.ignored, *reader.ignored],
+        source=request,
     )
 
 
@@ -99,8 +101,8 @@ class ResponsesWriter:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._asked = answer.asked.source
-        self._own = offered_tools(self._asked.tools or ()).own
+        self._request = answer.request.source
+        self._own = offered_tools(self._request.tools or ()).own
         self._num_events = 0
         self._make_id = id_maker(answer.key)
         self._ids: list[str] = []  # of the items that were added
@@ -117,8 +119,8 @@ class ResponsesWriter:
     def wait(self) -> bytes:
         return self._event("response.in_progress", response=self._response("in_progress"))
 
-    def add(self, index: int, piece: AnswerPiece) -> bytes:
-        return b"".join(map(self._of, piece.events))
+    def add(self, index: int, parsed: ParsedRound) -> bytes:
+        return b"".join(map(self._of, parsed.events))
 
     def _of(self, event: OutputEvent) -> bytes:
         match event:
@@ -237,23 +239,69 @@ class ResponsesWriter:
 
     def _response(self, status: str) -> Body:
         """The response without its output."""
-        asked = self._asked
+        request = self._request
         answer = self._answer
         return {
             **empty_response(f"resp_{answer.key}", answer.created_s, status),
             "completed_at": int(time.time()) if status == "completed" else None,
             "model": answer.model,
-            "instructions": asked.instructions,
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "tool_choice": asked.tool_choice or "auto",
-            "tools": asked.tools or [],
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "max_output_tokens": asked.max_output_tokens,
-            "reasoning": asked.reasoning or {"effort": None, "summary": None},
-            "text": asked.text or {"format": {"type": "text"}},
-            "metadata": asked.metadata or {},
+            "instructions": request.instructions,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "max_output_tokens": request.max_output_tokens,
+            "reasoning": request.reasoning or {"effort": None, "summary": None},
+            "text": request.text or {"format": {"type": "text"}},
+            "metadata": request.metadata or {},
         }
+
+
+def item_of(part: Part, id_: str, status: str, *, own: Mapping[str, OwnTool], is_new: bool) -> Body:
+    """A part of an answer as an item.
+
+    Args:
+        own: the client's tools by the names that the model sees.
+        is_new: nothing of it is written yet.
+    """
+    if isinstance(part, Call):
+        return call_item(part, id_, status, own_tool(own, part))
+    if part.is_reasoning:
+        content = [] if is_new else [{"type": "reasoning_text", "text": part.text}]
+        thought = {"summary": [], "content": content, "encrypted_content": None}
+        return {"type": "reasoning", "id": f"rs_{id_}", **thought, "status": status}
+    content = [] if is_new else [text_part(part.text)]
+    return {"type": "message", "id": f"msg_{id_}", "role": "assistant", "status": status, "content": content}
+
+
+def call_item(call: Call, id_: str, status: str, own: OwnTool) -> Body:
+    """A call as an item, with the client's own name of the tool."""
+    about = {"call_id": call.id, "name": own.name, "status": status}
+    if own.namespace is not None:
+        about["namespace"] = own.namespace
+    if own.is_custom:
+        return {"type": "custom_tool_call", "id": f"ctc_{id_}", **about, "input": custom_input(call.arguments)}
+    return {"type": "function_call", "id": f"fc_{id_}", **about, "arguments": call.arguments}
+
+
+def own_tool(own: Mapping[str, OwnTool], call: Call) -> OwnTool:
+    """The client's tool that a call means."""
+    return own.get(call.name) or OwnTool(name=call.name)
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool; the arguments themselves if the call is incomplete."""
+    found = object_of(arguments)
+    if found is None:
+        return arguments
+    text = found.get("input", "")
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+def text_part(text: str) -> Body:
+    """A text as a part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def empty_response(id_: str, created_s: int, status: str) -> Body:

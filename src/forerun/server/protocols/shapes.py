@@ -39,7 +39,7 @@ class ShapedFields(WritingFields):
     response_format: Annotated[Object, WithJsonSchema(FORMAT)] | None = None
 
     def shape(self) -> dict[str, Any]:
-        """The arguments of `Asked` that these fields give.
+        """The arguments of `GenerationRequest` that these fields give.
 
         Raises:
             ApiError: one of the fields is invalid, or there are several.

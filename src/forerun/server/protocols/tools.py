@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
-from forerun.server.protocols.asked import Tool, ToolChoice, ToolUse
 from forerun.server.protocols.errors import ApiError, invalid
+from forerun.server.protocols.generation_request import Tool, ToolChoice, ToolUse
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 MAX_NAME: Final = 256  # characters

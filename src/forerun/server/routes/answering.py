@@ -1,29 +1,71 @@
-"""Turns a job's events into an answer: one JSON object or a stream of events."""
+"""Answers a request from the events of its job: with one JSON object, or with a stream of events."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from time import time
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from forerun.core.steps import DecodeStep, Generation
-from forerun.server.guard.connection import ABORT
 from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker
-from forerun.server.protocols.asked import Asked
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.generation_request import GenerationRequest
+from forerun.server.protocols.openai_writer import FINISH
 from forerun.server.protocols.unsupported import ignored_header
-from forerun.server.protocols.usage import FINISH
-from forerun.server.routes.orders import orders_for
-from forerun.server.routes.streaming import ClientWatch, EventStream, Note
-from forerun.server.routes.strict_route import owner_of, service_of
-from forerun.server.work.chats import ReadPrompts
-from forerun.server.work.continuing import CONTINUING, MAX_S, SENT, Continuing, SameText, Sent, sent_of
-from forerun.server.work.job import Event, Job, Mark
+from forerun.server.request_state import state_of
+from forerun.server.routes.engine_calls import engine_calls
+from forerun.server.work.engine_call import EngineCall, Prompt
+from forerun.server.work.job import EarlyEnd, Event, Job, Mark
+from forerun.server.work.service import Service
 
-GONE = 499  # nginx's status for a client that has disconnected; nobody reads it
+GONE: Final = 499  # nginx's status for a client that has disconnected; nobody reads it
+HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # makes nginx pass events on at once
+}
+
+
+@dataclass(kw_only=True)
+class AnswerHook:
+    """What a wrapper of the server may change about an answer; this one changes nothing.
+
+    Args:
+        key: part of the answer's id; all other ids are computed from it.
+        created_s: in seconds since 1970.
+        max_s: seconds until the last token; None: those of the config.
+        is_admitted: the queue accepts the request even if it is full.
+        process: the name of the process that answers, if there are several.
+    """
+
+    key: str = field(default_factory=lambda: uuid4().hex)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    max_s: float | None = None
+    is_admitted: bool = False
+    process: str = ""
+
+    def prepare(
+        self, request: GenerationRequest, calls: list[EngineCall]
+    ) -> tuple[GenerationRequest, list[EngineCall]]:
+        """The request as the answer's writer sees it, and the calls of the engine."""
+        return request, calls
+
+    def events(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        """The events of a stream, given those of its job."""
+        return events
+
+    def sent(self, event: Event, written: bytes) -> bytes:
+        """The bytes to send for an event of a stream, given those that the protocol's writer made of it."""
+        return written
+
+
+HookFor: TypeAlias = Callable[[Request], AnswerHook]
 
 
 class Answering:
@@ -33,56 +75,62 @@ class Answering:
         ApiError: a setting of the request is invalid.
     """
 
-    def __init__(self, request: Request, asked: Asked, read: ReadPrompts, make_writer: MakeWriter) -> None:
-        self._request = request
-        self._asked = asked
-        self._service = service_of(request)
-        self._continuing: Continuing | None = request.scope["state"].get(CONTINUING)
-        self._num_again = len(self._continuing.sent) if self._continuing else 0  # events that were sent already
-        self._sent: list[Sent] = []  # the records for the next message
+    def __init__(
+        self,
+        request: Request,
+        wanted: GenerationRequest,
+        prompts: Sequence[Prompt],
+        service: Service,
+        make_writer: MakeWriter,
+        hook: AnswerHook,
+    ) -> None:
+        self._receive = request.receive
+        self._state = state_of(request.scope)
+        self._service = service
+        self._hook = hook
         self._has_failed = False
-        self._orders = orders_for(request, asked, read, self._continuing)
-        self._headers = ignored_header([*asked.ignored, *read.ignored])
-        tokenizer = self._service.engine.tokenizer
-        details = asked.shows_details
-        echoes = [echo for echo in read.echoes or [""] * len(read.ids) for _ in range(asked.num_choices)]
-        key = uuid4().hex if self._continuing is None else self._continuing.key
+        self._streams = wanted.streams
+        self._headers = ignored_header([*wanted.ignored, *(name for prompt in prompts for name in prompt.ignored)])
+        calls = engine_calls(wanted, prompts, service, owner=self._state.owner)
+        wanted, self._calls = hook.prepare(wanted, calls)
         self._answer = Answer(
-            key=key,
-            created_s=int(time()) if self._continuing is None else self._continuing.created_s,
-            asked=replace(asked, prediction="") if goes_on(request) else asked,  # the sent part is predicted instead
-            request_id=request.scope["state"]["request_id"],
-            model=asked.model or self._service.model_name,
+            key=hook.key,
+            created_s=hook.created_s,
+            request=wanted,
+            request_id=self._state.request_id,
+            model=wanted.model or service.model_name,
             choices=[
-                AnswerChoice(tokenizer, read.make_parser(id_maker(f"{key} {index}")), echo=echo, has_details=details)
-                for index, echo in enumerate(echoes)
+                AnswerChoice(
+                    service.engine.tokenizer,
+                    call.prompt.make_parser(id_maker(f"{hook.key} {index}")),
+                    echo=call.prompt.echo,
+                    has_details=wanted.shows_details,
+                )
+                for index, call in enumerate(self._calls)
             ],
-            num_prompt_tokens=sum(map(len, read.ids)),
-            drafter=asked.drafter or self._service.drafter_name,
-            replica=request.scope["state"].get("replica", ""),
+            num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
+            drafter=wanted.drafter or service.drafter_name,
+            process=hook.process,
         )
         self._writer = make_writer(self._answer)
-        self._label = f"{request.scope['path']} (request {self._answer.request_id})"
+        self._label = f"{request.scope['path']} (request {self._state.request_id})"
 
     async def respond(self) -> Response:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
-        abort = self._request.scope["state"].get(ABORT, job_alone) if self._asked.streams else None
         job = self._service.submit(
-            self._orders,
-            owner=owner_of(self._request),
-            on_slow_reader=abort,
-            is_admitted=goes_on(self._request),
+            self._calls,
+            owner=self._state.owner,
+            on_slow_reader=self._state.abort if self._streams else None,
+            is_admitted=self._hook.is_admitted,
             label=self._label,
-            max_s=self._request.scope["state"].get(MAX_S),
+            max_s=self._hook.max_s,
         )
-        watch = ClientWatch(self._request.receive, job)
+        watch = ClientWatch(self._receive, job)
         try:
-            if self._asked.streams:
-                events = self._pinged(job)
-                if self._continuing is not None:
-                    events = SameText(self._continuing.sent).events(events)
+            if self._streams:
+                events = self._hook.events(self._pinged(job))
                 first = await self._first_of(events)
-                return EventStream(self._stream(job, first, events), watch, self._headers, self._note)
+                return EventStream(self._stream(job, first, events), watch, self._headers)
             answer = await self._whole(job)
         except BaseException:
             watch.end()
@@ -91,14 +139,14 @@ class Answering:
         return answer
 
     async def _whole(self, job: Job) -> Response:
-        async for index, happening in job.events():
-            match happening:
+        async for event in job.events():
+            match event.body:
                 case ApiError():
-                    raise happening
+                    raise event.body
                 case DecodeStep():
-                    self._answer.choices[index].take(happening)
+                    self._answer.choices[event.index].parse(event.body)
                 case Generation():
-                    self._finish(index, happening)
+                    self._finish(event.index, event.body)
         if job.early_end is not None:
             return Response(status_code=GONE)
         return JSONResponse(self._writer.whole(), headers=self._headers)
@@ -115,58 +163,45 @@ class Answering:
     async def _first_of(self, events: AsyncIterator[Event]) -> Event | None:
         """The first event to send; None if the job ended without one. Raises the job's error."""
         async for event in events:
-            if isinstance(event[1], ApiError):
-                raise event[1]
+            if isinstance(event.body, ApiError):
+                raise event.body
             return event
         return None
 
     async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         if first is None:
             return
-        pieces = self._unsent(first, self._writer.begin() + self._event(first))
+        pieces = self._hook.sent(first, self._writer.begin() + self._written(first))
         if pieces:
             yield pieces
         pieces = b""  # events that arrived together are sent together
         async for event in events:
-            pieces += self._unsent(event, self._event(event))
+            pieces += self._hook.sent(event, self._written(event))
             if pieces and not job.has_unread:
                 yield pieces
                 pieces = b""
         if job.early_end is None and not self._has_failed:
-            pieces += self._writer.close()
-            self._sent.append(Mark.OVER)
+            over = Event(0, Mark.OVER)
+            pieces += self._hook.sent(over, self._written(over))
         if pieces:
             yield pieces
 
-    def _unsent(self, event: Event, written: bytes) -> bytes:
-        """The bytes of an event, unless another replica sent it before this one continued the answer."""
-        if self._num_again and not isinstance(event[1], ApiError):
-            self._num_again -= 1
-            return b""
-        self._sent.append(sent_of(event))
-        return written
-
-    def _note(self) -> Note:
-        """The record of the next message, with which a front can let another replica continue the answer."""
-        sent = self._sent
-        self._sent = []
-        return {} if self._continuing is None else {SENT: sent}
-
-    def _event(self, event: Event) -> bytes:
-        """A job's event as bytes to send; may be empty."""
-        index, happening = event
-        match happening:
-            case DecodeStep():
-                return self._writer.add(index, self._answer.choices[index].take(happening))
-            case Generation():
-                self._finish(index, happening)
+    def _written(self, event: Event) -> bytes:
+        """An event in the protocol's form; may be empty."""
+        index = event.index
+        match event.body:
+            case DecodeStep() as step:
+                return self._writer.add(index, self._answer.choices[index].parse(step))
+            case Generation() as result:
+                self._finish(index, result)
                 return self._writer.end(index)
-            case ApiError():
+            case ApiError() as error:
                 self._has_failed = True
-                return self._writer.fail(happening)
+                return self._writer.fail(error)
             case Mark.PING:
                 return self._writer.wait()
-        return b""
+            case Mark.OVER:
+                return self._writer.close()
 
     def _finish(self, index: int, result: Generation) -> None:
         choice = self._answer.choices[index]
@@ -174,18 +209,52 @@ class Answering:
         self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
 
 
-def goes_on(request: Request) -> bool:
-    """Whether a part of the answer was sent by a replica that is lost."""
-    continuing: Continuing | None = request.scope["state"].get(CONTINUING)
-    return continuing is not None and bool(continuing.sent)
+class ClientWatch:
+    """Ends a job when its client disconnects, in any phase of the job."""
+
+    def __init__(self, receive: Receive, job: Job) -> None:
+        self._receive = receive
+        self._job = job
+        self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        """Stop watching. If the job is still running, it is ended, since nobody reads it any more."""
+        self._task.cancel()
+        self._job.end(EarlyEnd.DISCONNECTED)
+
+    async def _watch(self) -> None:
+        with suppress(asyncio.CancelledError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self._job.end(EarlyEnd.DISCONNECTED)
+
+
+class EventStream(Response):
+    """A response that sends each event in one piece as soon as it is available.
+
+    Args:
+        events: the job's events as bytes.
+        watch: ended with this response, which also ends the job.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, headers: dict[str, str]) -> None:
+        super().__init__(headers={**HEADERS, **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._watch.end()
 
 
 async def ping(job: Job, every_s: float) -> None:
     """Send pings that keep the connection open."""
     while True:
         await asyncio.sleep(every_s)
-        job.put(0, Mark.PING)
-
-
-def job_alone() -> None:
-    """Do nothing. Used under another server than ours, where a connection cannot be closed; the job still ends."""
+        job.put(Event(0, Mark.PING))

@@ -1,4 +1,4 @@
-"""Routes that require strict JSON, the schemas of their error answers, and access to the request's model and owner."""
+"""Routes that require strict JSON, the schemas of their error answers, and access to the request's model."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from forerun.server.guard.strict_json import read_json
 from forerun.server.protocols.errors import ErrorAnswer
+from forerun.server.request_state import state_of
 from forerun.server.work.served_models import ServedModels
 from forerun.server.work.service import Service
 
@@ -80,21 +81,6 @@ async def service_for(request: Request, name: str | None) -> Service:
         ApiError: there is no model with this name, or it cannot be loaded.
     """
     models = models_of(request)
-    state = request.scope["state"]
     service = models.find(name)
-    await models.use(service, state["held"])
-    state["service"] = service
+    await models.use(service, state_of(request.scope).held)
     return service
-
-
-def service_of(request: Request) -> Service:
-    """The request's model, which `service_for` has set."""
-    service = request.scope["state"]["service"]
-    assert isinstance(service, Service), "the route has called `service_for`"
-    return service
-
-
-def owner_of(request: Request) -> str:
-    """The owner of the request, derived from its key."""
-    owner: str = request.scope["state"]["owner"]
-    return owner

@@ -6,30 +6,33 @@ from fastapi import APIRouter, Request, Response
 
 from forerun.server.protocols.protocol import ApiProtocol
 from forerun.server.protocols.registered import PROTOCOLS
-from forerun.server.routes.answering import Answering, goes_on
-from forerun.server.routes.strict_route import StrictRoute, owner_of, refusals, service_for, text_answer
+from forerun.server.request_state import state_of
+from forerun.server.routes.answering import Answering, HookFor
+from forerun.server.routes.strict_route import StrictRoute, refusals, service_for, text_answer
 
 
-def writing_router() -> APIRouter:
-    """The routes of all protocols."""
+def writing_router(hook_for: HookFor) -> APIRouter:
+    """The routes of all protocols. Each answer has the hook that this function gives for its request."""
     router = APIRouter(route_class=StrictRoute)
     for protocol in PROTOCOLS:
-        add_route(router, protocol)
+        add_route(router, protocol, hook_for)
         add_counting(router, protocol)
     return router
 
 
-def add_route(router: APIRouter, protocol: ApiProtocol) -> None:
+def add_route(router: APIRouter, protocol: ApiProtocol, hook_for: HookFor) -> None:
     """Add a protocol's route for texts."""
 
     async def write_text(request: Request, body: Any) -> Response:
-        asked = protocol.read(body)
-        service = await service_for(request, asked.model)
-        if not goes_on(request):
-            service.require_room(owner_of(request))
-        async with service.prompts.turn(owner_of(request)):
-            read = await service.prompts.read(asked)
-        return await Answering(request, asked, read, protocol.writer).respond()
+        wanted = protocol.read(body)
+        service = await service_for(request, wanted.model)
+        hook = hook_for(request)
+        owner = state_of(request.scope).owner
+        if not hook.is_admitted:
+            service.require_room(owner)
+        async with service.prompts.turn(owner):
+            prompts = await service.prompts.read(wanted)
+        return await Answering(request, wanted, prompts, service, protocol.writer, hook).respond()
 
     write_text.__annotations__["body"] = protocol.request
     for path in protocol.paths:
@@ -49,11 +52,11 @@ def add_counting(router: APIRouter, protocol: ApiProtocol) -> None:
     """Add a protocol's route that counts tokens, if it has one. It does not wait for other requests."""
 
     async def count_tokens(request: Request, body: Any) -> dict[str, Any]:
-        asked = protocol.read(body)
-        service = await service_for(request, asked.model)
-        async with service.prompts.turn(owner_of(request)):
-            read = await service.prompts.read(asked)
-        return {"input_tokens": sum(map(len, read.ids))}  # in Anthropic's form
+        wanted = protocol.read(body)
+        service = await service_for(request, wanted.model)
+        async with service.prompts.turn(state_of(request.scope).owner):
+            prompts = await service.prompts.read(wanted)
+        return {"input_tokens": sum(len(prompt.ids) for prompt in prompts)}  # in Anthropic's form
 
     count_tokens.__annotations__["body"] = protocol.request
     for path in protocol.counting_paths:

@@ -1,20 +1,20 @@
 """Turns conversations into token ids with the model's chat template, and finds the form of their answers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.server.protocols.answer import EventParser, MakeId, PlainParser
-from forerun.server.protocols.asked import Chat
 from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.generation_request import Chat
+from forerun.server.work.engine_call import Prompt
 from forerun.server.work.forms import answer_grammar
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.conversation import Message
 from forerun.text.output.messages import prepared
 from forerun.text.output.parser import OutputParser
-from forerun.text.output.thoughts import ThoughtMarks, thought_marks
+from forerun.text.output.thoughts import thought_marks
 from forerun.text.output.traits import TemplateTraits
 from forerun.text.tokenizer import SEAM
 from forerun.wires.bounded_child import LimitError, Limits
@@ -25,35 +25,6 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
 ADD_PROMPT: Final = "add_generation_prompt"  # a variable of every template
 EFFORT: Final = "reasoning_effort"  # the name of this variable in all templates that have it
 THINKS: Final = ("enable_thinking", "thinking")  # names of the variable that switches thinking
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPrompts:
-    """A request's prompts as the model reads them.
-
-    Args:
-        ids: of each prompt.
-        text: of a conversation, as formatted by the chat template.
-        echoes: the texts of the prompts, if the answers begin with them; else empty.
-        make_parser: makes a parser of an answer's text, given a function that makes ids.
-        grammar: the form that the answers must have.
-        shown_tokens: special tokens that the parser needs in the text.
-        thoughts: the marks of thoughts in the answers.
-        end_ids: tokens that end an answer, besides the model's own.
-        prediction: ids of a text that the answers may resemble.
-        ignored: names of fields that have no effect on this model.
-    """
-
-    ids: Sequence[Sequence[int]]
-    text: str = ""
-    echoes: Sequence[str] = ()
-    make_parser: Callable[[MakeId], EventParser] = PlainParser
-    grammar: Grammar | None = None
-    shown_tokens: Sequence[str] = ()
-    thoughts: ThoughtMarks | None = None
-    end_ids: Sequence[int] = ()
-    prediction: Sequence[int] = ()
-    ignored: Sequence[str] = ()
 
 
 class ChatReader:
@@ -81,8 +52,8 @@ class ChatReader:
     def close(self) -> None:
         self._template.close()
 
-    def read(self, chat: Chat, shape: Grammar | None) -> ReadPrompts:
-        """A conversation's ids, and the means to read its answer.
+    def read(self, chat: Chat, shape: Grammar | None) -> Prompt:
+        """A conversation's ids, and the form of its answer.
 
         Args:
             shape: the form that the answer must have, without its thoughts.
@@ -96,8 +67,8 @@ class ChatReader:
         # A continued text is an answer, not reasoning.
         traits = replace(self._traits, thought=None) if chat.continues else self._traits
         tools = chat.tool_use.callable
-        return ReadPrompts(
-            ids=[self._tokenizer.encode_rendered(text)],
+        return Prompt(
+            ids=self._tokenizer.encode_rendered(text),
             text=plain,
             make_parser=lambda make_id: OutputParser(
                 traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools), make_id=make_id

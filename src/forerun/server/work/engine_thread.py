@@ -15,8 +15,9 @@ from forerun.core.steps import Generation
 from forerun.server.metrics import TextTally
 from forerun.server.protocols.errors import ApiError, internal, invalid
 from forerun.server.work.chats import sentence
+from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.fair_queue import FairQueue
-from forerun.server.work.job import Job, Mark, Order
+from forerun.server.work.job import Event, Job, Mark
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
@@ -121,41 +122,42 @@ class EngineThread:
         self.running = job
         job.begun_s = monotonic()
         try:
-            for index, order in enumerate(job.orders):
-                if job.early_end is not None or not self._write(engine, job, index, order):
+            for index, call in enumerate(job.calls):
+                if job.early_end is not None or not self._write(engine, job, index, call):
                     return
-            job.give(len(job.orders) - 1, Mark.OVER)
+            job.give(Event(len(job.calls) - 1, Mark.OVER))
         except RankLostError:
             raise
         except Exception as error:  # noqa: BLE001 - it becomes the caller's error, and is logged
-            job.give(0, self._explain(error))
+            job.give(Event(0, self._explain(error)))
         finally:
             self.running = None
             self._pass_began_s = None
 
-    def _write(self, engine: "Engine", job: Job, index: int, order: Order) -> bool:
+    def _write(self, engine: "Engine", job: Job, index: int, call: EngineCall) -> bool:
         """Generate one text; False if the job was ended early, after which no pass starts."""
-        tally = TextTally(len(order.prompt_ids))
+        tally = TextTally(len(call.prompt.ids))
         result = None
         try:
-            result = self._play(engine, job, index, order, tally)
+            result = self._play(engine, job, index, call, tally)
         finally:
             self._on_text(job, index, tally, result)
         if result is not None:
-            job.give(index, result)
+            job.give(Event(index, result))
         return result is not None and job.early_end is None
 
-    def _play(self, engine: "Engine", job: Job, index: int, order: Order, tally: TextTally) -> Generation | None:
+    def _play(self, engine: "Engine", job: Job, index: int, call: EngineCall, tally: TextTally) -> Generation | None:
         """Generate one text and return the result, or None if the job was ended early."""
         self._pass_began_s = monotonic()
+        prompt = call.prompt
         with engine.stream(
-            order.prompt_ids,
-            order.params,
-            drafter=order.drafter,
-            prediction=order.prediction,
-            owner=order.owner,
-            shown_tokens=order.shown_tokens,
-            thoughts=order.thoughts,
+            prompt.ids,
+            call.params,
+            drafter=call.drafter,
+            prediction=prompt.prediction,
+            owner=call.owner,
+            shown_tokens=prompt.shown_tokens,
+            thoughts=prompt.thoughts,
         ) as stream:
             job.give_up = stream.give_up
             next_line_s = monotonic() + BETWEEN_LINES_S
@@ -167,19 +169,19 @@ class EngineThread:
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()
-            if order.only_reads:
+            if call.only_reads:
                 stream.cancel()
             for step in stream:
                 tally.write(step)
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()
-                job.give(index, step)
+                job.give(Event(index, step))
             if job.early_end is not None:
                 return None
             self.state = EngineState.READY
-            result = stream.result(times_plain=order.times_plain and len(self._queue) == 0)
-        self._queue.note_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
+            result = stream.result(times_plain=call.times_plain and len(self._queue) == 0)
+        self._queue.record_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
         return result
 
     def _explain(self, error: Exception) -> ApiError:

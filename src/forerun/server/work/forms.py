@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from forerun.core.grammar import Grammar, lark_pattern
-from forerun.server.protocols.asked import Asked, Chat, Tool, ToolUse
+from forerun.server.protocols.generation_request import Chat, GenerationRequest, Tool, ToolUse
 from forerun.text.grammar import styled
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, call_grammar
 from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
@@ -69,13 +69,13 @@ def names_all(schema: Mapping[str, Any]) -> bool:
     return isinstance(properties, dict) and isinstance(needed, list) and all(name in [*properties] for name in needed)
 
 
-def schemas_of(asked: Asked) -> dict[str, Any]:
+def schemas_of(request: GenerationRequest) -> dict[str, Any]:
     """The JSON schemas of a request's grammar, by their paths in the request, in the form that the grammar uses."""
     found: dict[str, Any] = {}
-    if asked.grammar is not None and asked.grammar.kind == "json_schema":
-        found[asked.grammar_at] = json.loads(asked.grammar.text)
-    if isinstance(asked.prompt, Chat):
-        for function in (tool["function"] for tool in closed_tools(asked.prompt.tool_use)):
+    if request.grammar is not None and request.grammar.kind == "json_schema":
+        found[request.grammar_at] = json.loads(request.grammar.text)
+    if isinstance(request.prompt, Chat):
+        for function in (tool["function"] for tool in closed_tools(request.prompt.tool_use)):
             found[f"tools.{function['name']}.parameters"] = {**tamed(parameters_of(function)), **JSON_STYLE}
     return found
 

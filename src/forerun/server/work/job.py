@@ -1,4 +1,4 @@
-"""A job: the texts to generate for one request, its events so far, and why it ended early."""
+"""A job: the engine's calls for one request, its events so far, and why it ended early."""
 
 import asyncio
 from collections import deque
@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final
 
-from forerun.core.config import SamplingParams
 from forerun.core.steps import DecodeStep, Generation
 from forerun.server.protocols.errors import ApiError, stopping
-from forerun.text.output.thoughts import ThoughtMarks
+from forerun.server.work.engine_call import EngineCall
 
 
 class EarlyEnd(StrEnum):
@@ -30,34 +29,21 @@ class Mark(Enum):
     PING = "ping"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One text to write; see `Engine.stream`.
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What has happened to a job.
 
     Args:
-        shown_tokens: special tokens that stay in the text.
-        thoughts: the marks of thoughts, in which stop texts do not count.
-        only_reads: read the prompt and write nothing.
-        times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
+        index: of one of its texts.
+        body: a round of this text, its result, the error that ends the job, or a mark.
     """
 
-    prompt_ids: Sequence[int]
-    params: SamplingParams
-    drafter: str | None = None
-    prediction: Sequence[int] = ()
-    owner: str = ""
-    shown_tokens: Sequence[str] = ()
-    thoughts: ThoughtMarks | None = None
-    only_reads: bool = False
-    times_plain: bool = False
+    index: int
+    body: DecodeStep | Generation | ApiError | Mark
 
 
-Happening: TypeAlias = DecodeStep | Generation | ApiError | Mark
-Event: TypeAlias = tuple[int, Happening]  # index of the order, and what happened
-
-TOLD_EVERY_S: Final = (
-    16e-3  # one screen frame. Waking the loop in every round of 4 ms cost SmolLM2 5 % of its speed on two cores
-)
+# One screen frame. Waking the loop in every round of 4 ms cost SmolLM2 5 % of its speed on two cores.
+FLUSH_INTERVAL_S: Final = 16e-3
 TOO_LATE: Final = "The request took longer than this server allows."
 
 
@@ -69,7 +55,7 @@ class Job:
 
     Args:
         label: what the client asked, for the log.
-        is_admitted: the queue accepts it even if it is full, because it continues an answer of another replica.
+        is_admitted: the queue accepts it even if it is full, because it continues an answer that was begun elsewhere.
         max_unread: the job ends if more than this many events wait for the reader; None: no limit.
 
     Attributes:
@@ -78,51 +64,57 @@ class Job:
     """
 
     def __init__(
-        self, orders: Sequence[Order], *, owner: str, max_unread: int | None, label: str = "", is_admitted: bool = False
+        self,
+        calls: Sequence[EngineCall],
+        *,
+        owner: str,
+        max_unread: int | None,
+        label: str = "",
+        is_admitted: bool = False,
     ) -> None:
-        self.orders = orders
+        self.calls = calls
         self.owner = owner
         self.label = label
         self.is_admitted = is_admitted
-        self.num_tokens = sum(len(order.prompt_ids) + (order.params.max_new_tokens or 0) for order in orders)
+        self.num_tokens = sum(call.max_tokens for call in calls)
         self.early_end: EarlyEnd | None = None
         self.is_over = False
         self.on_over: Callable[[], None] | None = None
         self.give_up: Callable[[], None] = lambda: None
         self.error: ApiError | None = None
         self._loop = asyncio.get_running_loop()
-        self.asked_s = self._loop.time()
+        self.queued_s = self._loop.time()
         self.begun_s: float | None = None  # set by the engine's thread
-        self._given: deque[Event] = deque()  # from the engine's thread, which last woke the loop at `_told_s`
-        self._told_s = 0.0
+        self._unflushed: deque[Event] = deque()  # from the engine's thread
+        self._flushed_s = 0.0
         self._unread: deque[Event] = deque()
         self._max_unread = max_unread
         self._waiter: asyncio.Future[None] | None = None
 
-    def give(self, index: int, happening: Happening) -> None:
+    def give(self, event: Event) -> None:
         """Pass an event to the reader; called by the engine's thread.
 
-        The first round is passed on at once, and rounds that follow within TOLD_EVERY_S are batched: waking the event
-        loop and the client takes CPU time from the target's next pass.
+        The first round is passed on at once, and rounds that follow within FLUSH_INTERVAL_S are batched: waking the
+        event loop and the client takes CPU time from the target's next pass.
         """
-        self._given.append((index, happening))
+        self._unflushed.append(event)
         now_s = monotonic()
-        if now_s - self._told_s >= TOLD_EVERY_S or not isinstance(happening, DecodeStep):
-            self._told_s = now_s
-            self._loop.call_soon_threadsafe(self._put_given)
+        if now_s - self._flushed_s >= FLUSH_INTERVAL_S or not isinstance(event.body, DecodeStep):
+            self._flushed_s = now_s
+            self._loop.call_soon_threadsafe(self._flush)
 
-    def _put_given(self) -> None:
-        while self._given:
-            self.put(*self._given.popleft())
+    def _flush(self) -> None:
+        while self._unflushed:
+            self.put(self._unflushed.popleft())
 
-    def put(self, index: int, happening: Happening) -> None:
+    def put(self, event: Event) -> None:
         """Pass an event to the reader; called in the loop's thread."""
         if self.is_over:
             return
-        if isinstance(happening, ApiError):
-            self.error = happening
-        self.is_over = happening is Mark.OVER or self.error is not None
-        self._unread.append((index, happening))
+        if isinstance(event.body, ApiError):
+            self.error = event.body
+        self.is_over = event.body is Mark.OVER or self.error is not None
+        self._unread.append(event)
         if self.is_over and self.on_over is not None:
             self.on_over()
         if self._waiter is not None and not self._waiter.done():
@@ -142,12 +134,12 @@ class Job:
         self.give_up()
         match reason:
             case EarlyEnd.DEADLINE:
-                self.put(0, ApiError(504, TOO_LATE, code="deadline_exceeded"))
+                self.put(Event(0, ApiError(504, TOO_LATE, code="deadline_exceeded")))
             case EarlyEnd.SHUTDOWN:
-                self.put(0, error or stopping())
+                self.put(Event(0, error or stopping()))
             case _:
                 self._unread.clear()
-                self.put(0, Mark.OVER)
+                self.put(Event(0, Mark.OVER))
 
     @property
     def has_unread(self) -> bool:
@@ -161,8 +153,8 @@ class Job:
                 self._waiter = self._loop.create_future()
                 await self._waiter
             event = self._unread.popleft()
-            if event[1] is Mark.OVER:
+            if event.body is Mark.OVER:
                 return
             yield event
-            if isinstance(event[1], ApiError):
+            if isinstance(event.body, ApiError):
                 return

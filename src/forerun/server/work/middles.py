@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from forerun.server.protocols.asked import Middle
+from forerun.server.protocols.generation_request import Middle
 from forerun.text.tokenizer import SEAM, Tokenizer, any_of
 
 

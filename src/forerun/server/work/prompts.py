@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
-from forerun.server.protocols.asked import Asked, Chat, Middle, PlainTexts
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
+from forerun.server.protocols.generation_request import Chat, GenerationRequest, Middle, PlainTexts
 from forerun.server.protocols.shapes import INVALID_GRAMMAR
-from forerun.server.work.chats import ChatReader, ReadPrompts, sentence
+from forerun.server.work.chats import ChatReader, sentence
+from forerun.server.work.engine_call import Prompt
 from forerun.server.work.forms import schemas_of
 from forerun.server.work.middles import MiddleReader, middle_reader
 from forerun.text.grammar_check import GrammarCheck, GrammarFaultError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after
     from forerun.engine.engine import Engine
 
 Found = TypeVar("Found")
-MOST_SAID: Final = 300  # characters of a fault
+MAX_FAULT_CHARACTERS: Final = 300
 ENCODE_S: Final = 10.0  # 2 MiB of text take a second or two, and longer while the engine uses all cores
 NUM_READERS: Final = (
     4  # owners whose prompts are read at a time, so that an owner with long prompts does not delay others
@@ -84,33 +85,37 @@ class PromptReader:
         finally:
             lock.release()
 
-    async def read(self, asked: Asked) -> ReadPrompts:
-        """The token ids of a request's prompts, and the means to read its answers.
+    async def read(self, request: GenerationRequest) -> list[Prompt]:
+        """A request's prompts as the model reads them.
 
         Raises:
             ApiError: a prompt or the grammar cannot be read, or the model does not support the request.
         """
-        match asked.prompt:
+        shape = request.grammar
+        match request.prompt:
             case Chat() as chat:
-                found = await self.rendered(chat, asked.grammar)
-            case PlainTexts(prompts=prompts, echoes=echoes):
-                ids = [await self.text(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-                texts = [prompt if isinstance(prompt, str) else await self.decode(prompt) for prompt in prompts]
-                found = ReadPrompts(ids=ids, echoes=texts if echoes else (), grammar=asked.grammar)
+                prompts = [await self.rendered(chat, shape)]
+            case PlainTexts(prompts=given, echoes=echoes):
+                prompts = [await self._plain(each, shape, echoes=echoes) for each in given]
             case Middle() as gap:
                 middles = self._middles_of()
-                found = ReadPrompts(
-                    ids=[await self._apart(lambda: middles.ids(gap))],
-                    echoes=[gap.prefix] if gap.echoes else (),
-                    grammar=asked.grammar,
-                    end_ids=middles.end_ids,
-                )
-        if (grammar := found.grammar) is not None:
-            await self._apart(lambda: self._require_grammar(grammar, asked))
-        predicted = await self.text(asked.prediction, add_special_tokens=False) if asked.prediction else []
-        return replace(found, prediction=predicted[: self._max_length])
+                ids = await self._apart(lambda: middles.ids(gap))
+                echo = gap.prefix if gap.echoes else ""
+                prompts = [Prompt(ids=ids, echo=echo, grammar=shape, end_ids=middles.end_ids)]
+        if (grammar := prompts[0].grammar) is not None:
+            await self._apart(lambda: self._require_grammar(grammar, request))
+        if not request.prediction:
+            return prompts
+        predicted = await self.text(request.prediction, add_special_tokens=False)
+        return [replace(prompt, prediction=predicted[: self._max_length]) for prompt in prompts]
 
-    async def rendered(self, chat: Chat, shape: Grammar | None = None) -> ReadPrompts:
+    async def _plain(self, prompt: str | Sequence[int], shape: Grammar | None, *, echoes: bool) -> Prompt:
+        """A text to continue, or its token ids."""
+        if isinstance(prompt, str):
+            return Prompt(ids=await self.text(prompt), echo=prompt if echoes else "", grammar=shape)
+        return Prompt(ids=prompt, echo=await self.decode(prompt) if echoes else "", grammar=shape)
+
+    async def rendered(self, chat: Chat, shape: Grammar | None = None) -> Prompt:
         """A conversation as the model reads it.
 
         Args:
@@ -145,16 +150,16 @@ class PromptReader:
         """Token ids of a plain text."""
         return await self._apart(lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
-    def _require_grammar(self, grammar: Grammar, asked: Asked) -> None:
+    def _require_grammar(self, grammar: Grammar, request: GenerationRequest) -> None:
         """Raise ApiError, which names the cause, for a grammar that cannot be used."""
-        at = asked.grammar_at if asked.grammar is not None else "tools"
+        at = request.grammar_at if request.grammar is not None else "tools"
         try:
-            self._grammars.require(grammar, schemas_of(asked))
+            self._grammars.require(grammar, schemas_of(request))
             self._engine.require_grammar(grammar)
         except GrammarFaultError as error:
             place = error.place or at
             raise invalid(
-                f"{place} cannot be made into a grammar: {str(error)[:MOST_SAID]}.",
+                f"{place} cannot be made into a grammar: {str(error)[:MAX_FAULT_CHARACTERS]}.",
                 param=place.partition(".")[0],
                 code=INVALID_GRAMMAR,
             ) from None

@@ -12,7 +12,7 @@ from typing import Final
 
 from forerun.core.errors import ForerunError
 from forerun.server.config import ServerConfig
-from forerun.server.merged_metrics import merged
+from forerun.server.metrics import merged
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.work.engine_thread import EngineState
 from forerun.server.work.job import TOO_LATE

@@ -14,9 +14,10 @@ from forerun.server.config import ServerConfig
 from forerun.server.guard.refusal_log import in_a_line
 from forerun.server.metrics import ServerMetrics, TextTally
 from forerun.server.protocols.errors import ApiError, loading, stopping
+from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
-from forerun.server.work.job import EarlyEnd, Job, Order
+from forerun.server.work.job import EarlyEnd, Job
 from forerun.server.work.prompts import PromptReader
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -44,7 +45,7 @@ class Service:
         self.created = int(time.time())
         self.drafter_name = drafter_name
         self._make_engine = make_engine
-        self._renew()
+        self._make_thread()
         self.metrics = ServerMetrics(
             num_waiting=lambda: len(self.queue),
             num_running=lambda: float(self.thread.running is not None),
@@ -58,10 +59,14 @@ class Service:
         self._jobs: set[Job] = set()
         self._why_ended: ApiError | None = None
 
-    def _renew(self) -> None:
+    def _make_thread(self) -> None:
         self.queue = FairQueue(self.config)
         self.thread = EngineThread(
-            self._make_engine, self.queue, on_ready=self._be_ready, on_text=self._note_text, on_end=self._be_over
+            self._make_engine,
+            self.queue,
+            on_ready=self._on_engine_open,
+            on_text=self._on_text_end,
+            on_end=self._on_engine_end,
         )
 
     def begin(
@@ -81,7 +86,7 @@ class Service:
         self._on_end = on_end
         if self.thread.state is EngineState.ENDED:
             self._prompts = self._why_ended = None
-            self._renew()
+            self._make_thread()
         self._opening = self._loop.create_future()
         self.thread.start()
 
@@ -161,10 +166,10 @@ class Service:
 
     def submit(
         self,
-        orders: Sequence[Order],
+        calls: Sequence[EngineCall],
         *,
         owner: str,
-        on_slow_reader: Callable[[], None] | None,
+        on_slow_reader: Callable[[], object] | None,
         label: str = "",
         max_s: float | None = None,
         is_admitted: bool = False,
@@ -180,7 +185,7 @@ class Service:
             ApiError: the queue is full, or the server is stopping.
         """
         max_unread = None if on_slow_reader is None else self.config.max_unread_events
-        job = Job(orders, owner=owner, max_unread=max_unread, label=label, is_admitted=is_admitted)
+        job = Job(calls, owner=owner, max_unread=max_unread, label=label, is_admitted=is_admitted)
         with self._counting_refusals():
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise self._why_ended or stopping()
@@ -228,15 +233,17 @@ class Service:
         await asyncio.to_thread(self.thread.join, patience_s)
         await self._close_prompts()
 
-    def _be_ready(self, engine: "Engine") -> None:
+    def _on_engine_open(self, engine: "Engine") -> None:
         """Called by the engine's thread."""
         assert self._loop is not None, "the thread was started by begin"
-        asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop).add_done_callback(self._be_begun)
+        asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop).add_done_callback(
+            self._on_prompts_open
+        )
 
-    def _be_begun(self, beginning: Future[None]) -> None:
+    def _on_prompts_open(self, beginning: Future[None]) -> None:
         """End the server with the error if opening the prompt reader failed."""
         if not beginning.cancelled() and (error := beginning.exception()) is not None:
-            self._be_over(error)
+            self._on_engine_end(error)
 
     async def _open_prompts(self, engine: "Engine") -> None:
         prompts = PromptReader(engine, self.config)
@@ -245,12 +252,12 @@ class Service:
         self._settle(None)
         self._on_ready()
 
-    def _note_text(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
+    def _on_text_end(self, job: Job, index: int, tally: TextTally, result: Generation | None) -> None:
         """Called by the engine's thread, before the end of the text is passed on."""
         assert self._loop is not None and job.begun_s is not None, "a job in progress has begun"
-        queue_s = max(0.0, job.begun_s - job.asked_s) if index == 0 else 0.0
+        queue_s = max(0.0, job.begun_s - job.queued_s) if index == 0 else 0.0
         self._loop.call_soon_threadsafe(self.metrics.count, tally, result, queue_s)
-        was_plain = PLAIN in (job.orders[index].drafter, self.drafter_name)
+        was_plain = PLAIN in (job.calls[index].drafter, self.drafter_name)
         logger.info("%s", in_a_line(line_about(job, tally, result)))
         if result is not None and not was_plain and (gained := result.stats.gained) is not None:
             self.gained = gained
@@ -265,7 +272,7 @@ class Service:
             self._opening.set_exception(error)
             self._opening.exception()  # mark as retrieved, since perhaps nobody waits
 
-    def _be_over(self, error: BaseException | None) -> None:
+    def _on_engine_end(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
         assert self._loop is not None, "the thread was started by begin"
         self._loop.call_soon_threadsafe(self._end_with, error)
