@@ -15,7 +15,7 @@ from forerun.checkpoints.open import open_source
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill import head_trainer
 from forerun.distill import trainer as trainer_module
@@ -26,9 +26,9 @@ from forerun.distill.network import HeadNetwork, Network, read_network
 from forerun.distill.run import Distillation
 from forerun.distill.writer import WrittenText
 from forerun.model.vocabulary_map import VocabularyMap
-from tests.drafting.heads.block_reference import block_outputs, logits_after
+from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_eagle
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_dflash, random_eagle
 from tests.tiny import plain_spec, random_weights
 
 TARGET = plain_spec(num_layers=5, vocab_size=23, rope=RopeSpec(theta=100.0), qkv_bias=False, qk_norm=False,
@@ -102,16 +102,16 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
 def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     plain = {"pair_rank": 0, "num_pairs": 0, "markov_rank": 0, "drafts_from_root": False}
-    spec = random_block(random.Random(seed), TARGET, **plain, block_size=4)
+    spec = random_dflash(random.Random(seed), TARGET, **plain, block_size=4)
     spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
-    found = Rows(spec, block_tensors(spec, TARGET, seed))
+    found = Rows(spec, dflash_tensors(spec, TARGET, seed))
     assert len(found.logits) > 0
     for row, (number, place) in zip(found.logits, found.places, strict=True):
         ids = found.texts[number].token_ids.tolist()
         distances = []
         for depth in range(spec.block_size - 1):
             if (root := place - depth) >= 1:
-                outputs = block_outputs(spec, found.arrays, ids[root], root, found.features_of(number, root))
+                outputs = dflash_outputs(spec, found.arrays, ids[root], root, found.features_of(number, root))
                 expected = logits_after(spec, found.arrays, outputs, depth, ids[place])
                 distances.append(np.abs(row - expected).max() / max(1.0, np.abs(expected).max()))
         assert min(distances) < CLOSE
@@ -192,7 +192,7 @@ def test_a_head_learns_to_draft_one_token_up_to_all_and_three_on_average() -> No
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
     trainer = new_trainer(kind)
-    assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else BlockSpec)
+    assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else DFlashSpec)
     texts = [random_text(random.Random(1), 20)]
     first = trainer.step(texts, 0.1)
     for _ in range(20):

@@ -34,11 +34,11 @@ from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
 from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
-from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
+from forerun.drafting.heads.dflash_network import DFlashExecutor
+from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, HeadDrafter
 from forerun.engine import drafters, heads
 from forerun.model.executor import ModelExecutor
 from forerun.model.inputs import ForwardInput
@@ -59,7 +59,7 @@ def engine_of(drafter: DrafterConfig) -> Engine:
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
 def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Literal["eagle3", "dflash2"]) -> None:
-    expected = EagleDrafter if kind == "eagle3" else BlockDrafter
+    expected = EagleDrafter if kind == "eagle3" else DFlashDrafter
     with engine_of(DraftModel(model=builtin_head(kind))) as engine:
         drafter = engine._drafter
         assert isinstance(drafter, AutomaticDrafter)
@@ -165,7 +165,7 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
         target = engine._target.executor
         drafting = held.drafters["draft_head"] if isinstance(held, AutomaticDrafter) else held
         assert isinstance(drafting, HeadDrafter)
-        assert isinstance(drafting._runner.executor, BlockExecutor)
+        assert isinstance(drafting._runner.executor, DFlashExecutor)
         head = drafting._runner.executor.head
         assert isinstance(target, ModelExecutor)
         assert head._embed == target.embed
@@ -229,7 +229,7 @@ def test_a_dflash_2_head_in_a_gguf_file_writes_the_plain_text(tmp_path: Path) ->
     stored = find_head(open_source(builtin_head("dflash2")))
     assert stored is not None
     spec = stored.spec
-    assert isinstance(spec, BlockSpec)
+    assert isinstance(spec, DFlashSpec)
     tensors = {gguf_name(name): each for name, each in stored.weights(dtype=torch.float32, device="cpu").items()}
     keys = {
         "block_size": spec.block_size, "target_layers": [layer + 1 for layer in spec.layer_ids],

@@ -9,7 +9,7 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
-from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.policies import Policies
@@ -71,7 +71,7 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
         head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)
         return write_eagle(folder, head, target)
     body = random_body(rng, **sizes, vocab_size=target.vocab_size, qkv_bias=False, qk_norm=True)
-    block = BlockSpec(
+    block = DFlashSpec(
         body=body, target_hidden_size=target.hidden_size, layer_ids=(0, 1), block_size=3, mask_token_id=0,
         windows=(None,), is_causal=(False,), pair_rank=4, num_pairs=3, conv_kernel=2, conv_group=2,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
-@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_block_heads_on_device
+@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_dflash_on_device
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.heads.tensors import allowed_shapes, canonical, needed_shapes
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ForerunError
-from forerun.core.head_spec import BlockSpec, HeadSpec
+from forerun.core.head_spec import DFlashSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
@@ -38,7 +38,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.checkpoints.heads.test_gguf import gguf_name, paired, write
 from tests.drafting.heads.published import block_config, body_keys, flat_config, nested_config, with_map
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_body, random_eagle
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
 from tests.faults.hostile_checkpoints import odd
 
 KINDS: Final = ("eagle3", "dflash", "dflash2", "dspark", "assistant", "eagle3 in GGUF", "dflash in GGUF")
@@ -140,8 +140,8 @@ class ForgedHeads:
             "windows": tuple(rng.choice([None, 8]) for _ in range(body.num_layers)),
             "is_causal": (rng.random() < 0.3,) * body.num_layers,
         }
-        block = random_block(rng, target, body=body, **options)
-        tensors = {name: one.float() for name, one in block_tensors(block, target, seed, is_alone=is_alone).items()}
+        block = random_dflash(rng, target, body=body, **options)
+        tensors = {name: one.float() for name, one in dflash_tensors(block, target, seed, is_alone=is_alone).items()}
         if "GGUF" in kind:
             return {"spec": block, **gguf_keys(block)}, tensors
         config = block_config(block, target)
@@ -200,7 +200,7 @@ class ForgedHeads:
 
 def gguf_keys(spec: HeadSpec) -> dict[str, Any]:
     """What llama.cpp writes about a head beside its sizes."""
-    if not isinstance(spec, BlockSpec):
+    if not isinstance(spec, DFlashSpec):
         return {"target_layers": list(spec.layer_ids), "target_hidden_size": spec.target_hidden_size}  # type: ignore[union-attr,arg-type]
     keys: dict[str, Any] = {
         "block_size": spec.block_size, "target_layers": [layer + 1 for layer in spec.layer_ids],
@@ -213,7 +213,7 @@ def gguf_keys(spec: HeadSpec) -> dict[str, Any]:
 
 
 BODY_FIELDS: Final = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
-BLOCK_FIELDS: Final = {
+DFLASH_FIELDS: Final = {
     "selector_rank": "pair_rank", "selector_top_k": "num_pairs", "conv_kernel_size": "conv_kernel",
     "conv_group_size": "conv_group", "block_size": "block_size", "tokenizer.ggml.mask_token_id": "mask_token_id",
 }  # fmt: skip
@@ -222,8 +222,8 @@ BLOCK_FIELDS: Final = {
 def fitting_spec(config: Mapping[str, Any]) -> Any:
     """The spec that a file of these keys describes, as far as the tensors' shapes depend on it."""
     spec = config["spec"]
-    if isinstance(spec, BlockSpec):
-        changes = {field: config[key] for key, field in BLOCK_FIELDS.items() if isinstance(config.get(key), int)}
+    if isinstance(spec, DFlashSpec):
+        changes = {field: config[key] for key, field in DFLASH_FIELDS.items() if isinstance(config.get(key), int)}
         spec = replace(spec, **changes)
     return spec
 

@@ -20,7 +20,7 @@ from forerun.core.drafter_config import DraftHead
 from forerun.core.errors import CheckpointError
 from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
+from forerun.drafting.heads.assistant_network import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.none import NoneDrafter

@@ -5,11 +5,11 @@ from typing import Any, Protocol, Self
 
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, MadeSpec
 from forerun.decoding.decoder import Decoder
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.block import BlockExecutor, BlockHead
-from forerun.drafting.heads.eagle import EagleExecutor, TorchEagleHead
+from forerun.drafting.heads.dflash_network import DFlashExecutor, DFlashHead
+from forerun.drafting.heads.eagle_network import EagleExecutor, TorchEagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear, ModelBackend
@@ -47,8 +47,8 @@ class Backend(ModelBackend, Protocol):
         match spec:
             case EagleSpec():
                 return EagleExecutor(TorchEagleHead(spec, weights, embed, output), cache)
-            case BlockSpec():
-                return BlockExecutor(BlockHead(spec, weights, embed, output), cache)
+            case DFlashSpec():
+                return DFlashExecutor(DFlashHead(spec, weights, embed, output), cache)
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         """Measures the kernels of this executor one by one; None if the backend cannot time them separately."""

@@ -6,7 +6,7 @@ from typing import Any
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.cli.sheet import count, file_rows
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
 
 
@@ -38,7 +38,7 @@ def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]
         ("reads", reads),
         ("tokens drafted", str(body.vocab_size)),
     ]
-    if isinstance(spec, BlockSpec):
+    if isinstance(spec, DFlashSpec):
         rows.append(("drafts", f"{spec.num_drafted} tokens in one pass"))
     return rows + file_rows([(path.name, path.stat().st_size) for path in files])
 

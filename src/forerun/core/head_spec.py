@@ -45,7 +45,7 @@ class EagleSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSpec:
+class DFlashSpec:
     """A DFlash head (arXiv 2602.06036), which predicts a block of tokens in one pass, or one of its successors.
 
     DFlash 2 has the fields from `conv_kernel` to `num_pairs`, DSpark (arXiv 2607.05147) those after them.
@@ -131,5 +131,5 @@ class AssistantSpec:
         return (num_layers - 1,)
 
 
-MadeSpec: TypeAlias = EagleSpec | BlockSpec  # of heads that can be made here, see `distill`
+MadeSpec: TypeAlias = EagleSpec | DFlashSpec  # of heads that can be made here, see `distill`
 HeadSpec: TypeAlias = MadeSpec | AssistantSpec

@@ -8,7 +8,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, MadeSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.folder import llama_config, to_text
 from forerun.model.vocabulary_map import VocabularyMap
@@ -43,7 +43,7 @@ def head_config(spec: MadeSpec, num_target_ids: int) -> dict[str, object]:
                 "draft_vocab_size": spec.body.vocab_size,
                 "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": spec.layer_ids},
             }
-        case BlockSpec():
+        case DFlashSpec():
             return {
                 **common,
                 "architectures": ["DFlashDraftModel"],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from forerun.checkpoints.heads.tensors import needed_shapes
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, MadeSpec
 from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill.config import HeadKind
@@ -60,7 +60,7 @@ def choose_head(
     if kind == "eagle3":
         return EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=entered, num_taps=len(entered))
     num_layers = num_layers or BLOCK_LAYERS
-    return BlockSpec(
+    return DFlashSpec(
         body=replace(body, num_layers=num_layers, qk_norm=True),
         target_hidden_size=target.hidden_size,
         layer_ids=tuple(layer - 1 for layer in entered),

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.distill.network import HeadNetwork, Network, fastest_dtype
 from forerun.distill.trainer import Lesson, Trainer
 from forerun.distill.writer import WrittenText
-from forerun.drafting.heads.block import BlockHead
-from forerun.drafting.heads.eagle import TorchEagleHead
+from forerun.drafting.heads.dflash_network import DFlashHead
+from forerun.drafting.heads.eagle_network import TorchEagleHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
@@ -126,8 +126,8 @@ class HeadTrainer(Trainer):
     def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, W] of blocks after some tokens, and the text and place of the token that each row follows."""
         spec = self._head.spec
-        assert isinstance(spec, BlockSpec)
-        head = BlockHead(spec, *self._parts())
+        assert isinstance(spec, DFlashSpec)
+        head = DFlashHead(spec, *self._parts())
         size = spec.block_size
         num_rows = ids_BT.shape[1]
         device = ids_BT.device

@@ -10,8 +10,8 @@ from forerun.core.steps import StepStats
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.assistant import AssistantDrafter
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.drafting.heads.assistant_network import AssistantDrafter
+from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Usual:
 
 USUAL: Final = {
     EagleDrafter: Usual(kind="an EAGLE-3 head", low=70, high=95, floor=40),
-    BlockDrafter: Usual(kind="a DFlash head", low=70, high=95, floor=40),
+    DFlashDrafter: Usual(kind="a DFlash head", low=70, high=95, floor=40),
     AssistantDrafter: Usual(kind="an assistant", low=70, high=97, floor=40),
     DraftModelDrafter: Usual(kind="a draft model", low=60, high=95, floor=30),
 }

@@ -8,7 +8,7 @@ from forerun.core.head_spec import AssistantSpec
 from forerun.core.pace import read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead
+from forerun.drafting.heads.assistant_network import AssistantDrafter, AssistantExecutor, AssistantHead
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.model_loading import Checkpoint

@@ -7,11 +7,11 @@ import torch
 from forerun.checkpoints.heads.stored import StoredHead
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import AssistantSpec, BlockSpec, MadeSpec
+from forerun.core.head_spec import AssistantSpec, DFlashSpec, MadeSpec
 from forerun.core.pace import read_device
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
+from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, head_vocabulary
 from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.assistant import load_assistant
@@ -68,7 +68,7 @@ def load_head(
         spec.body,
         None,
         backend=backend,
-        capacity=capacity + (spec.block_size if isinstance(spec, BlockSpec) else serial_rows(drafter.shape)),
+        capacity=capacity + (spec.block_size if isinstance(spec, DFlashSpec) else serial_rows(drafter.shape)),
         dtype=dtype,
         device=device,
         pace=read_device(config.device).draft,
@@ -76,7 +76,7 @@ def load_head(
         make_executor=lambda cache: backend.head_executor(spec, weights, embed, output, cache),
     )
     ids = stored.target_ids()
-    kind = BlockDrafter if isinstance(spec, BlockSpec) else EagleDrafter
+    kind = DFlashDrafter if isinstance(spec, DFlashSpec) else EagleDrafter
     return kind(
         runner,
         drafter,

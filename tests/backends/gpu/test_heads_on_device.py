@@ -18,7 +18,7 @@ from forerun.decoding.decoder import Decoder, Request, Round, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocabulary
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.eagle_network import EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.executor import Executor

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.eagle_network import EagleExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.rows import EagleRows
 from forerun.speculation.tree import TokenTree

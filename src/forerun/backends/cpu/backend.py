@@ -26,7 +26,7 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.head_spec import EagleSpec, MadeSpec
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.eagle_network import EagleHead
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear

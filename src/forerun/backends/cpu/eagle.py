@@ -7,7 +7,7 @@ from torch import Tensor
 
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.lowering import Lowering
-from forerun.drafting.heads.eagle import EagleHead
+from forerun.drafting.heads.eagle_network import EagleHead
 from forerun.drafting.heads.eagle_program import EagleWeights, eagle_program
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights

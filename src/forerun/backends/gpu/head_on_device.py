@@ -23,7 +23,7 @@ from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.core.shared_length import shared_length
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import RoundPlan
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.eagle_network import EagleExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import attend
 from forerun.model.inputs import ForwardInput

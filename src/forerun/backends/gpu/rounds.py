@@ -17,9 +17,9 @@ from functools import partial
 
 import torch
 
-from forerun.backends.gpu.block_on_device import BlockOnDevice
 from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
+from forerun.backends.gpu.dflash_on_device import DFlashOnDevice
 from forerun.backends.gpu.executor import all_num_splits, num_splits_for
 from forerun.backends.gpu.head_on_device import EagleOnDevice, HeadOnDevice
 from forerun.backends.gpu.model_on_device import ModelOnDevice, SideOnDevice, vocabulary_of
@@ -38,7 +38,7 @@ from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
 from forerun.core.config import SamplingParams
 from forerun.drafting.drafter import RoundPlan
-from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
@@ -83,7 +83,7 @@ class DeviceRounds:
         taps = tuple(sorted(set(plan.taps)))
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, taps=taps)
         self._overlaps = self.target.executor.overlaps
-        self._has_block = draft is not None and isinstance(draft.executor, BlockExecutor)
+        self._has_block = draft is not None and isinstance(draft.executor, DFlashExecutor)
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
             num_children=self._policy.num_children,
@@ -184,7 +184,7 @@ class DeviceRounds:
 
     def _draft_side(self, draft: Runner, plan: RoundPlan, target: Runner) -> SideOnDevice:
         if plan.taps:
-            return (BlockOnDevice if self._has_block else EagleOnDevice)(draft, plan, self.tree, target)
+            return (DFlashOnDevice if self._has_block else EagleOnDevice)(draft, plan, self.tree, target)
         return ModelOnDevice(
             draft, num_rows=self._most_draft_rows, num_children=self._policy.num_children,
             vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from forerun.checkpoints.families.known import BY_NAME
-from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.heads.assistant import assistant_spec, is_assistant
+from forerun.checkpoints.huggingface.config import read_head_counts
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -48,7 +48,7 @@ def head_spec_of(config: JsonFile, shapes: Shapes) -> HeadSpec:
         case "eagle3":
             return _eagle_spec(config, shapes)
         case "dflash" | "dflash2" | "dspark":
-            return _block_spec(config, shapes, drafts_from_root=kind == "dspark")
+            return _dflash_spec(config, shapes, drafts_from_root=kind == "dspark")
         case _:
             raise config.wrong(
                 SPECULATORS_KEY, "'eagle3', 'dflash', 'dflash2' or 'dspark': choose a head of one of these kinds"
@@ -78,7 +78,7 @@ def _eagle_spec(config: JsonFile, shapes: Shapes) -> EagleSpec:
     )
 
 
-def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> BlockSpec:
+def _dflash_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> DFlashSpec:
     """A block head.
 
     Args:
@@ -107,7 +107,7 @@ def _block_spec(config: JsonFile, shapes: Shapes, *, drafts_from_root: bool) -> 
     )
     has_pairs = "candidate_selector.hidden_projection.weight" in shapes
     has_conv = "layers.0.attention_conv.base_kernel" in shapes
-    return BlockSpec(
+    return DFlashSpec(
         body=body,
         target_hidden_size=target_hidden_size,
         layer_ids=ids,

@@ -10,10 +10,10 @@ from typing import Final
 from forerun.checkpoints.gguf.config import DIVISORS_NAMES, TOKENS_KEY, read_rope
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.names import IN_LAYERS
-from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.heads.config import MAX_BLOCK, MAX_TARGET_LAYERS, layer_ids
+from forerun.checkpoints.huggingface.config import read_head_counts
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -54,7 +54,7 @@ def read_gguf_head(file: GgufFile) -> tuple[HeadSpec, dict[str, StoredTensor]]:
     keys = file.section(f"{architecture}.")
     if architecture == "eagle3":
         return _eagle_spec(file, keys, tensors), tensors
-    return _block_spec(file, keys, tensors), tensors
+    return _dflash_spec(file, keys, tensors), tensors
 
 
 def _eagle_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> EagleSpec:
@@ -71,13 +71,13 @@ def _eagle_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]
     )
 
 
-def _block_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> BlockSpec:
+def _dflash_spec(file: GgufFile, keys: JsonFile, tensors: dict[str, StoredTensor]) -> DFlashSpec:
     body = _read_body(file, keys, tensors)
     ids = _entered_layers(keys, "target_layers")
     is_causal = keys.flag("attention.causal", False)
     has_pairs = "candidate_selector.hidden_projection.weight" in tensors
     has_conv = "layers.0.attention_conv.base_kernel" in tensors
-    return BlockSpec(
+    return DFlashSpec(
         body=body,
         target_hidden_size=max(1, tensors["fc.weight"].shape[-1] // len(ids)) if "fc.weight" in tensors else 1,
         layer_ids=tuple(layer - 1 for layer in ids),

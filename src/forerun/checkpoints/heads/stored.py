@@ -30,7 +30,7 @@ from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_ids
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
@@ -148,7 +148,7 @@ class StoredHead:
                 f"the head {self.name} has an embedding of {table} tokens, but {target_name} has {target.vocab_size} "
                 "tokens: choose the head of this model"
             )
-        if isinstance(spec, BlockSpec) and spec.mask_token_id >= table:
+        if isinstance(spec, DFlashSpec) and spec.mask_token_id >= table:
             raise VocabularyError(
                 f"the head {self.name} masks with token {spec.mask_token_id}, but the embedding has only {table} "
                 f"tokens: choose the head of {target_name}"

@@ -9,7 +9,7 @@ from forerun.checkpoints.heads.config import Shapes
 from forerun.checkpoints.huggingface.names import listed
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, WHOLE_BYTES, StoredTensor
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
+from forerun.core.head_spec import AssistantSpec, DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.json_file import short
 from forerun.core.model_spec import ModelSpec
 from forerun.model.block_types import BLOCKS
@@ -37,7 +37,7 @@ def match_tensors(spec: HeadSpec, stored: Mapping[str, StoredTensor], where: str
     Raises:
         CheckpointError: names the tensor.
     """
-    if isinstance(spec, BlockSpec) and spec.conv_group and spec.body.hidden_size % spec.conv_group:
+    if isinstance(spec, DFlashSpec) and spec.conv_group and spec.body.hidden_size % spec.conv_group:
         raise CheckpointError(
             f"{where}: conv_group_size is {spec.conv_group}, but must be a divisor of the head's hidden size, "
             f"{spec.body.hidden_size}: fetch the head again"
@@ -95,7 +95,7 @@ def needed_shapes(spec: HeadSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield from ((f"fc_norm.{idx}.weight", (spec.target_hidden_size,)) for idx in range(spec.num_taps))
             if spec.norms_all:
                 yield "input_norm.weight", (num_in,)
-        case BlockSpec():
+        case DFlashSpec():
             yield "hidden_norm.weight", (hidden,)
             for idx in range(body.num_layers):
                 yield from _layer_shapes(body, f"layers.{idx}.", hidden)
@@ -129,9 +129,9 @@ def allowed_shapes(spec: HeadSpec, shapes: Shapes) -> Iterator[tuple[str, tuple[
 
 def code_tables(spec: HeadSpec) -> Iterator[tuple[str, int]]:
     """Tables of codes of the target's tokens, and the size of a code; the number of tokens depends on the target."""
-    if isinstance(spec, BlockSpec) and spec.pair_rank:
+    if isinstance(spec, DFlashSpec) and spec.pair_rank:
         yield from ((f"candidate_selector.{name}_codebook", spec.pair_rank) for name in ("predecessor", "successor"))
-    if isinstance(spec, BlockSpec) and spec.markov_rank:
+    if isinstance(spec, DFlashSpec) and spec.markov_rank:
         yield "markov_head.markov_w1.weight", spec.markov_rank
 
 
@@ -152,7 +152,7 @@ def _layer_shapes(body: ModelSpec, part: str, num_in: int) -> Iterator[tuple[str
         yield part + "self_attn.k_norm.weight", (body.head_dim,)
 
 
-def _conv_shapes(spec: BlockSpec, part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _conv_shapes(spec: DFlashSpec, part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden = spec.body.hidden_size
     for name in ("attention_conv", "mlp_conv"):
         yield f"{part}{name}.base_kernel", (2, spec.conv_kernel, hidden)

@@ -14,10 +14,10 @@ from forerun.core.pace import Pace
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.drafter import DraftReport, Measure, RoundPlan
-from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.rows import BlockRows, EagleRows
+from forerun.drafting.heads.rows import DFlashRows, EagleRows
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import widths_up_to
 from forerun.model.runner import PREFILL_ROWS, Runner
@@ -134,17 +134,17 @@ class EagleDrafter(HeadDrafter):
         return self._plan_of(self._config)
 
 
-class BlockDrafter(HeadDrafter):
+class DFlashDrafter(HeadDrafter):
     """Grows its tree in the distributions of a DFlash head, which one pass gives for all places of a block.
 
     As the growth is best-first and expands without cost, the tree holds the nodes of the largest joint probabilities,
     at temperature > 0 with the target's noise. Source: DDTree, arXiv 2604.12989, which does not know the noise.
     """
 
-    def _make_rows(self, runner: Runner, config: DraftHead) -> BlockRows:
+    def _make_rows(self, runner: Runner, config: DraftHead) -> DFlashRows:
         executor = runner.executor
-        assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
-        self._block = BlockRows(runner, executor, self._features, 0)
+        assert isinstance(executor, DFlashExecutor), f"the executor of a DFlash head, not {type(executor)}"
+        self._block = DFlashRows(runner, executor, self._features, 0)
         return self._block
 
     def _suited(self, policy: TreePolicy, config: DraftHead) -> TreePolicy:

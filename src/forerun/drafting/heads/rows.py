@@ -7,7 +7,7 @@ from torch import Tensor
 
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
-from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
 from forerun.model.inputs import ForwardInput
@@ -123,14 +123,14 @@ class EagleRows(HeadRows):
         self._states = torch.zeros(0)
 
 
-class BlockRows(HeadRows):
+class DFlashRows(HeadRows):
     """The rows of a DFlash head: the cache holds committed tokens alone, and one pass drafts a whole tree.
 
     Args:
         executor: the head.
     """
 
-    def __init__(self, runner: Runner, executor: BlockExecutor, features: TextFeatures, max_rows: int) -> None:
+    def __init__(self, runner: Runner, executor: DFlashExecutor, features: TextFeatures, max_rows: int) -> None:
         super().__init__(runner, executor, features, max_rows)
         self._head = executor.head
         self._block = executor

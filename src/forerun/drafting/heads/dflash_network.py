@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.head_spec import BlockSpec
+from forerun.core.head_spec import DFlashSpec
 from forerun.drafting.heads.executor import HeadExecutor, rotations, without_waking
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.model.executor import Observer
@@ -25,16 +25,16 @@ from forerun.runtime.inference import inference
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
 
-class BlockHead:
+class DFlashHead:
     """The formulas of a head; where keys and values are kept is the caller's business.
 
-    The first row of the block holds the last committed token; see `BlockSpec.drafts_from_root` for what rows predict.
+    The first row of the block holds the last committed token; see `DFlashSpec.drafts_from_root` for what rows predict.
 
     Args:
         weights, embed, head: see `EagleHead`.
     """
 
-    def __init__(self, spec: BlockSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
+    def __init__(self, spec: DFlashSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
         self.spec = spec
         self._weights = weights
         self._embed = embed
@@ -134,13 +134,13 @@ def same(rows: Tensor) -> Tensor:
     return rows
 
 
-class BlockExecutor(HeadExecutor):
+class DFlashExecutor(HeadExecutor):
     """A DFlash head with its cache, which holds keys and values of committed tokens alone.
 
     The token at place p of the text stands in slot p.
     """
 
-    def __init__(self, head: BlockHead, cache: TreeCache) -> None:
+    def __init__(self, head: DFlashHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
         self.head = head
         self.cos_sin_P2D = rotations(head.spec.body, cache)

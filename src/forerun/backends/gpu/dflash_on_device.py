@@ -14,11 +14,11 @@ from forerun.backends.gpu.head_on_device import HeadOnDevice
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree
 from forerun.drafting.drafter import RoundPlan
-from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.model.runner import Runner
 
 
-class BlockOnDevice(HeadOnDevice):
+class DFlashOnDevice(HeadOnDevice):
     """A DFlash head: the first pass of a round drafts a block, in which all batches of its tree are expanded.
 
     The keys and values of the target's verified rows stand in the same slots as the target's, and move along.
@@ -26,13 +26,13 @@ class BlockOnDevice(HeadOnDevice):
 
     lag = 0
     step_s = 50e-6  # of about 20 short kernels; not measured
-    _executor: BlockExecutor
+    _executor: DFlashExecutor
 
     def __init__(self, runner: Runner, plan: RoundPlan, tree: DeviceTree, target: Runner) -> None:
         super().__init__(runner, plan, tree, target)
         executor = self._executor
         spec = self._executor.head.spec
-        assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
+        assert isinstance(executor, DFlashExecutor), f"the executor of a DFlash head, not {type(executor)}"
         assert runner.cache.capacity >= target.cache.capacity + spec.block_size, "a block stands behind the text"
         self._committed_1 = tree.header[COMMITTED.value : COMMITTED.value + 1]
         self._width = tree.draft_width
