@@ -17,11 +17,11 @@ from benchmarks.gpu.models import Model, models
 from benchmarks.gpu.passes import fill_cache, runner_of
 from forerun.backends.gpu.executor import num_splits_for
 from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.backends.rounds import RoundPlan
 from forerun.bench.run.call_times import Spread
 from forerun.bench.run.ceilings import bytes_per_step
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
-from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine

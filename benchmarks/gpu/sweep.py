@@ -22,7 +22,7 @@ from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.tiles import Tiles
 from forerun.bench.run.call_times import Call
 from forerun.core.model_spec import ModelSpec
-from forerun.model.quantise import head_format
+from forerun.model.quantise import output_format
 from forerun.model.weights import Weight
 
 MODELS = ("8b bf16", "8b int4", "70b int4", "1b bf16", "1b int4")
@@ -89,7 +89,7 @@ class Bench:
 
     @property
     def _format(self) -> str:
-        return head_format(self._model.weight_format) if self._kernel == "head" else self._model.weight_format
+        return output_format(self._model.weight_format) if self._kernel == "head" else self._model.weight_format
 
     def _plain(self) -> Tensor:
         packed = next(iter(self._names.values()))

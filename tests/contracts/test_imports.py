@@ -58,6 +58,8 @@ def test_help_loads_nothing_heavy() -> None:
         (("help", "chat"), 0),
         (("version",), 0),
         (("models",), 0),
+        (("inspect", "builtin-dflash"), 0),
+        (("check", "builtin", "builtin-dflash"), 0),
         (("run", "/no/such/model.gguf", "hi"), 5),
         (("generate", "builtin", "-p", "x", "--drafter", "nobody"), 2),
         pytest.param(

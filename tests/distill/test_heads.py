@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.distill import head_trainer
 from forerun.distill import trainer as trainer_module
@@ -25,6 +23,10 @@ from forerun.distill.head_trainer import HeadTrainer
 from forerun.distill.network import HeadNetwork, Network, read_network
 from forerun.distill.run import Distillation
 from forerun.distill.writer import WrittenText
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec
+from forerun.drafting.heads.stored import find_head
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
@@ -63,7 +65,7 @@ class Rows:
         trainer = HeadTrainer(head, vocabulary, target, device="cpu")
         ids, is_learnt = trainer._pad(self.texts)
         self.features = target.features(ids, spec.taps(TARGET.num_layers))
-        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._blocks
+        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._anchored
         with torch.no_grad():
             logits, places = rows(ids, is_learnt, self.features)
         self.logits = logits.numpy()
@@ -99,7 +101,7 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dflash_head_learns_the_tokens_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     plain = {"pair_rank": 0, "num_pairs": 0, "markov_rank": 0, "drafts_from_root": False}
     spec = random_dflash(random.Random(seed), TARGET, **plain, block_size=4)

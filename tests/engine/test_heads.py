@@ -27,19 +27,20 @@ from forerun import (
 )
 from forerun.backends.choose import choose_backend
 from forerun.backends.cpu.backend import CpuBackend
-from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.executor import NativeExecutor
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
 from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
-from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.pace import read_device
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, HeadDrafter
-from forerun.engine import drafters, heads
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import EagleDrafter, ProgramEagleExecutor
+from forerun.drafting.heads.stored import find_head
+from forerun.engine import drafters, heads, opening
 from forerun.model.executor import ModelExecutor
 from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
@@ -115,6 +116,7 @@ def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
     """Else it is one of several, on a GPU too: with torch's kernels, or several ranks."""
     monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
     monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
+    monkeypatch.setattr(opening, "device_decoders", lambda *_: ())
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
         assert isinstance(engine.drafter, AutomaticDrafter)
         assert (len(engine.drafter.drafters) == 1) == plays_rounds
@@ -142,7 +144,7 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
         with Engine(config) as engine:
             texts.append(engine.generate("Once upon", SamplingParams(max_new_tokens=8, ignore_eos=True)).token_ids)
             executor = engine.drafter._runner.executor
-            assert isinstance(executor, NativeEagleExecutor)
+            assert isinstance(executor, ProgramEagleExecutor)
             assert (executor.head.embed == engine._target.executor.embed) == (tensors is lacking)
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
@@ -224,7 +226,7 @@ def test_tokens_that_a_head_cannot_draft_are_counted() -> None:
 
 def test_a_dflash_2_head_in_a_gguf_file_writes_the_plain_text(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    from tests.checkpoints.heads.test_gguf import gguf_name, write
+    from tests.drafting.heads.test_gguf import gguf_name, write
 
     stored = find_head(open_source(builtin_head("dflash2")))
     assert stored is not None

@@ -9,14 +9,15 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
-from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.automatic import AutomaticDrafter
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
-from tests.drafting.heads.published import write_block, write_eagle
+from tests.drafting.heads.published import write_dflash, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
 from tests.marks import rest_slow
@@ -75,10 +76,10 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
         body=body, target_hidden_size=target.hidden_size, layer_ids=(0, 1), block_size=3, mask_token_id=0,
         windows=(None,), is_causal=(False,), pair_rank=4, num_pairs=3, conv_kernel=2, conv_group=2,
     )  # fmt: skip
-    return write_block(folder, block, target)
+    return write_dflash(folder, block, target)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, after the last predicted token
 @pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_dflash_on_device
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,18 +17,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forerun import DraftHead, EngineConfig, NoDrafter, SamplingParams
-from forerun.checkpoints.heads.config import head_spec_of
-from forerun.checkpoints.heads.stored import find_head
-from forerun.checkpoints.heads.tensors import allowed_shapes, canonical, needed_shapes
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ForerunError
-from forerun.core.head_spec import DFlashSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.kind import HeadSpec
+from forerun.drafting.heads.stored import canonical, find_head, read_head
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
@@ -36,9 +35,9 @@ from forerun.engine.model_loading import Checkpoint
 from forerun.runtime.inference import inference
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
-from tests.checkpoints.heads.test_gguf import gguf_name, paired, write
-from tests.drafting.heads.published import block_config, body_keys, flat_config, nested_config, with_map
+from tests.drafting.heads.published import body_keys, dflash_config, flat_config, nested_config, with_map
 from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
+from tests.drafting.heads.test_gguf import gguf_name, paired, write
 from tests.faults.hostile_checkpoints import odd
 
 KINDS: Final = ("eagle3", "dflash", "dflash2", "dspark", "assistant", "eagle3 in GGUF", "dflash in GGUF")
@@ -144,7 +143,7 @@ class ForgedHeads:
         tensors = {name: one.float() for name, one in dflash_tensors(block, target, seed, is_alone=is_alone).items()}
         if "GGUF" in kind:
             return {"spec": block, **gguf_keys(block)}, tensors
-        config = block_config(block, target)
+        config = dflash_config(block, target)
         if rng.random() < 0.3:
             ids = [layer + 1 for layer in block.layer_ids]
             config = {
@@ -167,11 +166,11 @@ class ForgedHeads:
             spec: HeadSpec = fitting_spec(config)
         else:
             shapes = {canonical(name): tuple(tensor.shape) for name, tensor in tensors.items()}
-            spec = head_spec_of(JsonFile(path=path, values=json.loads(json.dumps(config))), shapes)
+            _, spec = read_head(JsonFile(path=path, values=json.loads(json.dumps(config))), shapes)
         names = {canonical(name): name for name in tensors}
         shapes = {canonical(name): tuple(tensor.shape) for name, tensor in tensors.items()}
-        allowed = {name: shape for name, shape in allowed_shapes(spec, shapes) if name in names}
-        wanted = {**dict(needed_shapes(spec)), **allowed}
+        allowed = {name: shape for name, shape in spec.allowed_shapes(shapes) if name in names}
+        wanted = {**dict(spec.needed_shapes()), **allowed}
         for name, shape in wanted.items():
             if prod(shape) <= MOST_ELEMENTS and shapes.get(name) != shape:
                 before = tensors.get(names.get(name, name), torch.zeros(1))

@@ -15,9 +15,9 @@ from forerun.core.drafter_config import DraftHead, TokenRecycling
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, head_vocabulary
-from forerun.drafting.heads.eagle_network import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter

@@ -9,12 +9,13 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, head_vocabulary
-from forerun.drafting.heads.eagle_network import EagleExecutor
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from tests.drafting.heads.random_heads import (

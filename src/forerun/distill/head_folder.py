@@ -8,9 +8,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.core.head_spec import DFlashSpec, EagleSpec, MadeSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.folder import llama_config, to_text
+from forerun.distill.head_shape import MadeSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.model.vocabulary_map import VocabularyMap
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from forerun.core.errors import require
-from forerun.core.head_spec import MadeSpec
 from forerun.core.mechanisms import lacking, mechanisms_of
 from forerun.core.model_spec import ModelSpec
+from forerun.distill.head_shape import MadeSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
 from forerun.model.weights import WeightSource

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from forerun.core.disk_room import free_bytes
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.head_spec import DFlashSpec, EagleSpec, MadeSpec
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import remove, write_whole
 from forerun.distill.config import DistillConfig
+from forerun.distill.head_shape import MadeSpec
 from forerun.distill.head_trainer import HeadTrainer
 from forerun.distill.network import HeadNetwork, Network
 from forerun.distill.trainer import Trainer
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.model.vocabulary_map import VocabularyMap
 
 SETTINGS_NAME: Final = "settings.json"

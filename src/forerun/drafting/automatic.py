@@ -8,10 +8,11 @@ from typing import Final
 
 from torch import Tensor
 
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.pace import Pace
 from forerun.core.steps import PLAIN
-from forerun.drafting.drafter import Drafter, DraftReport, Measure, RoundPlan
+from forerun.drafting.drafter import Drafter, DraftReport, Measure
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise

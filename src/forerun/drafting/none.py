@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
-from forerun.drafting.drafter import Drafter, DraftReport, RoundPlan
+from forerun.drafting.drafter import Drafter, DraftReport
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree

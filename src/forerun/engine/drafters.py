@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from forerun.backends.backend import Backend
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
@@ -28,6 +27,7 @@ from forerun.core.sublayers import write_skips
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.none import NoneDrafter
@@ -159,7 +159,8 @@ class DrafterLoader:
             width = max(other.verify_width for other in others.values())
             draft = self._load_model_or_head(named, target, on_progress, width)
             among["draft_head" if draft.taps else "draft_model"] = draft
-            if self._backend.plays_rounds(target.load(max(width, draft.verify_width)), draft):
+            plan = draft.round_plan
+            if plan is not None and self._backend.plays_rounds(target.load(max(width, draft.verify_width)), plan):
                 return AutomaticDrafter(among)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)

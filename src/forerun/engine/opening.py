@@ -12,7 +12,6 @@ import torch
 
 import forerun
 from forerun.backends.choose import BackendChoice
-from forerun.checkpoints.heads.stored import draft_identity
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
@@ -22,9 +21,11 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace, read_device
 from forerun.core.steps import PLAIN
 from forerun.decoding.decoder import Decoder, Request, play
+from forerun.decoding.device import device_decoders
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.drafter import Drafter
+from forerun.drafting.heads.stored import draft_identity
 from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
@@ -116,7 +117,7 @@ def open_engine(
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
-    on_device = choice.backend.decoders(target, drafter)
+    on_device = device_decoders(choice.backend, target, drafter.round_plan)
     pace = rehearse(target, drafter, on_device, cores, max_length, learnt)
     plain = plain_decoders(target, drafter, choice, on_device)
     baseline = None
@@ -214,7 +215,7 @@ def plain_decoders(
     if isinstance(drafter, NoneDrafter):
         return (*drafted, HostDecoder(target, drafter))
     none = NoneDrafter()
-    return (*(choice.backend.decoders(target, none) if drafted else ()), HostDecoder(target, none))
+    return (*(device_decoders(choice.backend, target, none.round_plan) if drafted else ()), HostDecoder(target, none))
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
-from forerun.drafting.heads import drafter as heads
+from forerun.drafting.heads import dflash_network as heads
 from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.drafting.tree_policy import TreePolicy
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
@@ -24,7 +24,7 @@ from forerun.backends.gpu.tree.device_tree import DeviceTree
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED
 from tests.backends.gpu.test_heads_on_device import KNOWN, TEXT, VOCAB, Depths, Headed
 
-# Nothing can follow a block's end, so that such rows have no largest score in the interpreter's numpy.
+# No token can follow the last predicted one, so that such rows have no largest score in the interpreter's numpy.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
 
 WIDTH = 4  # nodes of a batch
@@ -44,7 +44,7 @@ def _as_in_an_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class DFlashHeaded(Headed):
-    """With a head that drafts blocks."""
+    """With a DFlash head."""
 
     def __init__(
         self, seed: int, device: str, *, known: Sequence[int] | None = None, num_layers: int = 1,

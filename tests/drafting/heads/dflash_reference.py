@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from forerun.core.head_spec import DFlashSpec
+from forerun.drafting.heads.dflash import DFlashSpec
 from tests.drafting.heads.eagle_reference import Floats, LayerReference, rms
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from forerun.core.head_spec import DFlashSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.dflash_network import DFlashHead
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import TorchEagleHead
 from forerun.drafting.heads.layer import HeadWeights, embedding
 

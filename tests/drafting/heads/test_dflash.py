@@ -12,10 +12,8 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import BATCH, DFlashDrafter, num_steps
+from forerun.drafting.heads.dflash_network import BATCH, DFlashDrafter, DFlashExecutor, DFlashRows, num_steps
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.rows import DFlashRows
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth

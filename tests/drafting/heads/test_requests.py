@@ -14,9 +14,9 @@ from forerun.core.drafter_config import DraftHead
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, HeadDrafter
-from forerun.drafting.heads.eagle_network import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after

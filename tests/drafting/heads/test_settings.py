@@ -1,4 +1,4 @@
-"""Penalties, filters and grammars hold behind every drafted token, also within a block that one pass drafted.
+"""Penalties, filters and grammars hold behind every drafted token, also of a DFlash head's one pass.
 
 A published engine applied them as they were before the block, which changes the text.
 """
@@ -12,9 +12,9 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
-from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.heads.drafter import DFlashDrafter, EagleDrafter, HeadDrafter
-from forerun.drafting.heads.eagle_network import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.none import NoneDrafter
 from tests.drafting.heads.random_heads import (
     dflash_head,

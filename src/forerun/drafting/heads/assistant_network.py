@@ -15,14 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.backends.bind import embedding_scale
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import SkipSet
+from forerun.drafting.draft_model import UsualAcceptance, serial_rows
 from forerun.drafting.draft_rows import DraftRows
+from forerun.drafting.heads.assistant import AssistantSpec, token_order
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import without_waking
 from forerun.drafting.heads.features import TextFeatures
+from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
+from forerun.drafting.heads.loading import HeadLoading
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
@@ -219,6 +223,8 @@ class AssistantRows(DraftRows):
 class AssistantDrafter(HeadDrafter):
     """Grows its tree with an assistant, one pass for each batch of nodes. Looked-up text is not hung into it."""
 
+    usual_acceptance = UsualAcceptance(kind="an assistant", low=70, high=97, floor=40)
+
     def _make_rows(self, runner: Runner, config: DraftHead) -> AssistantRows:
         executor = runner.executor
         assert isinstance(executor, AssistantExecutor), f"the executor of an assistant, not {type(executor)}"
@@ -231,3 +237,36 @@ class AssistantDrafter(HeadDrafter):
 
     def read_features(self, place: int, features: Tensor) -> None:
         super().read_features(place + len(features) - 1, features[-1:])  # no row reads those before
+
+
+def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
+    """The drafter of an assistant, in the target's dtype. It reads the target's embedding, keys and values."""
+    spec = stored.spec
+    assert isinstance(spec, AssistantSpec), "an assistant"
+    target = given.target.spec
+    order = token_order(stored)
+    head = AssistantHead(
+        spec,
+        HeadWeights(stored.weights(dtype=given.dtype, device=given.device)),
+        embed=given.shared.embed,
+        scale=embedding_scale(target, given.dtype),
+        final_norm=given.source.weights(dtype=given.dtype, device=given.device).vector("final_norm"),
+        eps=target.norm_eps,
+        order=None if order is None else order.to(given.device),
+        capacity=given.capacity,
+    )
+    layers = [spec.layer_of(target, layer) for layer in range(spec.body.num_layers)]
+    executor = AssistantExecutor(head, given.target.cache, layers)
+    runner = Runner(
+        spec.body,
+        None,
+        backend=given.backend,
+        capacity=serial_rows(given.config.shape),  # used only for measuring
+        dtype=given.dtype,
+        device=given.device,
+        pace=given.pace,
+        make_executor=lambda _: executor,
+    )
+    return AssistantDrafter(
+        runner, given.config, given.policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers)
+    )

@@ -12,17 +12,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import DFlashSpec, EagleSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.stored import find_head
 from tests.drafting.heads.published import (
-    block_config,
     body_keys,
+    dflash_config,
     flat_config,
     nested_config,
     with_map,
-    write_block,
+    write_dflash,
     write_eagle,
     write_files,
 )
@@ -87,7 +89,7 @@ def test_dflash_folders_are_read(seed: int, tmp_path: Path) -> None:
     is_causal = rng.random() < 0.5
     num_layers = spec.body.num_layers
     spec = replace(spec, windows=(window,) * num_layers, is_causal=(is_causal,) * num_layers)
-    stored = opened(write_block(tmp_path / "head", spec, TARGET, seed=seed))
+    stored = opened(write_dflash(tmp_path / "head", spec, TARGET, seed=seed))
     assert stored.spec == spec
     expected = {name: value.float().double() for name, value in dflash_tensors(spec, TARGET, seed).items()}
     require_equal(stored, expected, None)
@@ -96,7 +98,7 @@ def test_dflash_folders_are_read(seed: int, tmp_path: Path) -> None:
 def test_speculators_counts_the_layer_that_a_dflash_feature_enters(tmp_path: Path) -> None:
     spec = random_dflash(random.Random(1), TARGET, layer_ids=(1, 4), conv_kernel=0, pair_rank=0)
     spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
-    config = block_config(spec, TARGET)
+    config = dflash_config(spec, TARGET)
     nested = {
         "speculators_model_type": "dflash",
         "transformer_layer_config": config,
@@ -218,7 +220,7 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
 def test_a_block_head_without_a_key_is_refused_by_the_keys_whole_name(
     edit: Callable[[dict[str, Any], dict[str, Tensor]], object], message: str, tmp_path: Path
 ) -> None:
-    folder = write_block(tmp_path / "head", random_dflash(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
+    folder = write_dflash(tmp_path / "head", random_dflash(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
     with pytest.raises(CheckpointError, match=message):
         opened(edited(folder, edit))
 
@@ -231,7 +233,7 @@ def test_a_head_of_speculators_without_a_key_is_refused_by_name(key: str, tmp_pa
 
 def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
     spec = random_dflash(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0, markov_rank=0)
-    folder = write_block(tmp_path / "head", spec, TARGET)
+    folder = write_dflash(tmp_path / "head", spec, TARGET)
     opened(folder).require_fit(TARGET, "the target")
     edited(folder, lambda config, _: config["dflash_config"].update(mask_token_id=60))
     with pytest.raises(VocabularyError, match="masks with token 60"):
@@ -244,7 +246,7 @@ def test_groups_of_channels_that_do_not_divide_the_hidden_size_are_refused(group
     spec = random_dflash(random.Random(2), TARGET, body=body, conv_kernel=2, conv_group=group, windows=(None,),
                         is_causal=(False,))  # fmt: skip
     with pytest.raises(CheckpointError, match=f"conv_group_size is {group}, but must be a divisor of .* 20"):
-        opened(write_block(tmp_path / "head", spec, TARGET))
+        opened(write_dflash(tmp_path / "head", spec, TARGET))
 
 
 @pytest.mark.parametrize("what", ["map", "shifts"])

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import DFlashSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec, StoredHead
+from forerun.drafting.heads.stored import find_head
 from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
 from tests.tiny import plain_spec
 
