@@ -61,10 +61,7 @@ def load(stored: StoredHead, given: "HeadLoading") -> "HeadDrafter":
     from forerun.model.tree_cache import TreeCache
 
     class ToyExecutor(HeadExecutor):
-        def __init__(
-            self, spec: ToySpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache, *,
-            backend: object,
-        ) -> None:  # fmt: skip
+        def __init__(self, spec: ToySpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache) -> None:
             super().__init__(spec.body, cache, lambda features: features[:, 0])
             self._mix = weights.linear("mix")
             self._embed = embed
@@ -83,7 +80,7 @@ def load(stored: StoredHead, given: "HeadLoading") -> "HeadDrafter":
     assert isinstance(stored.spec, ToySpec)
     return load_with_cache(
         stored, given, stored.spec, num_behind=serial_rows(given.config.shape),
-        make_executor=ToyExecutor, make_drafter=ToyDrafter,
+        make_executor=ToyExecutor, drafter=ToyDrafter,
     )  # fmt: skip
 
 

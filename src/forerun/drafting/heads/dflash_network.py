@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.backend import Backend
 from forerun.backends.rounds import RoundPlan
 from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
 from forerun.core.pace import Pace
@@ -229,13 +228,6 @@ class DFlashExecutor(HeadExecutor):
         return is_near_BS & (places_S <= own_B1) if spec.is_causal[layer] else is_near_BS
 
 
-def dflash_executor(
-    spec: DFlashSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache, *, backend: Backend
-) -> DFlashExecutor:
-    """The head bound to its cache, in torch with every backend."""
-    return DFlashExecutor(DFlashHead(spec, weights, embed, output), cache)
-
-
 class DFlashRows(HeadRows):
     """The rows of a DFlash head: the cache holds committed tokens alone, and one pass drafts a whole tree.
 
@@ -355,6 +347,13 @@ def num_steps(num_drafted: int, verify_width: int) -> int:
     return max(1, longest + (verify_width - 1 - longest) // BATCH)
 
 
+def dflash_executor(
+    spec: DFlashSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
+) -> DFlashExecutor:
+    """The head bound to its cache."""
+    return DFlashExecutor(DFlashHead(spec, weights, embed, output), cache)
+
+
 def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
     """The drafter of a head for the target.
 
@@ -364,5 +363,5 @@ def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
     spec = stored.spec
     assert isinstance(spec, DFlashSpec), "a DFlash head"
     return load_with_cache(
-        stored, given, spec, num_behind=spec.block_size, make_executor=dflash_executor, make_drafter=DFlashDrafter
+        stored, given, spec, num_behind=spec.block_size, make_executor=dflash_executor, drafter=DFlashDrafter
     )

@@ -6,6 +6,7 @@ D head size, W rows of the head's output; dots stand for texts.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -281,7 +282,8 @@ def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
     """
     spec = stored.spec
     assert isinstance(spec, EagleSpec), "an EAGLE-3 head"
+    make_executor = partial(eagle_executor, backend=given.backend)
     num_behind = serial_rows(given.config.shape)
     return load_with_cache(
-        stored, given, spec, num_behind=num_behind, make_executor=eagle_executor, make_drafter=EagleDrafter
+        stored, given, spec, num_behind=num_behind, make_executor=make_executor, drafter=EagleDrafter
     )

@@ -1,8 +1,8 @@
 """What a draft head is given of its target, and the drafter of a head with layers and a cache of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -18,10 +18,9 @@ from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.model.vocabulary_map import VocabularyMap
 from forerun.model.weights import DenseWeight, Weight
 
-Spec = TypeVar("Spec", bound=HeadSpec, contravariant=True)
+Spec = TypeVar("Spec", bound=HeadSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,37 +61,14 @@ class HeadLoading:
         return executor
 
 
-class MakeExecutor(Protocol[Spec]):
-    """Binds a head to its cache."""
-
-    def __call__(
-        self, spec: Spec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache, *, backend: Backend
-    ) -> HeadExecutor: ...
-
-
-class MakeDrafter(Protocol):
-    """The class of a drafter."""
-
-    def __call__(
-        self,
-        runner: Runner,
-        config: DraftHead,
-        policy: TreePolicy,
-        *,
-        target_vocab_size: int,
-        taps: Sequence[int],
-        vocabulary: VocabularyMap | None,
-    ) -> HeadDrafter: ...
-
-
 def load_with_cache(
     stored: StoredHead,
     given: HeadLoading,
     spec: Spec,
     *,
     num_behind: int,
-    make_executor: MakeExecutor[Spec],
-    make_drafter: MakeDrafter,
+    make_executor: Callable[[Spec, HeadWeights, Embed, Linear, TreeCache], HeadExecutor],
+    drafter: type[HeadDrafter],
 ) -> HeadDrafter:
     """The drafter of a head with a cache of its own.
 
@@ -102,6 +78,8 @@ def load_with_cache(
     Args:
         spec: that of `stored`.
         num_behind: rows that it needs in its cache behind the text.
+        make_executor: binds the head, with its weights, embedding and output, to its cache.
+        drafter: its class.
     """
     device = given.device
     backend = given.backend
@@ -128,10 +106,10 @@ def load_with_cache(
         device=device,
         pace=given.pace,
         cache_bytes=given.cache_bytes,
-        make_executor=lambda cache: make_executor(sized, weights, embed, output, cache, backend=backend),
+        make_executor=lambda cache: make_executor(sized, weights, embed, output, cache),
     )
     ids = stored.target_ids()
-    return make_drafter(
+    return drafter(
         runner,
         given.config,
         given.policy,
