@@ -3,6 +3,14 @@
 // Panels are processed two at a time, gate with up. Their inputs are divided into blocks that stay in the L1 cache
 // while all rows are multiplied with them, as many rows at a time as fit into the registers. Meanwhile the next block
 // is prefetched, so that a pass takes only the time to read the weights.
+//
+// How a product of Q4_K, for example, reaches AVX2: the line q4_k of FORERUN_BLOCK_FORMATS in kernels.h makes
+// Format::q4_k and gives its layout, which blocks.h reads and pack_blocks.cpp writes. From this layout the templates of
+// tiles_blocks.cpp become loops over codes and scales, which tiles_of_q4_k returns and tiles_of below asks for by format.
+// They are written with the functions of simd.h, which are those of simd_avx2.h where FORERUN_TIER_AVX2 is defined.
+// CMakeLists.txt lists avx2 among `tiers` and calls add_part for each: tiles_blocks.cpp and tier.cpp, which puts `linear`
+// into the table of kernels, are compiled with the tier's flags in the namespace of its name. At run time dispatch.cpp
+// takes the table of the best tier that cpu.h says this machine can run, and all calls go through that table.
 #pragma once
 #include "dispatch.h"
 #include "kernels.h"
