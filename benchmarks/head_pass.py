@@ -62,7 +62,7 @@ def main() -> None:
     arguments = standard_arguments(__doc__, "head_pass", num_prompts=1, num_new=1).parse_args()
     torch.set_num_threads(arguments.threads)
     with Engine(config_of(arguments, drafter=DraftHead(model=arguments.draft, adaptive=False))) as engine:
-        drafter = engine.drafter
+        (drafter,) = engine.drafting.held.values()
         assert isinstance(drafter, HeadDrafter), "a head of fixed widths"
         executor = drafter._runner.executor
         assert isinstance(executor, HeadExecutor), type(executor)

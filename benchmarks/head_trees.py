@@ -27,7 +27,7 @@ def engine_of(arguments: argparse.Namespace, width: int, *, knows_noise: bool, i
     policies = Policies(tree=replace(BEST_TREE, knows_noise=knows_noise, looks_up=False))
     engine = Engine(config_of(arguments, drafter=head), policies=policies)
     if is_chain:
-        drafter = engine._drafter
+        drafter = engine.drafting.held["draft_head"]
         assert isinstance(drafter, DraftModelDrafter), "a head of fixed widths"
         drafter._guessed.policy = replace(drafter._guessed.policy, num_children=1)
     return engine

@@ -70,19 +70,19 @@ def keep_caches_apart() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def errors_of_drafters() -> Iterator[None]:
     """An error in a drafter fails the test. In use it only costs the drafting of a text, and nobody would see it."""
-    from forerun.drafting import guarded  # brings torch along
+    from forerun.decoding import drafters  # brings torch along
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarded, "FAULTS", ())
+        patch.setattr(drafters, "FAULTS", ())
         yield
 
 
 @pytest.fixture
 def guarded_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors in drafters are treated as in use."""
-    from forerun.drafting import guarded
+    from forerun.decoding import drafters
 
-    monkeypatch.setattr(guarded, "FAULTS", (Exception,))
+    monkeypatch.setattr(drafters, "FAULTS", (Exception,))
 
 
 SIZES = {"vocab_size": 320, "max_position_embeddings": 512}

@@ -3,30 +3,36 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.drafting import automatic
+from forerun.decoding import drafters
 from forerun.engine import learnt
-from forerun.speculation.economy.choice import Chooser, DraftTurn
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.referee.budget import ProposedTree
+from forerun.speculation.referee.costs import RoundCosts
+from forerun.speculation.referee.referee import DraftTurn, Referee
 from forerun.speculation.tree import TokenTree
 
 
-class RandomTurns(Chooser):
+class RandomTurns(Referee):
     """Gives every round to a random drafter, or none, and lets another one guess."""
 
     rng = random.Random()
 
     def _next_turn(self) -> DraftTurn:
         super()._next_turn()
-        drafter, watched = self.rng.sample([*self._names, None], 2)
-        return DraftTurn(drafter=drafter, most_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
+        drafter, watched = self.rng.sample([*self._names, None], 2) if self._names else (None, None)
+        return DraftTurn(drafter=drafter, max_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
 
-    def rows_of(self, proposal: TokenTree) -> int:
-        super().rows_of(proposal)
-        return min(len(proposal), self.turn.most_rows)
+    def measure(self, **measured: Any) -> None:
+        super().measure(**measured)
+        self.turn = self._next_turn()
+
+    def cut(self, proposal: ProposedTree) -> TokenTree:
+        super().cut(proposal)
+        return proposal.tree.select(proposal.tree.best(self.turn.max_rows))
 
 
 @contextmanager
@@ -34,8 +40,8 @@ def turns_at_random() -> Iterator[None]:
     """Engines and drafters that are made within have such a chooser, and rows cost nothing for them."""
     RandomTurns.rng.seed(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(automatic, "Chooser", RandomTurns)
-        patch.setattr(automatic, "TOGETHER", 1)
+        patch.setattr(drafters, "Referee", RandomTurns)
+        patch.setattr(drafters, "TOGETHER", 1)
         patch.setattr(learnt, "measure_pace", lambda *_, **__: Pace(steps=((64, 1e-3),)))
         patch.setattr(RoundCosts, "measure", lambda self, num_rows, seconds, num_rounds=1: None)
         yield

@@ -13,14 +13,19 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.decoding.decoder import Request, Round, prefill
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.step import CacheMove
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.tree import ancestry_matrix
+from forerun.speculation.referee.budget import FREE, DraftCosts, ProposedTree, RowBudget
+from forerun.speculation.referee.costs import RoundCosts
+from forerun.speculation.referee.referee import Referee
+from forerun.speculation.tree import TokenTree, ancestry_matrix
+from forerun.speculation.walk import Acceptance
 
 CAPACITY = 128
 LOGIT_SPREAD = 2.0  # the logits' standard deviation: a few units, so that temperatures 0, 0.7 and 1 all matter
@@ -151,23 +156,82 @@ def tree_logits(runner: Runner, token_ids: list[int], parents: Sequence[int]) ->
     ).logits
 
 
+def drafters_of(drafter: Drafter | Drafters) -> Drafters:
+    """A single drafter drafts in every round, with its full widths."""
+    return drafter if isinstance(drafter, Drafters) else Drafters({"drafter": drafter})
+
+
+def proposal_of(drafter: Drafter) -> TokenTree:
+    """What a drafter proposes with its full widths."""
+    budget = RowBudget(drafter.verify_width)
+    return budget.cut(drafter.propose(budget))
+
+
+def own_outcome(acceptance: Acceptance) -> DraftOutcome:
+    """The outcome of a round that verified the drafter's own proposal."""
+    return DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True)
+
+
+class RootAlone(Drafter):
+    """Proposes nothing."""
+
+    verify_width = 1
+    root = 0
+
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self.root = prompt_ids[-1]
+
+    def propose(self, budget: RowBudget) -> ProposedTree:
+        return ProposedTree(tree=TokenTree(self.root))
+
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self.root = outcome.tokens[-1]
+        return NO_NEWS
+
+
+def weighed(drafter: Drafter, costs: RoundCosts, own: DraftCosts = FREE) -> Drafters:
+    """A single drafter that drafts where it pays, by these costs."""
+    drafters = Drafters({"drafter": drafter}, is_adaptive=True)
+    drafters.referee = Referee({"drafter": drafter.verify_width}, costs, own={"drafter": own})
+    return drafters
+
+
 def decode_rounds(
-    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+    target: Runner,
+    drafter: Drafter | Drafters,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    num_tokens: int,
+    prediction: Sequence[int] = (),
+    owner: str = "",
 ) -> list[Round]:
     """One request, round by round, as the engine runs it."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
-    drafter.begin(prompt_ids, params, noise)
-    for _ in prefill(target, Request(prompt_ids=prompt_ids, params=params, noise=noise), drafter):
+    request = Request(prompt_ids=prompt_ids, params=params, noise=noise, prediction=prediction, owner=owner)
+    drafters = drafters_of(drafter)
+    drafters.begin(request, target.drop_rows)
+    for _ in prefill(target, request, drafters):
         pass
     side = Verifier(target, params, prompt_ids, noise)
-    return list(decode(side, drafter, near_tie=0.0, num_tokens=num_tokens))
+    return list(decode(side, drafters, near_tie=0.0, num_tokens=num_tokens))
 
 
 def decode_ids(
-    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+    target: Runner,
+    drafter: Drafter | Drafters,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    num_tokens: int,
+    prediction: Sequence[int] = (),
 ) -> list[int]:
     """The tokens of one request, cut to `num_tokens`."""
-    rounds = decode_rounds(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens)
+    rounds = decode_rounds(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens, prediction=prediction)
     return [token for step in rounds for token in step.token_ids][:num_tokens]
 
 

@@ -9,7 +9,7 @@ import pytest
 from forerun.cli.comparison import SpeedComparison, Written
 from forerun.core.pace import Pace
 from forerun.engine.learnt import LearntFile
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.referee.costs import RoundCosts
 from tests.cli.conftest import Run
 
 

@@ -33,12 +33,13 @@ from forerun.core.kept_files import KeptFiles
 from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP
+from forerun.decoding.drafters import Drafters
 from forerun.distill.config import DistillConfig
 from forerun.distill.folder import write_draft
 from forerun.distill.run_place import RunPlace, SavedDraft
 from forerun.distill.text_store import TextStore
+from forerun.drafting.drafter import KeepsState
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
-from forerun.drafting.none import NoneDrafter
 from forerun.engine.learnt import LearntFile
 from forerun.engine.profile import Profile
 from forerun.engine.trace import AnswerTrace, read_traces, write_traces
@@ -48,6 +49,7 @@ from tests.checkpoints.gguf.models import write_model
 from tests.checkpoints.test_short_names import named_model, write_wheel
 from tests.distill.test_learning import EVEN, some_trainer
 from tests.distill.test_store_numbers import text_of
+from tests.tiny import RootAlone
 
 Write = Callable[[int], None]
 DRAFT = "builtin-draft"
@@ -118,7 +120,7 @@ def conversation_numbers(folder: Path) -> set[int]:
     return found
 
 
-class Taught(NoneDrafter):
+class Taught(RootAlone, KeepsState):
     """What it has learnt is a number."""
 
     number = 0
@@ -134,11 +136,12 @@ class Taught(NoneDrafter):
 def begin_learnt(folder: Path, name: str) -> Write:
     file = LearntFile(str(folder), ABOUT)
     drafter = Taught()
+    drafters = Drafters({"taught": drafter})
 
     def write(number: int) -> None:
         file.learnt.context_s = float(number)
         drafter.number = number
-        file.keep(drafter)
+        file.keep(drafters)
 
     return write
 
@@ -147,7 +150,7 @@ def learnt_numbers(folder: Path) -> set[int]:
     """Two files, each of which is believed by itself."""
     file = LearntFile(str(folder), ABOUT)
     drafter = Taught()
-    file.restore(drafter)
+    file.restore(Drafters({"taught": drafter}))
     return {int(file.learnt.context_s or 0), drafter.number} if any(folder.glob("*.json")) else set()
 
 

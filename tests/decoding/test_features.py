@@ -9,13 +9,12 @@ from torch import Tensor
 
 from forerun.backends.backend import Backend
 from forerun.core.config import SamplingParams
-from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.drafting.none import NoneDrafter
-from forerun.drafting.predicted import PredictedDrafter
+from forerun.decoding.drafters import Drafters
+from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport, ReadsFeatures
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import decode_ids, plain_spec, random_weights, tiny_runner
 
@@ -23,7 +22,7 @@ SPEC = plain_spec(num_layers=3, max_positions=512)
 TAPS = (0, 2)
 
 
-class Listener(Drafter):
+class Listener(Drafter, ReadsFeatures):
     """Guesses at random, and keeps the features of committed tokens by their places."""
 
     verify_width = 6
@@ -33,7 +32,9 @@ class Listener(Drafter):
         self._rng = random.Random(seed)
         self.features = dict[int, Tensor]()
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
         self._root = prompt_ids[-1]
         self.features = {}
 
@@ -44,21 +45,18 @@ class Listener(Drafter):
         self.read_features(place, features[:1])
         self._seen = place, features.clone()
 
-    def propose(self) -> TokenTree:
+    def propose(self, budget: RowBudget) -> ProposedTree:
         tree = TokenTree(self._root)
         for token in self._rng.sample(range(SPEC.vocab_size), 5):
             tree.add(self._rng.randrange(len(tree)), token, -1.0)
-        return tree
+        return ProposedTree(tree=tree)
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
-        self.note(acceptance)
-        return DraftReport()
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._root = acceptance.bonus_token
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self._root = outcome.tokens[-1]
         place, features = self._seen
-        for number, node in enumerate(acceptance.path, 1):
+        for number, node in enumerate(outcome.path, 1):
             self.features[place + number] = features[node]
+        return NO_NEWS
 
 
 def runner_of(kernels: Backend) -> Runner:
@@ -75,14 +73,11 @@ def test_features_of_all_committed_tokens_arrive_and_no_text_changes(
     rng = random.Random(num_prompt)
     prompt = [rng.randrange(SPEC.vocab_size) for _ in range(num_prompt)]
     params = SamplingParams(temperature=0.7)
-    expected = decode_ids(runner_of(kernels), NoneDrafter(), prompt, params, seed=3, num_tokens=40)
+    expected = decode_ids(runner_of(kernels), Drafters(), prompt, params, seed=3, num_tokens=40)
     listener = Listener(num_prompt)
-    drafter: Drafter = listener
-    if is_predicted:
-        drafter = PredictedDrafter(listener)
-        drafter.expect(expected[:10])
     target = runner_of(kernels)
-    assert decode_ids(target, drafter, prompt, params, seed=3, num_tokens=40) == expected
+    prediction = expected[:10] if is_predicted else []
+    assert decode_ids(target, listener, prompt, params, seed=3, num_tokens=40, prediction=prediction) == expected
     text = target.cached_ids
     assert sorted(listener.features) == list(range(len(text)))
     alone = runner_of(kernels).append(list(text), num_logit_rows=0, taps=TAPS).features

@@ -9,10 +9,19 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Round
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.none import NoneDrafter
-from tests.tiny import Weights, decode_ids, decode_rounds, plain_spec, poison_freed_slots, random_weights, tiny_runner
+from tests.tiny import (
+    Weights,
+    decode_ids,
+    decode_rounds,
+    plain_spec,
+    poison_freed_slots,
+    proposal_of,
+    random_weights,
+    tiny_runner,
+)
 from tests.varied import Varied, draft_model, varied
 
 GREEDY = SamplingParams()
@@ -55,7 +64,7 @@ def ids_of(rounds: list[Round], num_tokens: int = NUM_TOKENS) -> list[int]:
 
 
 def plain_ids(params: SamplingParams, *, seed: int = 7) -> list[int]:
-    return ids_of(rounds_of(NoneDrafter(), params, seed=seed))
+    return ids_of(rounds_of(Drafters(), params, seed=seed))
 
 
 @PARAMS
@@ -87,7 +96,7 @@ def test_a_draft_with_fewer_tokens_than_the_target_costs_no_token(
     target = tiny_runner(SPEC, WEIGHTS)
     drafter = drafter_of(weights_of(3, short), DraftModel(), spec=short)
     prompt = [3, SPEC.vocab_size - 1, 4]
-    expected = decode_ids(target, NoneDrafter(), prompt, params, seed=7, num_tokens=NUM_TOKENS)
+    expected = decode_ids(target, Drafters(), prompt, params, seed=7, num_tokens=NUM_TOKENS)
     assert decode_ids(target, drafter, prompt, params, seed=7, num_tokens=NUM_TOKENS) == expected
     if temperature:
         assert max(expected) >= short.vocab_size, "no id behind the draft's head was written, so nothing was tested"
@@ -100,7 +109,7 @@ def test_a_draft_with_more_tokens_than_the_target_never_proposes_them(params: Sa
     weights["head.weight"][SPEC.vocab_size :] *= 20.0  # its favourites are tokens that the target does not have
     drafter = drafter_of(weights, draft_model(looks_up=False), spec=long)
     drafter.begin(PROMPT, params, None)
-    tree = drafter.propose()
+    tree = proposal_of(drafter)
     assert len(tree) > 1
     assert max(tree.token_ids) < SPEC.vocab_size
     assert ids_of(rounds_of(drafter, params)) == plain_ids(params)
@@ -163,4 +172,4 @@ def test_a_hit_is_a_bonus_token_of_the_drafters_own_tree_outside_the_proposal() 
     )
     num_hits = sum(step.stats.was_hit for seed in range(10) for step in rounds_of(drafter, SAMPLED, seed=seed))
     assert num_hits > 0
-    assert not any(step.stats.was_hit for step in rounds_of(NoneDrafter(), SAMPLED))
+    assert not any(step.stats.was_hit for step in rounds_of(Drafters(), SAMPLED))

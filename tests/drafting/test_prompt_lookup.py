@@ -8,31 +8,35 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.core.pace import Pace
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.speculation.referee.budget import RowBudget
+from forerun.speculation.referee.costs import RoundCosts
 from forerun.speculation.walk import walk
+from tests.tiny import own_outcome
 
 ROWS_COST_A_FIFTH = Pace(steps=((1, 1.0), (8, 1.2)))
 PARAMS = SamplingParams()
 
 
-def proposals(drafter: PromptLookupDrafter, prompt: list[int], text: list[int]) -> list[int]:
+def proposals(budget: RowBudget, prompt: list[int], text: list[int]) -> list[int]:
     """Drafted tokens of every round in which this text is written after the prompt."""
+    drafter = PromptLookupDrafter(PromptLookup())
     drafter.begin(prompt, PARAMS, None)
     sizes = []
     place = 0
     while place < len(text):
-        tree = drafter.propose()
+        budget.begin_round(16)
+        tree = budget.cut(drafter.propose(budget))
         sizes.append(len(tree) - 1)
         choices = [text[place + depth] if place + depth < len(text) else 0 for depth in tree.depths]
         acceptance = walk(tree, choices)
-        drafter.accept(acceptance)
+        drafter.told(own_outcome(acceptance))
+        budget.end_round(len(acceptance.path))
         place += len(acceptance.tokens)
     return sizes
 
 
-def adaptive(pace: Pace = ROWS_COST_A_FIFTH) -> PromptLookupDrafter:
-    drafter = PromptLookupDrafter(PromptLookup())
-    drafter.adapt(lambda widths, *, budget_s=0.0: pace)
-    return drafter
+def adaptive(pace: Pace = ROWS_COST_A_FIFTH) -> RowBudget:
+    return RowBudget(16, RoundCosts(pace))
 
 
 def misleading_text(num_tokens: int) -> list[int]:
@@ -43,7 +47,7 @@ def misleading_text(num_tokens: int) -> list[int]:
 
 def test_nothing_is_proposed_where_it_seldom_came_true() -> None:
     text = misleading_text(900)
-    fixed = proposals(PromptLookupDrafter(PromptLookup()), [0], text)
+    fixed = proposals(RowBudget(16), [0], text)
     chosen = proposals(adaptive(), [0], text)
     assert sum(size > 0 for size in fixed[-100:]) > 30, "there must be something to be misled by"
     assert sum(chosen[-100:]) <= 0.05 * sum(fixed[-100:])

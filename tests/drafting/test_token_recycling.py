@@ -10,11 +10,12 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+from forerun.speculation.referee.costs import RoundCosts
+from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner, weighed
 
 SPEC = plain_spec()
 WEIGHTS: Weights = random_weights(SPEC, torch.Generator().manual_seed(1))
@@ -30,10 +31,15 @@ def drafter_of(config: TokenRecycling | None = None, policy: TreePolicy = BEST_T
 
 
 def rounds_of(
-    drafter: NoneDrafter | TokenRecyclingDrafter, params: SamplingParams, *, seed: int = 7, weights: Weights = WEIGHTS
+    drafter: Drafters | TokenRecyclingDrafter,
+    params: SamplingParams,
+    *,
+    seed: int = 7,
+    weights: Weights = WEIGHTS,
+    owner: str = "",
 ) -> list[Round]:
     runner = tiny_runner(SPEC, weights)
-    return decode_rounds(runner, drafter, [3, 1, 4, 1, 5], params, seed=seed, num_tokens=NUM_TOKENS)
+    return decode_rounds(runner, drafter, [3, 1, 4, 1, 5], params, seed=seed, num_tokens=NUM_TOKENS, owner=owner)
 
 
 def ids_of(rounds: list[Round]) -> list[int]:
@@ -45,7 +51,7 @@ def test_a_second_text_is_guessed_from_what_the_first_left(params: SamplingParam
     drafter = drafter_of(policy=NO_CHAIN)
     first = rounds_of(drafter, params)
     second = rounds_of(drafter, params)
-    assert ids_of(first) == ids_of(second) == ids_of(rounds_of(NoneDrafter(), params))
+    assert ids_of(first) == ids_of(second) == ids_of(rounds_of(Drafters(), params))
     assert sum(done.stats.num_accepted for done in second) > 0.3 * NUM_TOKENS
     assert len(second) < len(first)
 
@@ -57,20 +63,20 @@ def test_an_owner_begins_with_nothing_and_finds_its_own_table_again() -> None:
     num_known = drafter.table.num_known
     tables = {}
     for owner in map(str, range(MOST_OWNERS + 1)):
-        drafter.change_owner(owner)
+        drafter.begin([1], GREEDY, None, owner)
         assert drafter.table.num_known == 0 < num_known
-        rounds_of(drafter, GREEDY)
+        rounds_of(drafter, GREEDY, owner=owner)
         tables[owner] = drafter.table
-    drafter.change_owner("1")
+    drafter.begin([1], GREEDY, None, "1")
     assert drafter.table is tables["1"]
-    drafter.change_owner("0")
+    drafter.begin([1], GREEDY, None, "0")
     assert drafter.table.num_known == 0, "the one used least recently went"
-    drafter.change_owner("2")
+    drafter.begin([1], GREEDY, None, "2")
     assert drafter.table.num_known == 0
-    drafter.change_owner("1")
+    drafter.begin([1], GREEDY, None, "1")
     assert drafter.table is tables["1"]
     assert drafter.state() == kept, "of an owner's text nothing is kept for the next start"
-    drafter.change_owner("")
+    drafter.begin([1], GREEDY, None)
     assert drafter.table.num_known == num_known
 
 
@@ -83,13 +89,13 @@ def test_a_restarted_drafter_knows_what_the_last_one_learnt(params: SamplingPara
     rounds = rounds_of(restarted, params)
     assert len(rounds) < len(first)
     assert ids_of(rounds) == ids_of(first)
-    assert not restarted.restore(NoneDrafter().state())
+    assert not restarted.restore(b"")
 
 
 def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_pass() -> None:
     drafter = drafter_of(policy=NO_CHAIN)
-    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1.0), (16, 16.0))))
-    num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(drafter, SAMPLED, seed=seed)]
+    adaptive = weighed(drafter, RoundCosts(Pace(steps=((1, 1.0), (16, 16.0)))))
+    num_drafted = [done.stats.num_drafted for seed in range(4) for done in rounds_of(adaptive, SAMPLED, seed=seed)]
     assert sum(num_drafted[-60:]) <= 0.1 * 60
 
 

@@ -10,7 +10,7 @@ import pytest
 from forerun import Automatic, DraftHead, DraftModel, Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import PREDICTION, StepStats
-from forerun.drafting.drafter import Drafter
+from forerun.decoding.drafters import Drafters
 from forerun.engine.acceptance import LEAST_ROUNDS, NUM_TOKENS, AcceptanceWatch
 from tests.drafting.heads.published import builtin_head
 
@@ -65,11 +65,11 @@ def round_of(num_drafted: int, num_accepted: int, drafted_by: str = "") -> StepS
 
 
 @pytest.fixture(scope="module")
-def judged() -> tuple[EngineConfig, Drafter]:
+def judged() -> tuple[EngineConfig, Drafters]:
     """A config, and what drafts by it."""
     config = EngineConfig(drafter=Automatic(draft=DraftModel(model="builtin-draft")), num_threads=1, max_length=128)
     with Engine(config) as engine:
-        return config, engine.drafter
+        return config, engine.drafting
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def judged() -> tuple[EngineConfig, Drafter]:
 def test_rounds_with_a_proposal_of_the_draft_are_judged(
     rounds: list[StepStats],
     is_told: bool,
-    judged: tuple[EngineConfig, Drafter],
+    judged: tuple[EngineConfig, Drafters],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watch = AcceptanceWatch(*judged)

@@ -16,7 +16,7 @@ from forerun.engine import learnt
 from forerun.engine.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun.engine.engine import Engine
 from forerun.engine.profile import Profile
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.referee.costs import RoundCosts
 from tests.varied import NO_LOOKUP
 
 PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)

@@ -228,7 +228,8 @@ def test_ids_may_come_as_an_array(plain_engine: Engine) -> None:
 
 def test_after_forgetting_no_cache_holds_anything(engine: Engine, plain_engine: Engine) -> None:
     """A draft that still knew the prompt would have an advantage over a program that was asked to forget it."""
-    draft = getattr(engine._drafter, "_runner", None)
+    (drafter,) = engine.drafting.held.values()
+    draft = getattr(drafter, "_runner", None)
     first = engine.generate(PROMPT, SAMPLED)
     assert engine.generate(PROMPT, SAMPLED).stats.num_reused_tokens == first.stats.num_prompt_tokens - 1
     assert draft is None or len(draft.cached_ids) > 0

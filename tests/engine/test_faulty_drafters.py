@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,20 +18,23 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import NumericalError
 from forerun.core.steps import DrafterState
 from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.draft_tree import DraftTree
+from forerun.drafting.drafter import ReadsFeatures, ReadsScores, ReadsText, RidesAlong
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.backend import ModelBackend
+from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
+from forerun.sampling.sample import TopK
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 from tests.random_settings import random_params
-from tests.tiny import decode_ids, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.tiny import RootAlone, decode_ids, decode_rounds, drafters_of, plain_spec, random_weights, tiny_runner
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 PROMPT = [1, 2, 3, 4]
@@ -38,7 +42,29 @@ PARAMS = [SamplingParams(), SamplingParams(temperature=1.0)]
 SPEC = plain_spec(vocab_size=30, tied_embeddings=False)
 
 
-class FaultyDrafter(NoneDrafter):
+@dataclass(frozen=True, kw_only=True)
+class Spoiled(ProposedTree):
+    """Whatever the referee cuts, the target is given a spoiled tree."""
+
+    spoil: Callable[[TokenTree], object]
+
+
+def cut_and_spoil(budget: RowBudget, proposal: ProposedTree) -> TokenTree:
+    tree = CUT(budget, proposal)
+    if isinstance(proposal, Spoiled):
+        proposal.spoil(tree)
+    return tree
+
+
+CUT = RowBudget.cut
+
+
+@pytest.fixture(autouse=True)
+def _spoiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowBudget, "cut", cut_and_spoil)
+
+
+class FaultyDrafter(RootAlone):
     """Hangs whatever `spoil` makes below the right root."""
 
     verify_width = 6
@@ -46,12 +72,11 @@ class FaultyDrafter(NoneDrafter):
     def __init__(self, spoil: Callable[[TokenTree], object]) -> None:
         self._spoil = spoil
 
-    def propose(self) -> TokenTree:
-        tree = TokenTree(self._root)
+    def propose(self, budget: RowBudget) -> ProposedTree:
+        tree = TokenTree(self.root)
         for token in range(5):
             tree.add(len(tree) - 1, token, 0.0)
-        self._spoil(tree)
-        return tree
+        return Spoiled(tree=tree, spoil=self._spoil)
 
 
 SPOILS: dict[str, Callable[[TokenTree], object]] = {
@@ -71,19 +96,22 @@ def runner() -> Runner:
 def test_a_faulty_proposal_is_dropped_and_reported(
     kind: str, params: SamplingParams, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=20)
+    plain = decode_ids(runner(), Drafters(), PROMPT, params, seed=3, num_tokens=20)
     with caplog.at_level(logging.WARNING):
         ours = decode_ids(runner(), FaultyDrafter(SPOILS[kind]), PROMPT, params, seed=3, num_tokens=20)
     assert ours == plain
     assert "a proposal was dropped" in caplog.text
 
 
-class RaisingDrafter(FaultyDrafter):
+class RaisingDrafter(FaultyDrafter, ReadsText, ReadsFeatures, ReadsScores, RidesAlong):
     """Needs everything that the target can give, and raises in one method, from one of its calls on."""
 
     taps = (0, 1)
     num_successors = 2
-    adds_rows = True
+    reading_s = 0.0
+    spent_s = 0.0
+    is_due = True
+    wants_rows = True
 
     def __init__(self, method: str, num_good: int) -> None:
         super().__init__(lambda tree: None)
@@ -98,8 +126,21 @@ class RaisingDrafter(FaultyDrafter):
             raise IndexError("index 5 is out of bounds")
         return self._plain(*given)
 
-    def note(self, acceptance: Acceptance) -> None:
-        self.accept(acceptance)
+    def prefill(self) -> bool:
+        return False
+
+    def prepare(self) -> None: ...
+
+    def extend(self, inputs: ForwardInput) -> ForwardInput:
+        return inputs
+
+    def observe(self, logits_EV: torch.Tensor) -> None: ...
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None: ...
+
+    def read_features(self, place: int, features: torch.Tensor) -> None: ...
+
+    def observe_features(self, place: int, features: torch.Tensor) -> None: ...
 
 
 def text_of(
@@ -114,8 +155,17 @@ def text_of(
 
 
 METHODS = (
-    "begin", "prefill", "propose", "extend", "observe_successors", "read_features", "observe_features", "accept", "end",
-)  # fmt: skip
+    "begin",
+    "prefill",
+    "propose",
+    "prepare",
+    "extend",
+    "observe_successors",
+    "read_features",
+    "observe_features",
+    "told",
+    "end",
+)
 
 
 @pytest.mark.usefixtures("guarded_drafters")
@@ -126,8 +176,8 @@ def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
     method: str, num_good: int, prediction: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     drafter = RaisingDrafter(method, num_good)
-    ours = HostDecoder(runner(), drafter)
-    none = HostDecoder(runner(), NoneDrafter())
+    ours = HostDecoder(runner(), drafters_of(drafter))
+    none = HostDecoder(runner(), Drafters())
     for params in (*PARAMS, *PARAMS):
         plain, _ = text_of(none, params)
         assert text_of(ours, params, prediction)[0] == plain
@@ -148,16 +198,16 @@ def test_rows_that_a_raising_drafter_left_in_the_targets_cache_are_dropped(
     expand = DraftTree.expand
     left = [num_good]
 
-    def fails(tree: DraftTree) -> bool:
+    def fails(tree: DraftTree, budget: RowBudget | None = None) -> bool:
         left[0] -= 1
-        grown = expand(tree)
+        grown = expand(tree, budget)
         if left[0] < 0:
             raise RuntimeError("after a pass")
         return grown
 
     monkeypatch.setattr(DraftTree, "expand", fails)
-    ours = HostDecoder(target, drafter)
-    none = HostDecoder(runner(), NoneDrafter())
+    ours = HostDecoder(target, drafters_of(drafter))
+    none = HostDecoder(runner(), Drafters())
     for params in PARAMS:
         text, rounds = text_of(ours, params)
         assert text == text_of(none, params)[0]
@@ -173,7 +223,7 @@ def weights_that_overflow_on(token: int) -> dict[str, torch.Tensor]:
 def test_a_target_that_fails_on_the_text_itself_ends_it_and_empties_the_cache() -> None:
     sick = tiny_runner(SPEC, weights_that_overflow_on(PROMPT[-1]))
     with pytest.raises(NumericalError):
-        list(decode_rounds(sick, NoneDrafter(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
+        list(decode_rounds(sick, Drafters(), PROMPT, SamplingParams(), seed=3, num_tokens=5))
     assert sick.cache.committed_len == 0
     assert sick.cached_ids == []
 
@@ -194,7 +244,7 @@ def test_settings_that_leave_nothing_of_sound_logits_are_named_as_the_cause(
     target = tiny_runner(SPEC, {**weights, "head.weight": weights["head.weight"] * gain})
     text = list(range(30))  # one of them has a positive logit
     with pytest.raises(NumericalError, match=f"logits are finite, .* but {next(iter(settings))} ") as refused:
-        decode_rounds(target, NoneDrafter(), text, SamplingParams(**settings), seed=3, num_tokens=5)
+        decode_rounds(target, Drafters(), text, SamplingParams(**settings), seed=3, num_tokens=5)
     assert "damaged" not in str(refused.value)
 
 
@@ -215,10 +265,10 @@ def test_a_prompt_that_overflows_leaves_nothing_to_the_next_one(kernels: ModelBa
     with torch.inference_mode():
         target = tiny_runner(spec, sick, backend=kernels)
         with pytest.raises(NumericalError):
-            decode_ids(target, NoneDrafter(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
-        ours = decode_ids(target, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+            decode_ids(target, Drafters(), [*prompt, 39, 1], params, seed=3, num_tokens=4)
+        ours = decode_ids(target, Drafters(), prompt, params, seed=3, num_tokens=4)
         sound = tiny_runner(spec, weights, backend=kernels)
-        assert ours == decode_ids(sound, NoneDrafter(), prompt, params, seed=3, num_tokens=4)
+        assert ours == decode_ids(sound, Drafters(), prompt, params, seed=3, num_tokens=4)
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -234,4 +284,4 @@ def test_a_draft_without_sound_numbers_changes_no_token(number: int) -> None:
     with torch.inference_mode():
         drafter = DraftModelDrafter(tiny_runner(SPEC, sick), config, policy, target_vocab_size=30)
         ours = decode_ids(runner(), drafter, PROMPT, params, seed=3, num_tokens=12)
-        assert ours == decode_ids(runner(), NoneDrafter(), PROMPT, params, seed=3, num_tokens=12)
+        assert ours == decode_ids(runner(), Drafters(), PROMPT, params, seed=3, num_tokens=12)

@@ -33,7 +33,6 @@ from forerun.checkpoints.open import open_source
 from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.pace import read_device
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import HeadDrafter
@@ -62,10 +61,8 @@ def engine_of(drafter: DrafterConfig) -> Engine:
 def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Literal["eagle3", "dflash2"]) -> None:
     expected = EagleDrafter if kind == "eagle3" else DFlashDrafter
     with engine_of(DraftModel(model=builtin_head(kind))) as engine:
-        drafter = engine._drafter
-        assert isinstance(drafter, AutomaticDrafter)
-        assert [type(one) for one in drafter.drafters.values()] == [expected]
-        assert drafter.round_plan is not None
+        assert [type(one) for one in engine.drafting.held.values()] == [expected]
+        assert engine.drafting.round_plan is not None
 
 
 def written_by(engine: Engine, temperature: float) -> Generation:
@@ -103,8 +100,7 @@ def test_a_named_draft_is_one_of_several_drafters(draft: str, name: str) -> None
             done = engine.generate("Once upon a time", params)
             texts.append(done.token_ids)
     assert texts[0] == texts[1]
-    assert isinstance(engine.drafter, AutomaticDrafter)
-    assert list(engine.drafter.drafters) == [name, "recycling", "prompt_lookup"]
+    assert list(engine.drafting.held) == [name, "recycling", "prompt_lookup"]
     assert done.stats.rounds_by[name] > 0
 
 
@@ -118,8 +114,7 @@ def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
     monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
     monkeypatch.setattr(opening, "device_decoders", lambda *_: ())
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
-        assert isinstance(engine.drafter, AutomaticDrafter)
-        assert (len(engine.drafter.drafters) == 1) == plays_rounds
+        assert (len(engine.drafting.held) == 1) == plays_rounds
 
 
 @pytest.mark.parametrize("num_ranks", rest_slow([1, 2], 1))
@@ -143,7 +138,7 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
         config = EngineConfig(drafter=drafter, num_threads=1, max_length=128, target_ranks=num_ranks)
         with Engine(config) as engine:
             texts.append(engine.generate("Once upon", SamplingParams(max_new_tokens=8, ignore_eos=True)).token_ids)
-            executor = engine.drafter._runner.executor
+            executor = engine.drafting.held["draft_head"]._runner.executor
             assert isinstance(executor, ProgramEagleExecutor)
             assert (executor.head.embed == engine._target.executor.embed) == (tensors is lacking)
             logits.append(executor.run(inputs).logits)
@@ -163,9 +158,8 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
     name = "builtin-dflash"  # it has neither
     drafter = Automatic(draft=DraftModel(model=name)) if is_auto else DraftHead(model=name, adaptive=False)
     with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64, **settings)) as engine:
-        held = engine.drafter
         target = engine._target.executor
-        drafting = held.drafters["draft_head"] if isinstance(held, AutomaticDrafter) else held
+        drafting = engine.drafting.held["draft_head"]
         assert isinstance(drafting, HeadDrafter)
         assert isinstance(drafting._runner.executor, DFlashExecutor)
         head = drafting._runner.executor.head
@@ -183,8 +177,7 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
 def test_among_other_drafters_a_narrow_head_has_room_for_their_trees(name: str) -> None:
     """As the GPU's rounds need a slot of the head for each of the target's."""
     with engine_of(Automatic(draft=DraftModel(model=name, verify_width=4, draft_width=2, depth=2))) as engine:
-        assert isinstance(engine.drafter, AutomaticDrafter)
-        head = engine.drafter.drafters["draft_head"]
+        head = engine.drafting.held["draft_head"]
         assert isinstance(head, HeadDrafter)
         assert head._runner.cache.capacity >= engine._target.cache.capacity
         assert engine.generate("Once", SamplingParams(max_new_tokens=8, ignore_eos=True)).stats.num_new_tokens == 8
@@ -212,8 +205,9 @@ def test_a_head_with_longrope_has_the_factors_of_the_longest_text(original: int,
     config |= {"rope_scaling": rope, "original_max_position_embeddings": original}
     (folder / "config.json").write_text(json.dumps(config))
     with engine_of(DraftHead(model=str(folder), adaptive=False)) as engine:
-        assert isinstance(engine.drafter, EagleDrafter)
-        assert engine.drafter._runner.spec.rope.divisors == (factor,) * 8
+        head = engine.drafting.held["draft_head"]
+        assert isinstance(head, EagleDrafter)
+        assert head._runner.spec.rope.divisors == (factor,) * 8
         assert engine.generate("Once", SamplingParams(max_new_tokens=8, ignore_eos=True)).stats.num_drafted > 0
 
 

@@ -11,7 +11,6 @@ from forerun.checkpoints.open import BUILTIN_FOLDERS, builtin_folder, open_sourc
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, KNOWN_DRAFTS, Automatic
 from forerun.core.errors import ConfigError
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.engine.engine import Engine
 from forerun.engine.known_draft import draft_for, known_draft
 from forerun.model.vocabulary_map import VocabularyMap
@@ -53,8 +52,7 @@ def test_a_draft_whose_map_is_of_another_number_of_ids_is_not_taken(
 def drafters_of(target: str) -> list[str]:
     config = EngineConfig(target=target, drafter=Automatic(), num_threads=1, max_length=64, measures_speedup=False)
     with Engine(config) as engine:
-        assert isinstance(engine.drafter, AutomaticDrafter)
-        return list(engine.drafter.drafters)
+        return list(engine.drafting.held)
 
 
 def test_commands_take_the_known_draft_and_ask_for_one_where_none_is_known(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from forerun import Automatic, DraftModel, Engine, EngineConfig, NoDrafter, Samp
 from forerun.checkpoints.open import builtin_folder
 from forerun.core.drafter_config import BUILTIN_DRAFT
 from forerun.core.pace import Pace
-from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine import learnt as module
 from forerun.engine.learnt import MAX_BYTES, Learnt, LearntFile, read_learnt
@@ -36,7 +35,7 @@ PROMPT = "def read_lines(path):\n    with open(path) as file:\n"
 
 def open_file(tmp_path: Path, content: object) -> LearntFile:
     """What an engine would read, of a file with this content."""
-    LearntFile(str(tmp_path), ABOUT).keep(NoneDrafter())
+    LearntFile(str(tmp_path), ABOUT).keep(Drafters())
     (path,) = tmp_path.glob("*.json")
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return LearntFile(str(tmp_path), ABOUT)
@@ -151,8 +150,7 @@ def test_what_recycling_has_seen_is_kept_and_a_damaged_table_is_left_aside(
 
 def num_known(engine: Engine) -> int:
     """Tokens whose successors are known."""
-    assert isinstance(engine.drafter, AutomaticDrafter)
-    recycling = engine.drafter.drafters["recycling"]
+    recycling = engine.drafting.held["recycling"]
     assert isinstance(recycling, TokenRecyclingDrafter)
     return recycling.table.num_known
 
@@ -178,9 +176,9 @@ def test_what_cannot_be_saved_names_the_variable_and_leftovers_of_killed_writers
     for part in (old, new):
         part.write_text("")
     os.utime(old, (0, 0))
-    LearntFile(str(tmp_path), ABOUT).keep(NoneDrafter())
+    LearntFile(str(tmp_path), ABOUT).keep(Drafters())
     assert (old.exists(), new.exists()) == (False, True)
     (tmp_path / "file").write_text("")
-    LearntFile(str(tmp_path / "file"), ABOUT).keep(NoneDrafter())
+    LearntFile(str(tmp_path / "file"), ABOUT).keep(Drafters())
     assert len(caplog.messages) == 1
     assert "FORERUN_CACHE" in caplog.messages[0]

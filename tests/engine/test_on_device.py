@@ -10,7 +10,6 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.policies import Policies
@@ -107,9 +106,8 @@ def test_auto_has_the_named_draft_alone_where_the_device_plays_its_rounds(
         target_ranks=num_ranks,
     )  # fmt: skip
     with Engine(config, policies=Policies(tree=TreePolicy(num_children=2, looks_up=False))) as engine:
-        assert isinstance(engine.drafter, AutomaticDrafter)
         others = ["recycling", "prompt_lookup"]
-        assert list(engine.drafter.drafters) == ["draft_model", *([] if num_ranks == 1 else others)]
+        assert list(engine.drafting.held) == ["draft_model", *([] if num_ranks == 1 else others)]
 
 
 @pytest.mark.slow  # their passes: backends/gpu/test_peer_group

@@ -52,7 +52,7 @@ needs_native = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 def engine_of(drafter: Varied | NoDrafter, **changes: object) -> Engine:
     settings: dict[str, object] = {"dtype": "bfloat16", "num_threads": 1, "max_length": 256, "exactness": "exact"}
     engine = engine_with(drafter, **{**settings, **changes})
-    own = engine.drafter
+    own = engine.drafting.held.get("layer_skip")
     if isinstance(own, LayerSkipDrafter) and own.needs_costs and not own._config.adaptive:
         adapt_to_slow_passes(own)  # what was measured on a busy machine may say that drafting does not pay
     return engine
@@ -95,8 +95,9 @@ def assert_same(ours: Generation, plain: Generation) -> None:
 
 
 def self_drafter_of(engine: Engine) -> LayerSkipDrafter:
-    assert isinstance(engine._drafter, LayerSkipDrafter)
-    return engine._drafter
+    own = engine.drafting.held["layer_skip"]
+    assert isinstance(own, LayerSkipDrafter)
+    return own
 
 
 @needs_native

@@ -34,7 +34,7 @@ import psutil
 from forerun import Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 logging.disable()  # a drafter's process warns of too few cores
 one = Engine(EngineConfig(drafter={drafter}, target_ranks=2, num_threads=1, max_length=128))
-one.drafter.wait_until_ready(120.0)
+one.drafting.wait_until_ready(120.0)
 one.generate("Once", SamplingParams(max_new_tokens=4))
 print(*(child.pid for child in psutil.Process().children(recursive=True)))
 """
@@ -76,7 +76,7 @@ def test_ranks_of_target_and_draft_write_the_plain_text(dtype: DTypeName, kernel
 def test_a_draft_shared_by_processes_drafts_and_all_of_them_end_with_the_engine() -> None:
     plain = texts(1, NoDrafter(), "float32")
     with engine(1, Parallel(ranks=2), "float32") as one:
-        assert one.drafter.wait_until_ready(START_S)
+        assert one.drafting.wait_until_ready(START_S)
         ranks = draft_ranks(one)
         assert len(ranks) == 2
         result = one.generate(PROMPT, GREEDY)

@@ -10,8 +10,9 @@ import pytest
 from forerun import ConfigError, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, PromptLookup, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer, skippable
-from forerun.drafting.layer_skip.drafter import search_of
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
 from forerun.engine import skip_finder
 from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
@@ -24,6 +25,11 @@ FIXED = LayerSkip(search="off", adaptive=False)
 # Nobody would come upon these by themselves.
 BEST = NamedSet(name="best", skipped=frozenset({(1, ATTENTION), (1, MLP)}), num_hits=900.0, num_rows=1000.0)
 WORSE = NamedSet(name="worse", skipped=frozenset({(1, ATTENTION)}), num_hits=300.0, num_rows=1000.0)
+
+
+def search_of(engine: Engine) -> SkipSearch | None:
+    own = engine.drafting.held.get("layer_skip")
+    return own.search if isinstance(own, LayerSkipDrafter) else None
 
 
 def prompts(engine: Engine) -> Iterable[Sequence[int]]:
@@ -59,7 +65,7 @@ def kept(
 def first_skipped(config: EngineConfig) -> SkipSet:
     """What an engine skips at first."""
     with Engine(config) as engine:
-        search = search_of(engine.drafter)
+        search = search_of(engine)
         assert search is not None
         return search.strategy.skipped
 
@@ -82,7 +88,7 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
     told: list[int] = []
 
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
-        skips = search_of(engine.drafter)
+        skips = search_of(engine)
         assert isinstance(skips.strategy, GatedStrategy)
         before = skips.strategy.num_evaluations
         for prompt in PROMPTS[:2]:
@@ -134,7 +140,7 @@ def test_an_engine_starts_with_the_best_set_that_was_kept(folder: Path, search: 
 def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings, tmp_path: Path) -> None:
     sets = str(kept(BUILTIN_TARGET, found.sets, num_layers=found.num_layers, cache_folder=tmp_path))
     with Engine(replace(BUILTIN, drafter=LayerSkip(sets=sets))) as engine:
-        skips = search_of(engine.drafter)
+        skips = search_of(engine)
         assert isinstance(skips.strategy, GatedStrategy)
         known = {named.skipped for named in skips.strategy.known()}
         missing = [named.name for named in found.sets if named.skipped not in known]
@@ -147,5 +153,5 @@ def test_what_a_search_found_is_what_the_next_engine_begins_with(found: Findings
 def test_only_a_target_that_drafts_for_itself_searches(target: str, draft: str) -> None:
     for drafter in (NoDrafter(), PromptLookup(), DraftModel(model=draft)):
         with Engine(EngineConfig(target=target, drafter=drafter, num_threads=1, max_length=64)) as engine:
-            assert search_of(engine.drafter) is None
+            assert search_of(engine) is None
             assert engine.generate("the cat", SamplingParams(max_new_tokens=2)).token_ids

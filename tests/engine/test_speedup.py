@@ -17,7 +17,7 @@ from forerun import (
     PromptLookup,
     SamplingParams,
 )
-from forerun.speculation.economy import plain_times
+from forerun.speculation.referee import plain_times
 from tests.marks import rest_slow
 
 PROMPT = "the cat sat on the mat and the cat "

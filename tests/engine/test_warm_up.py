@@ -5,8 +5,8 @@ from math import inf
 import pytest
 import torch
 
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.none import NoneDrafter
 from forerun.engine.opening import WIDE_PROMPT, warm_up
 from forerun.engine.placement import CorePlacement
 from forerun.model.executor import Observer
@@ -26,7 +26,7 @@ def test_the_passes_of_a_long_prompt_run_once_where_kernels_are_compiled(monkeyp
         return run(inputs, observe)
 
     monkeypatch.setattr(runner.executor, "run", note)
-    warm_up(runner, (HostDecoder(runner, NoneDrafter()),), CorePlacement(), runner.cache.capacity, WIDE_PROMPT, inf)
+    warm_up(runner, (HostDecoder(runner, Drafters()),), CorePlacement(), runner.cache.capacity, WIDE_PROMPT, inf)
     assert max(widths) > 32, "more rows than a tree has"
     assert min(widths) == 1
     assert not runner.cached_ids

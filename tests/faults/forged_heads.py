@@ -23,12 +23,11 @@ from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import canonical, find_head, read_head
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
@@ -83,7 +82,7 @@ class ForgedHeads:
             return "refused" if str(error).strip() and "\n" not in str(error) else f"refused by {error!r}"
         params = SamplingParams(temperature=rng.choice([0.0, 1.0]))
         text = target.text(drafter, params, number)
-        return "plain text" if text == target.text(NoneDrafter(), params, number) else "another text"
+        return "plain text" if text == target.text(Drafters(), params, number) else "another text"
 
     def _target(self, family: str) -> "Target":
         if family not in self._targets:
@@ -310,7 +309,7 @@ class Target:
             self._config, exactness="fast", capacity=CAPACITY, pace=None, on_progress=None
         )
 
-    def drafter(self, path: Path, *, is_adaptive: bool) -> Drafter:
+    def drafter(self, path: Path, *, is_adaptive: bool) -> Drafters:
         """The drafter of a head.
 
         Raises:
@@ -319,16 +318,17 @@ class Target:
         stored = find_head(open_source(str(path)))
         if stored is None:
             open_source(str(path)).spec()
-            return NoneDrafter()
+            return Drafters()
         stored.require_fit(self.spec, "the target")
         head = DraftHead(model=str(path), verify_width=8, draft_width=3, depth=3, adaptive=is_adaptive)
         drafter = load_head(
             stored, head, BEST_TREE, self._runner, self._checkpoint, self._config, capacity=CAPACITY, cache_bytes=0
         )
-        drafter.adapt(lambda widths, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))
-        return drafter
+        drafters = Drafters({"draft_head": drafter}, is_adaptive=is_adaptive)
+        drafters.calibrate(lambda widths, *, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))
+        return drafters
 
-    def text(self, drafter: Drafter, params: SamplingParams, seed: int) -> list[int]:
+    def text(self, drafter: Drafters, params: SamplingParams, seed: int) -> list[int]:
         """The tokens of two requests."""
         tokens = list[int]()
         noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device="cpu")

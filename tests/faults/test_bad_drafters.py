@@ -13,7 +13,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.decoder import Round
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supplies import LocalSupply
@@ -52,7 +52,7 @@ KINDS = ["lying", "dying", "garbage", "silent", "wrong", "busy", "failing", "slo
 def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     for params in PARAMS:
-        plain = decode_rounds(target(), NoneDrafter(), PROMPT, params, seed=7, num_tokens=300)
+        plain = decode_rounds(target(), Drafters(), PROMPT, params, seed=7, num_tokens=300)
         ours = decode_rounds(target(), drafter, PROMPT, params, seed=7, num_tokens=300)
         assert ids_of(ours, 300) == ids_of(plain, 300)
 
@@ -114,5 +114,5 @@ def test_one_that_cannot_start_says_why_and_decoding_goes_on(
         assert not drafter.wait_until_ready(HANG_S)
     assert "there is no such draft model" in caplog.text
     rounds = decode_rounds(target(), drafter, PROMPT, PARAMS[0], seed=7, num_tokens=20)
-    plain = decode_rounds(target(), NoneDrafter(), PROMPT, PARAMS[0], seed=7, num_tokens=20)
+    plain = decode_rounds(target(), Drafters(), PROMPT, PARAMS[0], seed=7, num_tokens=20)
     assert ids_of(rounds, 20) == ids_of(plain, 20)

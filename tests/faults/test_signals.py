@@ -31,7 +31,7 @@ import sys, time
 from forerun import Engine, EngineConfig, Parallel
 if __name__ == "__main__":
     engine = Engine(EngineConfig(drafter=Parallel(), num_threads=1))
-    supply = engine._drafter._connection.supply
+    supply = engine.drafting.held["parallel"]._connection.supply
     print(supply._process.pid, supply.pid, flush=True)
     time.sleep(600)
 """
@@ -52,7 +52,7 @@ def plain() -> Iterator[Engine]:
 
 
 def supply_of(engine: Engine) -> LocalSupply:
-    supply = engine._drafter._connection.supply  # type: ignore[attr-defined]
+    supply = engine.drafting.held["parallel"]._connection.supply  # type: ignore[attr-defined]
     assert isinstance(supply, LocalSupply)
     return supply
 

@@ -18,13 +18,13 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.errors import CheckpointError
 from forerun.core.sublayers import NOTHING
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.heads.assistant import AssistantSpec, token_order
 from forerun.drafting.heads.assistant_network import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import HeadWeights, embedding
 from forerun.drafting.heads.stored import find_head
-from forerun.drafting.none import NoneDrafter
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
@@ -177,7 +177,7 @@ def test_the_text_is_the_targets_own(seed: int, temperature: float, kernels: Bac
         params = SamplingParams(temperature=temperature, presence_penalty=penalty)
         prompt = pair.tokens(7)
         request = {"seed": seed, "num_tokens": 20}
-        expected = decode_ids(pair.runner, NoneDrafter(), prompt, params, **request)
+        expected = decode_ids(pair.runner, Drafters(), prompt, params, **request)
         rounds = decode_rounds(pair.runner, drafter, prompt, params, **request)
         assert [token for done in rounds for token in done.token_ids][:20] == expected
         num_drafted += sum(done.stats.num_drafted for done in rounds)

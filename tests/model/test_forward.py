@@ -9,7 +9,7 @@ import torch
 from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
 from forerun.speculation.tree import ancestry_matrix
@@ -139,7 +139,7 @@ def test_a_model_that_computes_nan_ends_with_an_error(kernels: TorchBackend, tem
     weights["head.weight"][7] = poison
     target = tiny_runner(spec, weights, backend=kernels)
     with pytest.raises(NumericalError, match="nothing can be chosen"):
-        decode_ids(target, NoneDrafter(), [1, 2], SamplingParams(temperature=temperature), seed=1, num_tokens=8)
+        decode_ids(target, Drafters(), [1, 2], SamplingParams(temperature=temperature), seed=1, num_tokens=8)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from forerun.decoding import drafters
 from forerun.decoding import host_loop as loop
-from forerun.drafting import automatic, draft_tree
+from forerun.drafting import draft_tree
 from forerun.model import measure, runner
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -15,7 +16,7 @@ from forerun.planner.virtual_time import VirtualClock
 def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     """A clock in the place of the real one, wherever passes and rounds are timed; a paced pass moves it."""
     clock = VirtualClock()
-    for module in (automatic, draft_tree, loop, measure, runner):
+    for module in (drafters, draft_tree, loop, measure, runner):
         monkeypatch.setattr(module, "perf_counter", clock)
     monkeypatch.setattr(runner, "wait_until", lambda end: clock.spend(max(0.0, end - clock.now)))
     return clock

@@ -10,15 +10,15 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
 from forerun.decoding.decoder import Round
+from forerun.decoding.drafters import Drafters
 from forerun.drafting import draft_model as module
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.planner.simulate import CHOOSING, Costs, simulate
-from forerun.speculation.economy.choice import Chooser, DraftTurn
+from forerun.speculation.referee.referee import DraftTurn, Referee
 from tests.planner.fake_time import charge, rule_time
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner
@@ -60,8 +60,8 @@ def really(config: DraftModel, times: Costs, patch: pytest.MonkeyPatch) -> tuple
     draft_model = DraftModelDrafter(runner, config, POLICIES.tree, target_vocab_size=SPEC.vocab_size)
     patch.setattr(module, "measure_pace", lambda runner, widths: times.draft_pace)
     patch.setattr(module, "measure_reading", lambda runner: times.draft_pace)
-    drafter = AutomaticDrafter({"draft_model": draft_model})
-    drafter.adapt(lambda widths, *, budget_s=0.0: times.target)
+    drafter = Drafters({"draft": draft_model}, is_adaptive=True)
+    drafter.calibrate(lambda widths, *, budget_s=0.0: times.target)
     choosing_s = CHOOSING * times.serial_overhead_s
     charge(target, lambda rows: clock.spend(times.target.step_s(rows) + choosing_s))
     passes = charge(runner, lambda rows: clock.spend(times.expansion_s(rows)))
@@ -83,8 +83,8 @@ def test_a_pair_that_is_equally_sure_everywhere_takes_exactly_the_simulated_roun
 
     Whether drafting pays at all is judged by the last digits of times here, and left out.
     """
-    always = DraftTurn(drafter="draft_model", most_rows=9)
-    monkeypatch.setattr(Chooser, "_next_turn", lambda chooser: always)
+    always = DraftTurn(drafter="draft", max_rows=9)
+    monkeypatch.setattr(Referee, "_next_turn", lambda referee: always)
     pace = read_device(f"paced:target={target}").target
     assert pace is not None
     overhead_s = 1e-3 * overhead_ms

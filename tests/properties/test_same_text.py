@@ -13,13 +13,12 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead, TokenRecycling
 from forerun.core.model_spec import ModelSpec
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import head_vocabulary
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.none import NoneDrafter
-from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
@@ -182,14 +181,6 @@ def heads_of(case: Case) -> dict[str, Drafter]:
     }  # fmt: skip
 
 
-def predicted(case: Case, expected: list[int]) -> PredictedDrafter:
-    """One of the drafters with a prediction beside it."""
-    rng = random.Random(f"predicted {case.number}")
-    found = PredictedDrafter(rng.choice(list(drafters_of(case).values())))
-    found.expect(edited(rng, expected, case.spec.vocab_size))
-    return found
-
-
 def differences(case: Case, totals: Counter[str], *, is_recomputed: bool = True) -> list[str]:
     """Run one case; return every text that is not the reference's, or else the plain one, in words."""
     target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
@@ -198,10 +189,14 @@ def differences(case: Case, totals: Counter[str], *, is_recomputed: bool = True)
     if is_recomputed:
         expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
     else:
-        expected = decode_ids(target, NoneDrafter(), case.prompt_ids, case.params, **request)
+        expected = decode_ids(target, Drafters(), case.prompt_ids, case.params, **request)
     found = []
-    for name, drafter in {"none": NoneDrafter(), **drafters_of(case), "predicted": predicted(case, expected)}.items():
-        rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request)
+    rng = random.Random(f"predicted {case.number}")
+    beside = rng.choice(list(drafters_of(case).values()))
+    prediction = edited(rng, expected, case.spec.vocab_size)
+    for name, drafter in {"none": Drafters(), **drafters_of(case), "predicted": beside}.items():
+        hint = prediction if name == "predicted" else []
+        rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request, prediction=hint)
         text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
         if case.params.logprobs is not None:
             assert all([item.token_id for item in step.logprobs] == list(step.token_ids) for step in rounds)

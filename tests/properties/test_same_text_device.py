@@ -8,7 +8,7 @@ import torch
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
-from forerun.drafting.none import NoneDrafter
+from forerun.decoding.drafters import Drafters
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model
 
@@ -64,6 +64,6 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
         played = play((decoder,), Request(prompt_ids=prompt, params=params, noise=noise), NUM_TOKENS)
         rounds = [done for done in played if isinstance(done, Round)]
         found = [token for done in rounds for token in done.token_ids][:NUM_TOKENS]
-        assert found == decode_ids(plain, NoneDrafter(), prompt, params, seed=seed, num_tokens=NUM_TOKENS)
+        assert found == decode_ids(plain, Drafters(), prompt, params, seed=seed, num_tokens=NUM_TOKENS)
         num_accepted += sum(done.stats.num_accepted for done in rounds)
     assert num_accepted > 0 or spec.vocab_size > 40, "nothing was ever accepted, so little was tested"

@@ -14,13 +14,13 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import WeightFormat
+from forerun.decoding.decoder import Request
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.automatic import AutomaticDrafter
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.block_types import BLOCKS
@@ -31,7 +31,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.blocks import random_blocks
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, SHAPES, metadata_of
 from tests.random_settings import random_params
-from tests.tiny import CAPACITY, decode_ids, poison_freed_slots
+from tests.tiny import CAPACITY, decode_ids, drafters_of, poison_freed_slots
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 NUM_MODELS = 5
@@ -125,7 +125,7 @@ class Model:
         poison_freed_slots(runner)
         return runner
 
-    def drafters(self) -> Mapping[str, tuple[Runner, Drafter]]:
+    def drafters(self) -> Mapping[str, tuple[Runner, Drafter | Drafters]]:
         """Each with a target of its own."""
         return {
             name: (target, self.drafter(name, target))
@@ -133,7 +133,7 @@ class Model:
             for target in [self.target()]
         }
 
-    def drafter(self, name: str, target: Runner) -> Drafter:
+    def drafter(self, name: str, target: Runner) -> Drafter | Drafters:
         match name:
             case "prompt_lookup":
                 return PromptLookupDrafter(prompt_lookup(lengths=(4, 3, 2, 1), adaptive=False).config)
@@ -146,7 +146,7 @@ class Model:
                 return DraftModelDrafter(runner, config, target_vocab_size=self.vocab_size)
             case "auto":
                 several = ("recycling", "draft_model", "prompt_lookup", "layer_skip")
-                return AutomaticDrafter({each: self.drafter(each, target) for each in several})
+                return Drafters({each: self.drafter(each, target) for each in several})
             case _:
                 copy = None
                 if name.endswith("int4"):
@@ -167,7 +167,7 @@ class Model:
             params = random_params(self.rng, self.vocab_size)
             seed = self.rng.randrange(2**63)
             num_tokens = self.rng.choice([1, 5, 24, CAPACITY - len(prompt_ids)])
-            expected = decode_ids(plain, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens)
+            expected = decode_ids(plain, Drafters(), prompt_ids, params, seed=seed, num_tokens=num_tokens)
             for name, (target, drafter) in drafters.items():
                 if self.rng.random() < 0.3:
                     play(target, drafter, [*prompt_ids, 0], params, seed, num_rounds=3)
@@ -182,14 +182,15 @@ class Model:
 
 
 def play(
-    target: Runner, drafter: Drafter, prompt_ids: list[int], params: SamplingParams, seed: int, *,
+    target: Runner, drafter: Drafter | Drafters, prompt_ids: list[int], params: SamplingParams, seed: int, *,
     num_tokens: int = CAPACITY, num_rounds: int = CAPACITY,
 ) -> list[Any]:  # fmt: skip
     """A request, which is interrupted after so many rounds."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device="cpu")
     target.sync(prompt_ids[:-1])
-    drafter.begin(prompt_ids, params, noise)
-    rounds = decode(Verifier(target, params, prompt_ids, noise), drafter, near_tie=0.0, num_tokens=num_tokens)
+    drafters = drafters_of(drafter)
+    drafters.begin(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
+    rounds = decode(Verifier(target, params, prompt_ids, noise), drafters, near_tie=0.0, num_tokens=num_tokens)
     played = [done for done, _ in zip(rounds, range(num_rounds), strict=False)]
     rounds.close()
     return played

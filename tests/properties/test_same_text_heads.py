@@ -10,13 +10,13 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.model_spec import ModelSpec
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import head_vocabulary
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from tests.drafting.heads.random_heads import (
     dflash_head,
@@ -120,7 +120,7 @@ def differences(number: int, totals: Counter[str]) -> list[str]:
     for _ in range(REQUESTS_PER_CASE):
         asked = random_request(rng, spec.vocab_size, written)
         request = {"seed": asked.seed, "num_tokens": asked.num_tokens, "pattern": asked.pattern}
-        expected, _ = write(target, NoneDrafter(), asked.prompt_ids, asked.params, **request)
+        expected, _ = write(target, Drafters(), asked.prompt_ids, asked.params, **request)
         written = [*asked.prompt_ids, *expected]
         totals["grammar"] += asked.pattern is not None
         totals["penalties"] += asked.params.has_penalties

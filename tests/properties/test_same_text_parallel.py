@@ -14,15 +14,14 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.drafting.predicted import PredictedDrafter
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 from tests.dense_reference import reference_text
 from tests.drafting.remote.fake_wires import Pace, Spend, World
 from tests.marks import parted, rest_soak
@@ -91,10 +90,12 @@ class TimedDrafter(Drafter):
         self.verify_width = inner.verify_width
         self.states: Counter[str] = Counter()
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._inner.begin(prompt_ids, params, noise)
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self._inner.begin(prompt_ids, params, noise, owner)
 
-    def propose(self) -> TokenTree:
+    def propose(self, budget: RowBudget) -> ProposedTree:
         worker = self._world.worker
         rng = self._world.rng
         if worker is not None and rng.random() < self._unrest:
@@ -102,18 +103,15 @@ class TimedDrafter(Drafter):
                 self._world.end_worker()
             else:
                 worker.at = max(worker.at, self._world.clock.now) + rng.choice((0.01, 0.1, 0.6))
-        return self._inner.propose()
+        return self._inner.propose(budget)
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         self._world.run(self._step_s * self._world.rng.uniform(0.5, 1.5))
-        report = self._inner.accept(acceptance)
-        self.states[report.state] += 1
-        self.states["hit" if report.was_hit else "miss"] += 1
+        report = self._inner.told(outcome)
+        if outcome.is_own:
+            self.states[report.state] += 1
+            self.states["hit" if report.was_hit else "miss"] += 1
         return report
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._world.run(self._step_s * self._world.rng.uniform(0.5, 1.5))
-        self._inner.note(acceptance)
 
     def end(self) -> None:
         self._inner.end()
@@ -164,11 +162,8 @@ def difference(case: Case, totals: Counter[str]) -> str | None:
     request = {"seed": case.seed, "num_tokens": case.num_tokens}
     expected = reference_text(case.spec, case.weights, case.prompt_ids, case.params, **request)
     drafter = parallel_drafter(case, rng)
-    playing: Drafter = drafter
-    if rng.random() < 0.3:
-        playing = predicted = PredictedDrafter(drafter)
-        predicted.expect(edited(rng, expected, case.spec.vocab_size))
-    rounds = decode_rounds(target, playing, case.prompt_ids, case.params, **request)
+    prediction = edited(rng, expected, case.spec.vocab_size) if rng.random() < 0.3 else []
+    rounds = decode_rounds(target, drafter, case.prompt_ids, case.params, **request, prediction=prediction)
     text = [token for step in rounds for token in step.token_ids][: case.num_tokens]
     totals.update(drafter.states)
     totals["drafted"] += sum(step.stats.num_drafted for step in rounds)

@@ -11,6 +11,7 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet, skippable
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.model.runner import Runner
@@ -82,7 +83,7 @@ def random_case(number: int, family: str | None = None) -> Case:
     )
 
 
-def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
+def drafter_of(case: Case, target: Runner) -> Drafters:
     copy = None
     if case.copy != "plain":
         copy = target.backend.executor(case.spec, LoadedWeights(case.weights, case.copy), target.cache)
@@ -91,9 +92,7 @@ def drafter_of(case: Case, target: Runner) -> LayerSkipDrafter:
         known=[NamedSet(name="given", skipped=case.skipped)] if case.skipped else [],
         policy=case.drafter.policies.skip, tree=case.drafter.policies.tree,
     )  # fmt: skip
-    if drafter.needs_costs:
-        adapt_to_slow_passes(drafter)
-    return drafter
+    return adapt_to_slow_passes(drafter)
 
 
 def differences(case: Case, totals: Counter[str]) -> list[str]:

@@ -18,12 +18,12 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Request, prefill
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import LEAST_ROWS, Runner
@@ -32,7 +32,7 @@ from forerun.model.warm_texts import BLOCK
 from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow
 from tests.sliding import lose_early
-from tests.tiny import Weights, negated, poison_freed_slots, random_weights, tiny_runner
+from tests.tiny import Weights, drafters_of, negated, poison_freed_slots, random_weights, tiny_runner
 from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
@@ -103,7 +103,7 @@ def random_case(number: int, family: str) -> Case:
             params=SamplingParams(temperature=rng.choice([0.0, 1.0])), num_tokens=rng.randint(1, MOST_NEW),
         )  # fmt: skip
         fresh.forget()
-        turn.text.extend(written(fresh, NoneDrafter(), turn, Counter())[0])
+        turn.text.extend(written(fresh, Drafters(), turn, Counter())[0])
         case.turns.append(turn)
     return case
 
@@ -119,17 +119,17 @@ def random_prompt(rng: random.Random, case: Case) -> list[int]:
     return [*start[: MOST_PROMPT - num_new], *(rng.randrange(case.spec.vocab_size) for _ in range(num_new))]
 
 
-def written(target: Runner, drafter: Drafter, turn: Turn, totals: Counter[str]) -> tuple[list[int], int]:
+def written(target: Runner, drafter: Drafter | Drafters, turn: Turn, totals: Counter[str]) -> tuple[list[int], int]:
     """The text of one request, as the engine runs it, and how many tokens of its prompt were in the cache."""
     noise = None
     if not turn.params.is_greedy:
         noise = KeyedNoise(turn.seed, target.spec.vocab_size, device=target.device)
-    drafter.change_owner(turn.owner)
-    drafter.begin(turn.prompt_ids, turn.params, noise)
     request = Request(prompt_ids=turn.prompt_ids, params=turn.params, noise=noise, owner=turn.owner)
-    *_, read = prefill(target, request, drafter)
+    drafters = drafters_of(drafter)
+    drafters.begin(request, target.drop_rows)
+    *_, read = prefill(target, request, drafters)
     verifier = Verifier(target, turn.params, turn.prompt_ids, noise)
-    rounds = list(decode(verifier, drafter, near_tie=0.0, num_tokens=turn.num_tokens))
+    rounds = list(decode(verifier, drafters, near_tie=0.0, num_tokens=turn.num_tokens))
     text = [token for played in rounds for token in played.token_ids][: turn.num_tokens]
     totals["texts"] += 1
     totals["reused"] += read.num_reused > 0
@@ -139,12 +139,12 @@ def written(target: Runner, drafter: Drafter, turn: Turn, totals: Counter[str]) 
     return text, read.num_reused
 
 
-def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Drafter:
+def drafter_of(case: Case, name: str, target: Runner, rng: random.Random) -> Drafter | Drafters:
     width = rng.randint(1, 8)
     depth = rng.randint(1, 5)
     match name:
         case "none":
-            return NoneDrafter()
+            return Drafters()
         case "draft_model":
             draft = case.runner(case.draft_weights, rng.choice([0, 30]))
             poison_freed_slots(draft)

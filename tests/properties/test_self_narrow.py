@@ -12,9 +12,10 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.layer_skip.swift import load_library
-from forerun.drafting.none import NoneDrafter
 from forerun.model.runner import Runner
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip import playing
 from tests.drafting.layer_skip.playing import drafter_on, ids_of, num_accepted, num_drafted, plain_ids, play, target_for
@@ -69,15 +70,16 @@ def test_where_fewer_tokens_are_left_than_children_none_that_cannot_be_is_drafte
     propose = drafter.propose
     trees = list[TokenTree]()
 
-    def note() -> TokenTree:
-        trees.append(propose())
-        return trees[-1]
+    def note(budget: RowBudget) -> ProposedTree:
+        proposed = propose(budget)
+        trees.append(proposed.tree.select(proposed.tree.best(budget.verify_width)))
+        return proposed
 
     drafter.propose = note  # type: ignore[method-assign]
     found: list[Any] = []
     for seed in range(20):
         rounds = play(target, drafter, params=NARROW[name], seed=seed, num_tokens=20)
-        plain = play(toy_target(None), NoneDrafter(), params=NARROW[name], seed=seed, num_tokens=20)
+        plain = play(toy_target(None), Drafters(), params=NARROW[name], seed=seed, num_tokens=20)
         assert ids_of(rounds, 20) == ids_of(plain)
         found += rounds
     assert 0 < num_accepted(found) <= num_drafted(found)

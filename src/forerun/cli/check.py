@@ -13,7 +13,7 @@ from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
 from forerun.core.errors import CheckpointError
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.stored import find_head
-from forerun.speculation.economy.costs import LEAST_RATIO
+from forerun.speculation.referee.costs import LEAST_RATIO
 
 if TYPE_CHECKING:
     from forerun.checkpoints.source import CheckpointSource

@@ -110,7 +110,7 @@ def compare(
 def let_forget(engine: "Engine") -> None:
     """Drop all texts from the engine and its drafter, but keep the measured speeds of the drafters."""
     engine.forget()
-    engine.drafter.restore(b"")
+    engine.drafting.restore(b"")
 
 
 def winner_of(found: SpeedComparison, name: str) -> str:
@@ -124,11 +124,9 @@ def winner_of(found: SpeedComparison, name: str) -> str:
 
 def reason(drafting: "Engine", found: SpeedComparison) -> str:
     """Why drafting gains nothing here."""
-    from forerun.drafting.automatic import AutomaticDrafter  # imports torch
-
-    drafter = drafting.drafter
-    if isinstance(drafter, AutomaticDrafter):
-        costs = drafter.chooser.costs
+    referee = drafting.drafting.referee
+    if referee.weighs_costs:
+        costs = referee.costs
         rows = min(SHOWN_ROWS, len(costs.pass_s))
         ratio = costs.step_s(rows) / costs.plain_s
         verifying = f"verifying {rows} tokens takes {ratio:.1f} times as long as writing one"

@@ -11,10 +11,10 @@ from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Rou
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.economy.depths import DepthRule
+from forerun.speculation.referee.referee import Referee
 
 ROUNDS_PER_UPDATE: Final = 8  # Rounds between two updates of the acceptance rates of looked-up tokens.
-MEASURING_S: Final = 0.1  # Spent on timing each of the two passes that the depth rule compares.
+MEASURING_S: Final = 0.1  # Spent on timing each of the two passes whose times decide the depth.
 
 
 class DeviceDecoder(Decoder):
@@ -32,13 +32,13 @@ class DeviceDecoder(Decoder):
         config = rounds.config
         draft = rounds.draft
         self._max_depth = 0 if draft is None else config.depth
-        self._rule: DepthRule | None = None
+        self._referee: Referee | None = None  # None: rounds have all levels
         if draft is not None and config.adaptive:
             target_s = measure_pace(rounds.target.runner, [config.verify_width], budget_s=MEASURING_S).steps[0][1]
             draft_s = measure_pace(draft.runner, [config.draft_width], budget_s=MEASURING_S).steps[0][1]
             step_s = draft_s if draft.step_s is None else draft.step_s
             depths_s = [target_s + draft_s + step_s * step for step in range(self._max_depth)]
-            self._rule = DepthRule([target_s, *depths_s])
+            self._referee = Referee.of_recorded_rounds([target_s, *depths_s])
 
     def can_play(self, request: Request) -> bool:
         return request.params.logprobs is None and request.params.grammar is None and not request.prediction
@@ -82,7 +82,7 @@ class DeviceDecoder(Decoder):
         host prefills them first, while no round is in flight.
         """
         while self._pipeline.has_room and len(self._pipeline) < num_wanted:
-            depth = self._rule.depth() if self._rule is not None else self._max_depth
+            depth = self._max_depth if self._referee is None else self._referee.depth()
             if depth and self._num_behind > self._rounds.most_behind:
                 if len(self._pipeline):
                     return
@@ -100,8 +100,8 @@ class DeviceDecoder(Decoder):
             self._chain.follow()
             if self._pipeline.num_launched % ROUNDS_PER_UPDATE == 0:
                 self._rounds.update_costs(self._chain.log_probs())
-        if self._rule is not None and played.is_usual:
-            self._rule.measure(played.depth, len(token_ids) - 1, played.arrived_at - played.began_at)
+        if self._referee is not None and played.is_usual:
+            self._referee.measure_depth(played.depth, len(token_ids) - 1, played.arrived_at - played.began_at)
 
     def _catch_up(self) -> None:
         """Prefill the draft and start rounds at the end of the text. No round may be in flight."""

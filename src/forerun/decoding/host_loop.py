@@ -6,17 +6,14 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
 
-from forerun.core.pace import Pace
 from forerun.core.steps import DraftedTree, DrafterState, Guessers, StepStats
 from forerun.core.timing import Span
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter, DraftReport
-from forerun.drafting.guarded import GuardedDrafter
-from forerun.drafting.none import NoneDrafter
-from forerun.drafting.predicted import PredictedDrafter
+from forerun.drafting.drafter import DraftReport
 from forerun.model.runner import Runner
-from forerun.speculation.economy.plain_times import COUNTED, PlainTimes, Stretch
+from forerun.speculation.referee.plain_times import COUNTED, PlainTimes, Stretch
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, find_fault, walk
 
@@ -26,10 +23,10 @@ TimedRound: TypeAlias = tuple[Round, float]  # and its seconds
 
 
 class PlainStretches:
-    """Short runs of plain rounds among a request's drafted ones, within their share of the time.
+    """Short runs of plain rounds among a request's drafted ones; the referee says when one is due.
 
     Args:
-        times: the timed rounds, and whether more are due.
+        times: the timed rounds.
         everywhere: does some work on all cores that plain decoding uses.
     """
 
@@ -37,85 +34,73 @@ class PlainStretches:
         self,
         times: PlainTimes,
         everywhere: Callable[[Callable[[], TimedRound]], TimedRound],
-        drafter: Drafter,
+        drafters: Drafters,
         request: Request,
     ) -> None:
         self.times = times
         self._everywhere = everywhere
-        self._drafter = drafter
+        self._drafters = drafters
         self._request = request
 
     def play(self, target: Verifier, near_tie: float) -> Generator[Round, None, None]:
-        """Run one stretch while the drafter is paused. Its tokens are part of the text."""
+        """Run one stretch while the drafters rest. Its tokens are part of the text."""
         began = perf_counter()
         stretch = Stretch(self.times)
-        plain = NoneDrafter()
-        params = self._request.params
-        noise = self._request.noise
-        self._drafter.end()
-        plain.begin((target.root,), params, noise)
+        nobody = Drafters()
+        self._drafters.end()
+        nobody.begin(replace(self._request, prompt_ids=(target.root,), prediction=(), constraint=None))
         while stretch.num_counted < COUNTED:
-            done, seconds = self._everywhere(lambda: timed_round(target, plain, near_tie))
+            done, seconds = self._everywhere(lambda: timed_round(target, nobody, near_tie))
             stretch.note(perf_counter(), seconds, len(target.token_ids))
             yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
-        self._drafter.begin(target.token_ids, params, noise)
-        while self._drafter.prefill():
+        self._drafters.resume(target.token_ids)
+        while self._drafters.prefill():
             pass
         self.times.spend(perf_counter() - began)
 
 
-def timed_round(target: Verifier, drafter: Drafter, near_tie: float) -> TimedRound:
+def timed_round(target: Verifier, drafters: Drafters, near_tie: float) -> TimedRound:
     """Run a round; returns it and its seconds."""
     began = perf_counter()
-    done = play_round(target, drafter, near_tie)
+    done = play_round(target, drafters, near_tie)
     return done, perf_counter() - began
 
 
-MakeStretches: TypeAlias = Callable[[Drafter, Request], PlainStretches | None]  # None: a request has none
+MakeStretches: TypeAlias = Callable[[Drafters, Request], PlainStretches | None]  # None: a request has none
 
 
 class HostDecoder(Decoder):
-    """Plays every request, with any drafter. If the drafter raises an error, the text goes on without it.
+    """Plays every request, with any drafters.
 
     Args:
         make_stretches: creates the plain rounds to time within a request; None: all rounds are drafted.
-        pace: the target's pass times, used to choose how much of a prediction to verify; None: as much as fits.
     """
 
-    def __init__(
-        self, target: Runner, drafter: Drafter, make_stretches: MakeStretches | None = None, pace: Pace | None = None
-    ) -> None:
+    def __init__(self, target: Runner, drafters: Drafters, make_stretches: MakeStretches | None = None) -> None:
         self._target = target
+        self._drafters = drafters
         self._make_stretches = make_stretches
-        self._drafter = GuardedDrafter(drafter, target.drop_rows)
-        self._predicted = PredictedDrafter(self._drafter, pace)
-        self._playing: Drafter = self._drafter
 
     def can_play(self, request: Request) -> bool:
         return True
 
     def begin(self, request: Request) -> None:
         self._request = request  # before reading the prompt, so that a drafter in another process reads it in parallel
-        self._playing = self._drafter
-        if (request.prediction or request.constraint is not None) and self._drafter.verify_width > 1:
-            self._predicted.expect(request.prediction, request.constraint)
-            self._playing = self._predicted
-        self._drafter.change_owner(request.owner)
-        self._playing.begin(request.prompt_ids, request.params, request.noise)
+        self._drafters.begin(request, self._target.drop_rows)
 
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
-        yield from prefill(self._target, request, self._playing)
+        yield from prefill(self._target, request, self._drafters)
         verifier = Verifier(
             self._target, request.params, request.own_prompt_ids, request.noise, request.written_ids, request.constraint
         )
-        stretches = None if self._make_stretches is None else self._make_stretches(self._playing, request)
+        stretches = None if self._make_stretches is None else self._make_stretches(self._drafters, request)
         yield from decode(
-            verifier, self._playing, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
+            verifier, self._drafters, near_tie=request.near_tie, num_tokens=num_tokens, stretches=stretches
         )
 
     def end(self) -> None:
-        self._playing.end()
+        self._drafters.end()
 
 
 def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
@@ -128,11 +113,11 @@ def checked(tree: TokenTree, target: Verifier, max_nodes: int) -> TokenTree:
 
 
 def decode(
-    target: Verifier, drafter: Drafter, *, near_tie: float, num_tokens: int, stretches: PlainStretches | None = None
+    target: Verifier, drafters: Drafters, *, near_tie: float, num_tokens: int, stretches: PlainStretches | None = None
 ) -> Generator[Round, None, None]:
     """Yield rounds until `num_tokens` tokens were emitted or the caller stops; the last round may emit more.
 
-    Before the call, target and drafter have begun the request: all prompt tokens but the last are in the target's
+    Before the call, target and drafters have begun the request: all prompt tokens but the last are in the target's
     cache, and the last one is the first root.
 
     Args:
@@ -143,30 +128,30 @@ def decode(
         num_emitted = 0
         while num_emitted < num_tokens:
             rounds: Iterable[Round]
-            if stretches is not None and stretches.times.is_due:
+            if stretches is not None and drafters.referee.is_stretch_due:
                 rounds = stretches.play(target, near_tie)
             else:
-                rounds = (play_round(target, drafter, near_tie),)
+                rounds = (play_round(target, drafters, near_tie),)
             for done in rounds:
                 num_emitted += len(done.token_ids)
                 if stretches is not None:
                     stretches.times.pass_by(done.stats.draft_s + done.stats.verify_s)
                 yield done
     finally:
-        drafter.end()
+        drafters.end()
 
 
-def play_round(target: Verifier, drafter: Drafter, near_tie: float) -> Round:
+def play_round(target: Verifier, drafters: Drafters, near_tie: float) -> Round:
     """Propose, verify, accept, commit."""
     began = perf_counter()
-    tree = checked(drafter.propose(), target, drafter.verify_width)
+    tree = checked(drafters.propose(), target, drafters.verify_width)
     if len(nodes := target.allowed(tree)) < len(tree):
         tree = tree.select(nodes)
     drafted = perf_counter()
-    tree, choices = target.choose_safely(tree, drafter)
+    tree, choices = target.choose_safely(tree, drafters)
     acceptance = walk(tree, choices.token_ids)
     verified = perf_counter()
-    report = drafter.accept(acceptance)  # before our own commit, as a drafter in another process may be waiting for it
+    report = drafters.told(acceptance)  # before our own commit, as a drafter in another process may be waiting for it
     target.commit(tree, acceptance)
     margins = [choices.margins[node] for node in (0, *acceptance.path)]
     return Round(

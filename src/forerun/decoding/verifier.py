@@ -1,22 +1,38 @@
 """Verification of a tree by the target: one pass, and a token chosen after every node."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.steps import TokenLogprob
-from forerun.drafting.drafter import Drafter
 from forerun.model.inputs import ForwardInput, TokenChoice
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.sampling.logprobs import token_logprobs
 from forerun.sampling.noise import MASK_64, KeyedNoise
-from forerun.sampling.sample import Choices, LogitShaper, widened
+from forerun.sampling.sample import Choices, LogitShaper, TopK, widened
 from forerun.speculation.tree import TokenTree, ancestry_matrix
 from forerun.speculation.walk import Acceptance
 from forerun.text.constraint import Constraint
+
+
+class Companions(Protocol):
+    """What takes part in the target's passes: the drafters of an engine, see `Drafters`."""
+
+    taps: tuple[int, ...]
+    adds_rows: bool
+    num_successors: int
+
+    def extend(self, inputs: ForwardInput) -> ForwardInput: ...
+
+    def observe(self, logits_EV: Tensor) -> None: ...
+
+    def observe_successors(self, tree: TokenTree, successors: TopK) -> None: ...
+
+    def observe_features(self, place: int, features: Tensor) -> None: ...
 
 
 class Verifier:
@@ -65,13 +81,15 @@ class Verifier:
             return range(len(tree))
         return self._constraint.allowed_nodes(tree.token_ids, tree.parents)
 
-    def choose(self, tree: TokenTree, drafter: Drafter | None = None, *, is_repeated: bool = False) -> Choices:
+    def choose(self, tree: TokenTree, companions: Companions | None = None, *, is_repeated: bool = False) -> Choices:
         """Run one pass over the tree, one row per node, and over the drafter's rows; choose a token after each node.
 
         Args:
             is_repeated: the pass repeats one that failed, so the full logits are needed to find the cause.
         """
-        needs_logits = is_repeated or (drafter is not None and (drafter.adds_rows or drafter.num_successors > 0))
+        needs_logits = is_repeated or (
+            companions is not None and (companions.adds_rows or companions.num_successors > 0)
+        )
         cache = self._runner.cache
         prefix_len = cache.committed_len
         positions = [prefix_len + depth for depth in tree.depths]
@@ -83,11 +101,11 @@ class Verifier:
             ancestry=ancestry_matrix(tree.parents) if len(tree) > 1 else None,
             num_logit_rows=len(tree),
             choice=None if needs_logits else self._choice,
-            taps=() if drafter is None else drafter.taps,
+            taps=() if companions is None else companions.taps,
         )
-        output = self._run(inputs, drafter)
-        if drafter is not None and output.features is not None:
-            drafter.observe_features(prefix_len, output.features)
+        output = self._run(inputs, companions)
+        if companions is not None and output.features is not None:
+            companions.observe_features(prefix_len, output.features)
         if output.best is not None:
             return Choices.of(output.best)
         logits = output.logits
@@ -104,22 +122,24 @@ class Verifier:
             if fault := self._shaper.fault_of_settings(logits):
                 raise NumericalError(fault) from None
             raise
-        if drafter is not None and drafter.num_successors:
-            drafter.observe_successors(tree, self._runner.backend.topk(widened(logits), None, drafter.num_successors))
+        if companions is not None and companions.num_successors:
+            companions.observe_successors(
+                tree, self._runner.backend.topk(widened(logits), None, companions.num_successors)
+            )
         return choices
 
-    def _run(self, inputs: ForwardInput, drafter: Drafter | None) -> ForwardOutput:
-        """The output of these rows; the logits of rows that the drafter added go only to the drafter."""
-        extended = drafter.extend(inputs) if drafter is not None and drafter.adds_rows else inputs
+    def _run(self, inputs: ForwardInput, companions: Companions | None) -> ForwardOutput:
+        """The output of these rows; the logits of rows that the drafter added go only to it."""
+        extended = companions.extend(inputs) if companions is not None and companions.adds_rows else inputs
         output = self._runner.forward(extended)
         num_rows = len(inputs.token_ids)
-        if drafter is None or extended is inputs:
+        if companions is None or extended is inputs:
             return output
-        drafter.observe(output.logits[num_rows:])
+        companions.observe(output.logits[num_rows:])
         features = None if output.features is None else output.features[:num_rows]
         return ForwardOutput(logits=output.logits[:num_rows], features=features)
 
-    def choose_safely(self, tree: TokenTree, drafter: Drafter | None = None) -> tuple[TokenTree, Choices]:
+    def choose_safely(self, tree: TokenTree, companions: Companions | None = None) -> tuple[TokenTree, Choices]:
         """The verified tree and its choices.
 
         If drafted nodes, or rows that the drafter added, make the target overflow, the root is run alone, as in plain
@@ -127,7 +147,7 @@ class Verifier:
         owner's saved texts, and these are dropped.
         """
         try:
-            return tree, self.choose(tree, drafter)
+            return tree, self.choose(tree, companions)
         except NumericalError:
             self._runner.drop_rows()
         alone = TokenTree(tree.token_ids[0])

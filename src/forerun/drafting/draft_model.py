@@ -10,17 +10,24 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows, OwnRows
 from forerun.drafting.draft_tree import DraftTree
-from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.drafter import (
+    NO_NEWS,
+    Drafter,
+    DraftOutcome,
+    DraftReport,
+    HasCosts,
+    HasVocabulary,
+    Measure,
+    PlaysOnDevice,
+    ReadsText,
+)
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, measure_reading, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.widths import WidthRule
-from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
+from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class UsualAcceptance:
     floor: int
 
 
-class DraftModelDrafter(Drafter):
+class DraftModelDrafter(Drafter, ReadsText, HasCosts, HasVocabulary, PlaysOnDevice):
     """Grows a new tree each round with a few draft passes, then keeps the nodes that the target is to verify."""
 
     usual_acceptance: ClassVar[UsualAcceptance | None] = UsualAcceptance(
@@ -76,63 +83,52 @@ class DraftModelDrafter(Drafter):
         self._runner = runner
         self._config = config
         self._policy = policy
-        self._owner = ""
         self._reading: Pace | None = None  # seconds of reading text by its rows
 
     @property
     def round_plan(self) -> RoundPlan | None:
         return RoundPlan(draft=self._runner, shape=self._config, policy=self._policy, vocabulary=self._vocabulary)
 
-    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
-        if self._config.adaptive:
-            widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
-            target = costs or measure(widths_up_to(self.verify_width))
-            draft = measure_pace(self._runner, widths)
-            self._guessed.rule = WidthRule(target, draft)
-            self._reading = measure_reading(self._runner)
+    def measure_costs(self, measure: Measure) -> DraftCosts:
+        widths = sorted({*range(1, min(8, self._draft_width)), *widths_up_to(self._draft_width)})
+        expansion = measure_pace(self._runner, widths)
+        self._reading = measure_reading(self._runner)
+        return DraftCosts(expansion=expansion)
 
     @property
     def reading_s(self) -> float:
         num_rows = self._draft.num_tokens - len(self._runner.cached_ids)
         return 0.0 if self._reading is None or num_rows <= MAX_CATCH_UP else self._reading.step_s(num_rows)
 
-    def change_owner(self, owner: str) -> None:
-        self._owner = owner
-
-    def forget(self) -> None:
-        self._draft.forget()
-
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
-        self._draft.begin(prompt_ids, params, noise, self._owner)
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self._draft.begin(prompt_ids, params, noise, owner)
 
     def prefill(self) -> bool:
         return self._draft.prefill()
 
-    def propose(self) -> TokenTree:
+    def propose(self, budget: RowBudget) -> ProposedTree:
         self._draft.tell()
-        if self._guessed.rule is not None:
-            self._guessed.rule.begin_round()
-        self._grow()
+        self._grow(budget)
         return self._guessed.proposal()
 
-    def _grow(self) -> None:
+    def _grow(self, budget: RowBudget) -> None:
         while self.prefill():  # catch up on text committed in rounds without an expansion
             pass
         for _ in range(self._depth):
-            if not self._draft.expand():
+            if not self._draft.expand(budget):
                 break
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._draft.note(acceptance.tokens)
-        if self._guessed.rule is not None:
-            self._guessed.rule.end_round(len(acceptance.path))
-        return DraftReport(was_hit=self._draft.tell())
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._draft.note(acceptance.tokens)
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self._draft.note(outcome.tokens)
+        return DraftReport(was_hit=self._draft.tell()) if outcome.is_own else NO_NEWS
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return self._draft.num_unknown(token_ids)
+
+    def forget(self) -> None:
+        self._draft.forget()
 
     def close(self) -> None:
         self.forget()

@@ -13,6 +13,7 @@ from forerun.drafting.guessed_tree import GuessedTree
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper
+from forerun.speculation.referee.budget import RowBudget
 from forerun.speculation.tree import TokenTree
 
 
@@ -77,18 +78,21 @@ class DraftTree:
         """Run one wide pass over missing text if the cache lacks much of it; False if it does not."""
         return self._rows.prefill(self.token_ids)
 
-    def expand(self) -> bool:
-        """Run one draft pass over the likeliest unexpanded nodes; False if it would not pay or there is no room."""
-        batch = self._guessed.next_batch() if self._rows.has_room(self._guessed.draft_width) else []
+    def expand(self, budget: RowBudget | None = None) -> bool:
+        """Run one draft pass over the likeliest unexpanded nodes; False if it would not pay or there is no room.
+
+        Args:
+            budget: finds what pays; None: the policy does.
+        """
+        batch = self._guessed.next_batch(budget) if self._rows.has_room(self._guessed.draft_width) else []
         if not batch:
             return False
         began = perf_counter()
         tree = self.tree
-        rule = self._guessed.rule
         token_ids = self._vocabulary.read([tree.token_ids[node] for node in batch])
-        self._add_children(batch, self._rows.expand(tree, batch, token_ids, self.token_ids, self.skipped))
-        if rule is not None:
-            rule.measure_expansion(len(batch), perf_counter() - began)
+        self._add_children(batch, self._rows.expand(tree, batch, token_ids, self.token_ids, self.skipped), budget)
+        if budget is not None:
+            budget.measure_expansion(len(batch), perf_counter() - began)
         return True
 
     def guess(self, logits: Tensor, places: Sequence[int]) -> list[int]:
@@ -136,7 +140,7 @@ class DraftTree:
             truncate=self._runner.backend.truncate,
         )
 
-    def _add_children(self, batch: list[int], logits: Tensor) -> None:
+    def _add_children(self, batch: list[int], logits: Tensor, budget: RowBudget | None) -> None:
         """Add the draft's guesses of the next token after each node of `batch`."""
         tree = self.tree
         next_position = len(self.token_ids)
@@ -146,7 +150,7 @@ class DraftTree:
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
             self.first_guess = token_ids[0][0]
-        self._guessed.add_children(batch, token_ids, log_probs)
+        self._guessed.add_children(batch, token_ids, log_probs, budget)
 
     def _rank(
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int

@@ -10,8 +10,8 @@ from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.widths import WidthRule, rows_to_verify
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
 
 MOST_KINDS: Final = 4  # kinds of requests for which the draft's earlier predictions are kept
@@ -53,7 +53,6 @@ class GuessedTree:
         calibrates: bool = False,
         foresees: bool = False,
     ) -> None:
-        self.rule: WidthRule | None = None  # None: fixed widths
         self.policy = policy
         self.verify_width = verify_width
         self.draft_width = draft_width
@@ -87,28 +86,44 @@ class GuessedTree:
         self._plant(prompt_ids[-1])
         self._hang_lookup()
 
-    def next_batch(self) -> list[int]:
-        """The nodes to expand now, likeliest first; empty if no expansion pays."""
-        if self._foresight is not None and self.rule is None:
+    def next_batch(self, budget: RowBudget | None = None) -> list[int]:
+        """The nodes to expand now, likeliest first; empty if no expansion pays.
+
+        Args:
+            budget: finds what pays; None, or with fixed widths: the policy's `min_mass` does.
+        """
+        if budget is not None and not budget.is_fixed:
+            return self._growth.next_batch(lambda frontier: budget.num_nodes(frontier, self._growth.chances()))
+        if self._foresight is not None:
             return self._growth.next_batch_ahead(partial(self._foresight.guess, self.tree))
-        return self._growth.next_batch(self._num_worth if self.rule else None)
+        return self._growth.next_batch()
 
     def add_children(
-        self, batch: Sequence[int], token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+        self,
+        batch: Sequence[int],
+        token_ids: Sequence[Sequence[int]],
+        log_probs: Sequence[Sequence[float]],
+        budget: RowBudget | None = None,
     ) -> None:
-        """Add the draft's guesses below the nodes of a batch: the same number for each, likeliest first."""
+        """Add the draft's guesses below the nodes of a batch: the same number for each, likeliest first.
+
+        Args:
+            budget: learns how likely children are.
+        """
         if self._foresight is not None:
             self._foresight.learn(self.tree, batch, token_ids, log_probs)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
-            self._add_children_of(node, tokens, values)
+            self._add_children_of(node, tokens, values, budget)
 
-    def _add_children_of(self, node: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+    def _add_children_of(
+        self, node: int, token_ids: Sequence[int], log_probs: Sequence[float], budget: RowBudget | None
+    ) -> None:
         if self._guesses is None:
             self._growth.add_children(node, token_ids, log_probs)
             return
         values = self._guesses.add(self._growth, node, token_ids, log_probs)
-        if self.rule is not None:
-            self.rule.measure_children(list(map(exp, values)))
+        if budget is not None:
+            budget.measure_children(list(map(exp, values)))
 
     def advance(self, token_ids: Sequence[int]) -> Advance:
         """Commit tokens below the root; the last one becomes the root."""
@@ -130,13 +145,9 @@ class GuessedTree:
         self._hang_lookup()
         return Advance(is_hit=is_hit, path=nodes[:-1] if is_hit else nodes, places=places)
 
-    def proposal(self) -> TokenTree:
-        """The likeliest nodes of the tree, as many as are worth verifying."""
-        return rows_to_verify(self.tree, self.verify_width, self.rule, self._growth.chances)
-
-    def _num_worth(self, frontier: Sequence[float]) -> int:
-        assert self.rule is not None, "called only if there is a rule"
-        return self.rule.num_nodes(frontier, self._growth.chances(), self.verify_width)
+    def proposal(self) -> ProposedTree:
+        """The tree, with the chances of its likeliest nodes."""
+        return ProposedTree(tree=self.tree, known_chances=self._growth.chances())
 
     def _plant(self, root: int) -> None:
         """Start a new tree."""

@@ -13,17 +13,14 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.core.steps import Guessers
-from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasCosts, KeepsState, Measure, ReadsScores
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 
 NUM_CHILDREN: Final = 4  # per expanded node
 ROOT_CHILDREN: Final = 8  # more children of the root use the rows of a pass where rows are cheap
@@ -36,7 +33,7 @@ BATCH: Final = 4  # nodes expanded together; numpy calls take as long for four a
 MOST_OWNERS: Final = 4  # owners whose tables are kept: 6 MB each for SmolLM2, 20 MB for 152,000 tokens
 
 
-class TokenRecyclingDrafter(Drafter):
+class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
     """Grows a tree from a table of successors, which every verified row of the target updates.
 
     It needs no draft passes. Rows of rejected nodes update the table too.
@@ -49,7 +46,6 @@ class TokenRecyclingDrafter(Drafter):
 
     def __init__(self, config: TokenRecycling, policy: TreePolicy = BEST_TREE, *, target_vocab_size: int) -> None:
         self.verify_width = config.verify_width
-        self._config = config
         self._knows_noise = policy.knows_noise
         self.table = self._nobodys = SuccessorTable(target_vocab_size)
         self._tables: dict[str, SuccessorTable] = {}  # by owner, least recently used first
@@ -60,20 +56,13 @@ class TokenRecyclingDrafter(Drafter):
             calibrates=config.adaptive,
         )
 
-    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
-        if self._config.adaptive and self.verify_width > 1:
-            self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
+    def measure_costs(self, measure: Measure) -> DraftCosts:
+        return DraftCosts(expansion=EXPANSION)
 
-    def change_owner(self, owner: str) -> None:
-        if not owner:
-            self.table = self._nobodys
-            return
-        known = self._tables.pop(owner, None)
-        self.table = self._tables[owner] = SuccessorTable(self._nobodys.vocab_size) if known is None else known
-        while len(self._tables) > MOST_OWNERS:
-            del self._tables[next(iter(self._tables))]
-
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self.table = self._table_of(owner)
         self._guessed.begin(prompt_ids)
         self._num_tokens = len(prompt_ids)
         self._pending = list[int]()
@@ -81,32 +70,34 @@ class TokenRecyclingDrafter(Drafter):
         self._noise = noise if self._knows_noise else None
         self._seen: tuple[TokenTree, TopK] | None = None
 
-    def propose(self) -> TokenTree:
+    def propose(self, budget: RowBudget) -> ProposedTree:
         self._tell()
-        if self._guessed.rule is not None:
-            self._guessed.rule.begin_round()
-        while batch := self._guessed.next_batch():
-            self._expand(batch)
+        while batch := self._guessed.next_batch(budget):
+            self._expand(batch, budget)
         return self._guessed.proposal()
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._seen = tree, successors
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
-        self.note(acceptance)
-        if self._guessed.rule is not None:
-            self._guessed.rule.end_round(len(acceptance.path))
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self._learn(outcome.path)
+        self._pending += outcome.tokens
         return DraftReport(guessers=RECYCLED)
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._learn(acceptance)
-        self._pending += acceptance.tokens
 
     def state(self) -> bytes:
         return self._nobodys.to_bytes()
 
     def restore(self, state: bytes) -> bool:
         return self._nobodys.restore(state)
+
+    def _table_of(self, owner: str) -> SuccessorTable:
+        if not owner:
+            return self._nobodys
+        known = self._tables.pop(owner, None)
+        self._tables[owner] = SuccessorTable(self._nobodys.vocab_size) if known is None else known
+        while len(self._tables) > MOST_OWNERS:
+            del self._tables[next(iter(self._tables))]
+        return self._tables[owner]
 
     def _tell(self) -> None:
         """Apply to the tree the tokens committed since the last proposal."""
@@ -116,12 +107,12 @@ class TokenRecyclingDrafter(Drafter):
             self._num_tokens += len(token_ids)
             self._guessed.advance(token_ids)
 
-    def _learn(self, acceptance: Acceptance) -> None:
+    def _learn(self, path: Sequence[int]) -> None:
         """Update the successors of the verified tokens; rows of accepted nodes overwrite those of rejected ones."""
         if self._seen is None:
             return
         (tree, (successors, log_probs)), self._seen = self._seen, None
-        accepted = (0, *acceptance.path)
+        accepted = (0, *path)
         nodes = [*(node for node in range(len(tree)) if node not in accepted), *accepted]
         self.table.store(
             [tree.token_ids[node] for node in nodes],
@@ -129,17 +120,15 @@ class TokenRecyclingDrafter(Drafter):
             [log_probs[node] for node in nodes],
         )
 
-    def _expand(self, batch: Sequence[int]) -> None:
+    def _expand(self, batch: Sequence[int], budget: RowBudget) -> None:
         began = perf_counter()
         tree = self._guessed.tree
-        rule = self._guessed.rule
         nodes = [node for node in batch if tree.token_ids[node] in self.table]
         if nodes:
             ids, log_probs = self._successors(nodes)
             most = ROOT_CHILDREN if nodes[0] == 0 else NUM_CHILDREN
-            self._guessed.add_children(nodes, ids[:, :most].tolist(), log_probs[:, :most].tolist())
-        if rule is not None:
-            rule.measure_expansion(len(batch), perf_counter() - began)
+            self._guessed.add_children(nodes, ids[:, :most].tolist(), log_probs[:, :most].tolist(), budget)
+        budget.measure_expansion(len(batch), perf_counter() - began)
 
     def _successors(self, nodes: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
         """[N, K] likeliest next tokens after these nodes, best first, and their log-probabilities."""

@@ -1,4 +1,8 @@
-"""Detects a draft whose guesses the target rarely accepts, because it was probably made for another target."""
+"""Detects a draft whose guesses the target rarely accepts, because it was probably made for another target.
+
+It stays apart from the referee's records: it also sees rounds that a device plays, judges once an answer, and decides
+nothing.
+"""
 
 import logging
 from typing import Final
@@ -6,9 +10,8 @@ from typing import Final
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name
 from forerun.core.steps import StepStats
-from forerun.drafting.automatic import AutomaticDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
-from forerun.drafting.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +23,11 @@ class AcceptanceWatch:
     """Judges the first tokens of every answer, and warns once.
 
     Args:
-        drafter: its model or head is judged, if the user named it and it drafts in this process.
+        drafters: the model or head of the first one is judged, if the user named it and it drafts in this process.
     """
 
-    def __init__(self, config: EngineConfig, drafter: Drafter) -> None:
-        held = drafter.drafters if isinstance(drafter, AutomaticDrafter) else {"": drafter}
-        self._name, first = next(iter(held.items()))  # the one that the user named is the first
+    def __init__(self, config: EngineConfig, drafters: Drafters) -> None:
+        self._name, first = next(iter(drafters.held.items()), ("", None))
         self._target = config.target
         self._draft = draft_name(config.drafter)
         self._usual: UsualAcceptance | None = None

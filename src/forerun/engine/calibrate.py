@@ -29,7 +29,8 @@ from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.runtime.affinity import usable_cores
 from forerun.runtime.threads import on_threads
-from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.referee.budget import DraftCosts, RowBudget
+from forerun.speculation.referee.costs import RoundCosts
 
 TARGET_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32)
 DRAFT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -122,7 +123,7 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
         draft_width=config.draft_width,
         calibrates=config.adaptive,
     )
-    guessed.rule = WidthRule(target_pace, draft_pace) if config.adaptive else None
+    budget = RowBudget(config.verify_width, RoundCosts(target_pace), DraftCosts(expansion=draft_pace))
     tree = DraftTree(guessed, OwnRows(draft, serial_rows(config)), target_vocab_size=draft.spec.vocab_size)
     tree.begin((0,) * context_of(draft), SamplingParams(), None)
     while tree.prefill():
@@ -131,9 +132,10 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
     for number in range(NUM_EXPANSIONS):
         if number and number % EXPANSIONS_PER_ROUND == 0:
             tree.advance((tree.tree.token_ids[1],))
+            budget.begin_round(config.verify_width)
         num_rows = draft.cache.num_tree
         began = perf_counter()
-        if tree.expand():
+        if tree.expand(budget):
             beyond_s.append(perf_counter() - began - draft_pace.step_s(draft.cache.num_tree - num_rows))
     tree.forget()
     return max(0.0, median(beyond_s))

@@ -20,6 +20,7 @@ from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
+from forerun.drafting.remote.waiting import TREES_PER_CUT
 from forerun.drafting.remote.worker import BEAT_S, LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.placement import allowed_threads
@@ -28,7 +29,6 @@ from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.waiting import TREES_PER_CUT
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.channel import Channel
 from forerun.wires.children import die_with_parent

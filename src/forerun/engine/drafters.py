@@ -24,13 +24,12 @@ from forerun.core.errors import CheckpointError, ConfigError, VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
-from forerun.drafting.automatic import AutomaticDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import Drafter, ReadsFeatures
 from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.set_files import first_set
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.remote.connection import WorkerSupply
@@ -46,7 +45,7 @@ from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets, self_drafter
 from forerun.engine.shared_model import device_of, require_devices
 from forerun.model.runner import Runner
-from forerun.speculation.economy.costs import is_small_enough
+from forerun.speculation.referee.costs import is_small_enough
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
 from forerun.wires.endpoint import Address, read_key
@@ -81,8 +80,8 @@ class DrafterLoader:
 
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
-    ) -> tuple[Drafter, Runner]:
-        """Load the drafter and the target, which a draft head needs first.
+    ) -> tuple[Drafters, Runner]:
+        """Load the drafters and the target, which a draft head needs first.
 
         Args:
             load_target: called with the number of cache rows needed after the text.
@@ -93,7 +92,8 @@ class DrafterLoader:
         if isinstance(drafter, LayerSkip):
             whole = load_target(rows_behind_text(drafter, self._policies.skip))
             checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
-            return self_drafter(drafter, self._policies, checkpoint, whole), whole
+            own = self_drafter(drafter, self._policies, checkpoint, whole)
+            return Drafters({"layer_skip": own}, is_adaptive=drafter.adaptive), whole
         target = LazyTarget(load_target)
         try:
             built = self._load(drafter, target, on_progress)
@@ -102,23 +102,25 @@ class DrafterLoader:
             target.close()
             raise
 
-    def _load(self, drafter: DrafterConfig, target: LazyTarget, on_progress: Progress | None) -> Drafter:
+    def _load(self, drafter: DrafterConfig, target: LazyTarget, on_progress: Progress | None) -> Drafters:
         match drafter:
             case DraftModel() | DraftHead():
-                built = self._load_model_or_head(drafter, target, on_progress)
+                own = self._load_model_or_head(drafter, target, on_progress)
+                return Drafters({draft_kind(own): own}, is_adaptive=drafter.adaptive)
             case Parallel():
-                built = self._start_parallel(drafter)
+                return Drafters({"parallel": self._start_parallel(drafter)}, is_adaptive=drafter.draft.adaptive)
             case Automatic():
-                built = self._load_several(drafter.draft, target, on_progress)
+                return self._load_several(drafter.draft, target, on_progress)
             case PromptLookup() | TokenRecycling():
-                built = without_model(drafter, self._policies, self._target)
+                name = "prompt_lookup" if isinstance(drafter, PromptLookup) else "recycling"
+                own = without_model(drafter, self._policies, self._target)
+                return Drafters({name: own}, is_adaptive=drafter.adaptive)
             case NoDrafter():
-                built = NoneDrafter()
+                return Drafters()
             case LayerSkip():
                 raise AssertionError("it shares the target's runner")
             case _:
                 assert_never(drafter)
-        return AutomaticDrafter({type(drafter).__name__: built}) if getattr(drafter, "adaptive", False) else built
 
     def _load_model_or_head(
         self, drafter: DraftConfig, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
@@ -145,7 +147,7 @@ class DrafterLoader:
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )
 
-    def _load_several(self, named: DraftConfig | None, target: LazyTarget, on_progress: Progress | None) -> Drafter:
+    def _load_several(self, named: DraftConfig | None, target: LazyTarget, on_progress: Progress | None) -> Drafters:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         A named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
@@ -158,13 +160,15 @@ class DrafterLoader:
         if named is not None:
             width = max(other.verify_width for other in others.values())
             draft = self._load_model_or_head(named, target, on_progress, width)
-            among["draft_head" if draft.taps else "draft_model"] = draft
-            plan = draft.round_plan
+            among[draft_kind(draft)] = draft
+            alone = Drafters(among, is_adaptive=True)
+            plan = alone.round_plan
             if plan is not None and self._backend.plays_rounds(target.load(max(width, draft.verify_width)), plan):
-                return AutomaticDrafter(among)
+                return alone
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
-        built = AutomaticDrafter(among | others, self._learnt.learnt.speeds, self._learnt.learnt.saved_s)
+        learnt = self._learnt.learnt
+        built = Drafters(among | others, is_adaptive=True, known=learnt.speeds, saved_s=learnt.saved_s)
         self._learnt.restore(built)
         return built
 
@@ -302,6 +306,11 @@ class DrafterLoader:
                 f"it with --max-length {self._max_length}, or lower the target's max_length"
             )
         return None
+
+
+def draft_kind(drafter: Drafter) -> str:
+    """The name under which a draft drafts: a head that reads features, or a whole model."""
+    return "draft_head" if isinstance(drafter, ReadsFeatures) else "draft_model"
 
 
 def without_model(drafter: PromptLookup | TokenRecycling, policies: Policies, target: ModelSpec) -> Drafter:

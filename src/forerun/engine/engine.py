@@ -10,8 +10,8 @@ from forerun.core.errors import require
 from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter
 from forerun.drafting.policies import Policies
 from forerun.engine.acceptance import AcceptanceWatch
 from forerun.engine.device import settle_device
@@ -69,12 +69,12 @@ class Engine:
         self._eos_ids = parts.eos_ids
         self._near_tie = parts.near_tie
         self._target = parts.target
-        self._drafter = parts.drafter
+        self._drafters = parts.drafters
         self._decoders = parts.decoders
         self._named = parts.named
         self._baseline = parts.baseline
         self._learnt = parts.learnt
-        self._acceptance = AcceptanceWatch(config, parts.drafter)
+        self._acceptance = AcceptanceWatch(config, parts.drafters)
         self._running: GenerationStream | None = None
         self._exclusive = ExclusiveUse()
         self._grammars = GrammarCompiler(self.tokenizer, self.spec.vocab_size, self._eos_ids)
@@ -93,8 +93,8 @@ class Engine:
             self._running.cancel()
             self._running = None
         self._exclusive.end()
-        self._learnt.keep(self._drafter)
-        self._drafter.close()
+        self._learnt.keep(self._drafters)
+        self._drafters.close()
         self._target.close()
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()
@@ -167,7 +167,7 @@ class Engine:
             cores,
             seed=seed,
             num_prompt=len(prompt_ids),
-            num_outside=self._drafter.num_unknown,
+            num_outside=self._drafters.num_unknown,
             compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
             see=None if request.constraint else self._acceptance.see,
         )
@@ -180,7 +180,7 @@ class Engine:
         """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full."""
         with self._exclusive, inference():
             self._end_running()
-            forget_text(self._target, self._drafter)
+            forget_text(self._target, self._drafters)
 
     @contextmanager
     def verifier_after(self, prompt_ids: Sequence[int], params: SamplingParams) -> Iterator[Verifier]:
@@ -241,7 +241,7 @@ class Engine:
     @property
     def drafter_pid(self) -> int | None:
         """Pid of the drafter's process; None if it is this process, on another host, or not running."""
-        return self._drafter.process_id
+        return self._drafters.process_id
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -249,9 +249,9 @@ class Engine:
         return tuple(self._named)
 
     @property
-    def drafter(self) -> Drafter:
-        """The drafter, for tools that inspect its learned state."""
-        return self._drafter
+    def drafting(self) -> Drafters:
+        """The drafters, for tools that inspect what they have learnt."""
+        return self._drafters
 
     def _noise(self, params: SamplingParams, seed: int) -> KeyedNoise | None:
         if params.is_greedy:
@@ -286,7 +286,7 @@ class Engine:
         vocab_size = self.spec.vocab_size
         model = self.config.target
         token_ids = encode_prediction(prediction, self.tokenizer, vocab_size=vocab_size, model=model)
-        return token_ids if drafter != PLAIN and self._drafter.verify_width > 1 else ()
+        return token_ids if drafter != PLAIN and self._drafters.verify_width > 1 else ()
 
     def _cores_of(self, drafter: str | None) -> CorePlacement:
         """Plain decoding uses all cores, unless the number of threads could change the text."""

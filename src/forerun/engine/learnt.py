@@ -25,12 +25,11 @@ from forerun.core.errors import CheckpointError, ConfigError, require
 from forerun.core.json_file import MAX_NUMBER, read_bounded, short
 from forerun.core.output_file import UnwritableError, remove_leftovers, write_whole
 from forerun.core.pace import Pace
-from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.drafter import Drafter
+from forerun.decoding.drafters import Drafters
 from forerun.engine.speedup import context_cost
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
-from forerun.speculation.economy.chances import TemperatureClass
+from forerun.speculation.referee.records import TemperatureClass
 
 logger = logging.getLogger(__name__)
 
@@ -108,25 +107,24 @@ class LearntFile:
         self.learnt.paces = {ONE_ROW: newest}
         self.learnt.context_s = None
 
-    def restore(self, drafter: Drafter) -> None:
+    def restore(self, drafters: Drafters) -> None:
         """Restore the drafter's learned state; a damaged file is ignored, with a warning."""
         path = self._state_path
         try:
             if path is None or not path.exists():
                 return
-            if not drafter.restore(read_bounded(path, MAX_STATE_BYTES)):
+            if not drafters.restore(read_bounded(path, MAX_STATE_BYTES)):
                 logger.warning("%s is ignored: it is damaged, or belongs to another model", path)
         except (OSError, CheckpointError) as error:
             logger.warning("the saved state of the drafter is ignored: %s", error)
 
-    def keep(self, drafter: Drafter) -> None:
+    def keep(self, drafters: Drafters) -> None:
         """Save everything atomically; if that fails, log a warning, and the next start measures again."""
         if self._path is None or self._state_path is None:
             return
-        if isinstance(drafter, AutomaticDrafter):
-            speeds = drafter.chooser.speeds()
-            self.learnt.speeds.update({kind: dict(found) for kind, found in speeds.items()})
-            self.learnt.saved_s = dict(drafter.chooser.saved_s)
+        speeds = drafters.referee.speeds()
+        self.learnt.speeds.update({kind: dict(found) for kind, found in speeds.items()})
+        self.learnt.saved_s = dict(drafters.referee.saved_s)
         values = {
             "version": VERSION,
             "about": self._about,
@@ -137,7 +135,7 @@ class LearntFile:
         }
         try:
             write_whole(self._path, json.dumps(values) + "\n", makes_folder=True, is_private=True)
-            if state := drafter.state():
+            if state := drafters.state():
                 write_whole(self._state_path, state, is_private=True)
             remove_leftovers(self._path.parent)
         except UnwritableError as error:

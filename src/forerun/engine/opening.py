@@ -18,15 +18,14 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
-from forerun.core.pace import Pace, read_device
+from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
 from forerun.decoding.decoder import Decoder, Request, play
 from forerun.decoding.device import device_decoders
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.automatic import AutomaticDrafter
-from forerun.drafting.drafter import Drafter
+from forerun.drafting.drafter import PLAIN_PLAN
 from forerun.drafting.heads.stored import draft_identity
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
@@ -79,7 +78,7 @@ class EngineParts:
     max_length: int
     cores: CorePlacement
     target: Runner
-    drafter: Drafter
+    drafters: Drafters
     decoders: Sequence[Decoder]
     named: Mapping[str, Sequence[Decoder]]
     baseline: PlainBaseline | None
@@ -113,17 +112,23 @@ def open_engine(
         return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
 
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt, choice.backend)
-    drafter, target = loader.load(config.drafter, load, on_progress)
+    drafters, target = loader.load(config.drafter, load, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
-    on_device = device_decoders(choice.backend, target, drafter.round_plan)
-    pace = rehearse(target, drafter, on_device, cores, max_length, learnt)
-    plain = plain_decoders(target, drafter, choice, on_device)
+    on_device = device_decoders(choice.backend, target, drafters.round_plan)
+    rehearse(target, drafters, on_device, cores, max_length, learnt)
+    plain = plain_decoders(target, drafters, choice, on_device)
     baseline = None
     if config.measures_speedup and config.drafter != NoDrafter():
         baseline = PlainBaseline.of(target, plain, cores, max_length, learnt.context_cost(target))
-    on_host = partial(HostDecoder, target, make_stretches=None if baseline is None else baseline.stretches, pace=pace)
+
+    def on_host(playing: Drafters) -> Decoder:
+        if baseline is None:
+            return HostDecoder(target, playing)
+        playing.referee.plain_times = baseline.times
+        return HostDecoder(target, playing, baseline.stretches)
+
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -133,9 +138,9 @@ def open_engine(
         max_length=max_length,
         cores=cores,
         target=target,
-        drafter=drafter,
-        decoders=(*on_device, on_host(drafter)),
-        named=named_decoders(drafter, plain, on_host),
+        drafters=drafters,
+        decoders=(*on_device, on_host(drafters)),
+        named=named_decoders(drafters, plain, on_host),
         baseline=baseline,
         near_tie=0.0 if choice.backend.row_exact else NEAR_TIE[checkpoint.dtype],
         learnt=learnt,
@@ -201,21 +206,21 @@ def open_learnt(
 
 
 def named_decoders(
-    drafter: Drafter, plain: Sequence[Decoder], on_host: Callable[[Drafter], Decoder]
+    drafters: Drafters, plain: Sequence[Decoder], on_host: Callable[[Drafters], Decoder]
 ) -> Mapping[str, Sequence[Decoder]]:
     """The decoders of requests that name a drafter."""
-    held = drafter.each_alone() if isinstance(drafter, AutomaticDrafter) else {}
-    return {PLAIN: plain, **{name: (on_host(single),) for name, single in held.items()}}
+    names = drafters.held if len(drafters.held) > 1 else ()
+    return {PLAIN: plain, **{name: (on_host(drafters.alone(name)),) for name in names}}
 
 
 def plain_decoders(
-    target: Runner, drafter: Drafter, choice: BackendChoice, drafted: Sequence[Decoder]
+    target: Runner, drafters: Drafters, choice: BackendChoice, drafted: Sequence[Decoder]
 ) -> Sequence[Decoder]:
     """The decoders of plain decoding: the backend's, if it also decodes drafted rounds, and the host's loop."""
-    if isinstance(drafter, NoneDrafter):
-        return (*drafted, HostDecoder(target, drafter))
-    none = NoneDrafter()
-    return (*(device_decoders(choice.backend, target, none.round_plan) if drafted else ()), HostDecoder(target, none))
+    if not drafters.held:
+        return (*drafted, HostDecoder(target, drafters))
+    plain = device_decoders(choice.backend, target, PLAIN_PLAN) if drafted else ()
+    return (*plain, HostDecoder(target, Drafters()))
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:
@@ -240,28 +245,23 @@ def require_exact_bits(target: Runner, name: str) -> None:
 
 def rehearse(
     target: Runner,
-    drafter: Drafter,
+    drafters: Drafters,
     on_device: Sequence[Decoder],
     cores: CorePlacement,
     max_length: int,
     learnt: LearntFile,
-) -> Pace | None:
-    """Wait for the drafter, generate a short text, find its pass times, and run its search if it has one.
-
-    Returns:
-        seconds of the target's passes by their rows, if the drafter had them measured.
-    """
-    drafter.wait_until_ready(START_S)
+) -> None:
+    """Wait for the drafters, generate a short text, find their pass times, and run their search if they have one."""
+    drafters.wait_until_ready(START_S)
     cores.place_pool()  # an earlier engine may have pinned it to other cores, which slows every timed pass
     is_compiled = torch.device(target.device).type == "cuda"
     num_prompt = max(1, min(WIDE_PROMPT, max_length // 2)) if is_compiled else 1
     until = inf if is_compiled else perf_counter() + WARM_UP_S
-    warm_up(target, (*on_device, HostDecoder(target, drafter)), cores, max_length, num_prompt, until)
+    warm_up(target, (*on_device, HostDecoder(target, drafters)), cores, max_length, num_prompt, until)
     learnt.forget_if_outdated(target)
-    drafter.adapt(partial(learnt.measure, target))
-    if drafter.early_search_s > 0.0:
-        search_early(target, drafter, cores, max_length)
-    return learnt.pace(drafter.verify_width)
+    drafters.calibrate(partial(learnt.measure, target))
+    if drafters.early_search_s > 0.0:
+        search_early(target, drafters, cores, max_length)
 
 
 def warm_up(
@@ -279,15 +279,15 @@ def warm_up(
     target.forget()
 
 
-def search_early(target: Runner, drafter: Drafter, cores: CorePlacement, max_length: int) -> None:
+def search_early(target: Runner, drafters: Drafters, cores: CorePlacement, max_length: int) -> None:
     """Run a drafter's search on text that the model generates, before the first request."""
-    until = perf_counter() + drafter.early_search_s
-    drafter.search_early(drafter.early_search_s)
-    decoders = (HostDecoder(target, drafter),)
+    until = perf_counter() + drafters.early_search_s
+    drafters.search_early(drafters.early_search_s)
+    decoders = (HostDecoder(target, drafters),)
     request = own_text(target, SAMPLED)
     write(decoders, request, cores, num_tokens=min(EARLY_TOKENS, max_length - 1), until=until)
-    drafter.search_early(0.0)
-    forget_text(target, drafter)
+    drafters.search_early(0.0)
+    forget_text(target, drafters)
 
 
 def own_text(target: Runner, params: SamplingParams, num_prompt: int = 1) -> Request:
@@ -312,9 +312,9 @@ def write(
         cores.run(finish)
 
 
-def forget_text(target: Runner, drafter: Drafter) -> None:
-    """Empty all caches, the drafter's too."""
-    drafter.forget()
-    drafter.begin((0,), SamplingParams(), None)  # an unrelated prompt, for a drafter that has begun another text
-    drafter.end()
+def forget_text(target: Runner, drafters: Drafters) -> None:
+    """Empty all caches, the drafters' too."""
+    drafters.forget()
+    drafters.begin(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
+    drafters.end()
     target.forget()

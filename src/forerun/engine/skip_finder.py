@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable
-from forerun.drafting.layer_skip.drafter import search_of
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.policy import SkipPolicy
 from forerun.drafting.layer_skip.set_files import NamedSet, sets_beside, sets_in_cache, write_sets
@@ -63,8 +63,8 @@ def find_skip_sets(
     """
     policies = Policies(tree=TreePolicy(looks_up=False), skip=SkipPolicy(search_share=1.0, seed=params.seed or 0))
     with Engine(replace(config, drafter=replace(drafter, search="gated")), policies=policies) as engine:
-        skips = search_of(engine.drafter)
-        search = None if skips is None else skips.strategy
+        own = engine.drafting.held.get("layer_skip")
+        search = own.search.strategy if isinstance(own, LayerSkipDrafter) else None
         if not isinstance(search, GatedStrategy):
             raise ConfigError(
                 f"{config.target} has {engine.spec.num_layers} layers, but skipping needs at least 3: choose a larger "

@@ -15,13 +15,13 @@ import torch
 from forerun.core.errors import ContextOverflowError, NumericalError
 from forerun.core.steps import Speedup
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import PlainStretches
-from forerun.drafting.drafter import Drafter
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
 from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
-from forerun.speculation.economy.plain_times import SHARE, PlainTimes, Stretch, speedup_of
+from forerun.speculation.referee.plain_times import SHARE, PlainTimes, Stretch, speedup_of
 
 FEW_TOKENS = 64
 MANY_TOKENS = 320
@@ -50,7 +50,7 @@ class PlainBaseline:
         """The baseline of a target; `context_s` is the additional time of a pass per token of context."""
         return cls(target=target, decoders=decoders, cores=cores, max_length=max_length, times=PlainTimes(context_s))
 
-    def stretches(self, drafter: Drafter, request: Request) -> PlainStretches | None:
+    def stretches(self, drafters: Drafters, request: Request) -> PlainStretches | None:
         """The timed plain rounds among the drafted ones of a request.
 
         None if the text's bits could depend on the number of threads, because plain rounds have more threads. None also
@@ -60,7 +60,7 @@ class PlainBaseline:
         is_safe = self.target.backend.thread_exact or not self.cores.every
         if not is_safe or request.params.presence_penalty != 0.0 or request.params.frequency_penalty != 0.0:
             return None
-        return PlainStretches(self.times, self.cores.everywhere, drafter, request)
+        return PlainStretches(self.times, self.cores.everywhere, drafters, request)
 
     def compare(self, request: Request) -> Compare:
         """A function that returns a request's speed-up; it may time plain rounds after the text."""

@@ -1,7 +1,8 @@
 """Simulate decoding on a virtual clock, with real trees and the real protocol, recorded guesses and given pass times.
 
-Tokens per round are simulated, not computed by a formula. The serial round handles its tree as `DraftModelDrafter` and
-the decode loop do; the parallel round uses the engine's own `ParallelDrafter` and `DrafterEnd`.
+Tokens per round are simulated, not computed by a formula. The engine's own referee decides every round. The serial
+round handles its tree as `DraftModelDrafter` does; the parallel round uses the engine's own `ParallelDrafter` and
+`DrafterEnd`.
 """
 
 import random
@@ -14,6 +15,7 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Pa
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
+from forerun.drafting.drafter import DraftOutcome
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST, Policies
 from forerun.drafting.remote.drafter import ParallelDrafter
@@ -26,14 +28,16 @@ from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome, Outcome, Tally
 from forerun.planner.trace_grower import TraceGrower
 from forerun.planner.virtual_time import WIRE_S, VirtualClock, VirtualSupply
-from forerun.speculation.economy.choice import Chooser
-from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.referee.budget import DraftCosts, ProposedTree
+from forerun.speculation.referee.costs import RoundCosts
+from forerun.speculation.referee.referee import Referee
 from forerun.speculation.tree import TokenTree
 
 VOCAB_SIZE: Final = 1 << 30
 CHOOSING: Final = 0.5  # share of a round's overhead before the drafter receives the verdict
 SPREAD: Final = 0.5  # relative variation of a worker's overhead, so that the two processes do not synchronise
 PARAMS: Final = SamplingParams()
+DRAFT: Final = "draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +140,11 @@ class SerialSimulation:
             max_rows=serial_rows(config),
             spend=lambda num_rows: self._clock.spend(costs.expansion_s(num_rows)),
         )
-        self._chooser: Chooser | None = None  # None: every round drafts
-        if config.adaptive:
-            rule = self._guessed.rule = WidthRule(costs.target, costs.draft_pace)
-            self._chooser = Chooser(("draft_model",), rule.costs)
+        self._referee = Referee(
+            {DRAFT: config.verify_width},
+            RoundCosts(costs.target) if config.adaptive else None,
+            own={DRAFT: DraftCosts(expansion=costs.draft_pace)},
+        )
 
     def play(self, trace: AnswerTrace) -> AnswerOutcome:
         grower = self._grower
@@ -147,8 +152,7 @@ class SerialSimulation:
         tally = Tally(trace)
         grower.expect(trace, tally.outcome)
         grower.begin(trace.prompt_ids, PARAMS, None)
-        if self._chooser is not None:
-            self._chooser.begin(PARAMS.temperature)
+        self._referee.begin(PARAMS.temperature)
         while grower.prefill():
             pass
         began = clock.now
@@ -159,45 +163,35 @@ class SerialSimulation:
 
     def _play_round(self, tally: Tally) -> None:
         clock = self._clock
-        chooser = self._chooser
+        referee = self._referee
         overhead_s = self._costs.serial_overhead_s
-        if chooser is not None and chooser.turn.watched is not None:
+        if referee.turn.watched is not None:
             began = clock.now
-            chooser.watch(self._propose(self._config.verify_width), clock.now - began)
+            referee.watch(self._propose(), clock.now - began)
         began = clock.now
-        tree = self._propose(self._config.verify_width if chooser is None else chooser.turn.most_rows)
+        drafts = referee.turn.drafter is not None
+        tree = referee.cut(self._propose()) if drafts else TokenTree(self._guessed.tree.token_ids[0])
         proposed = clock.now
         pass_s = self._costs.target.step_s(len(tree))
         acceptance = tally.verify(tree, pass_s)
         clock.spend(pass_s + CHOOSING * overhead_s)
         tally.add(acceptance, is_hit=self._grower.advance(acceptance.tokens))
-        if chooser is not None and self._guessed.rule is not None:
-            if chooser.turn.drafter is not None:
-                self._guessed.rule.end_round(len(acceptance.path))
-            chooser.measure(
-                num_rows=len(tree),
-                token_ids=acceptance.tokens,
-                proposal_s=proposed - began,
-                round_s=clock.now - proposed,
-            )
+        referee.measure(
+            num_rows=len(tree),
+            token_ids=acceptance.tokens,
+            proposal_s=proposed - began,
+            round_s=clock.now - proposed,
+        )
         clock.spend((1.0 - CHOOSING) * overhead_s)
 
-    def _propose(self, most_rows: int) -> TokenTree:
-        """A tree of at most `most_rows` rows; with 1, only the root, without a draft pass."""
-        if most_rows > 1:
-            if (rule := self._guessed.rule) is not None:
-                rule.begin_round()
-                rule.costs.allowed_rows = most_rows
-            self._grow()
-            return self._guessed.proposal()
-        return TokenTree(self._guessed.tree.token_ids[0])
-
-    def _grow(self) -> None:
+    def _propose(self) -> ProposedTree:
+        budget = self._referee.budget(DRAFT)
         while self._grower.prefill():  # read text that was committed in rounds without an expansion
             pass
         for _ in range(self._config.depth):
-            if not self._grower.expand():
+            if not self._grower.expand(budget):
                 break
+        return self._guessed.proposal()
 
 
 class ParallelSimulation:
@@ -217,7 +211,11 @@ class ParallelSimulation:
             check=lambda _: None,
             clock=self._clock,
         )
-        self._drafter.adapt(lambda widths, *, budget_s=0.0: costs.target)
+        self._referee = Referee(
+            {DRAFT: config.draft.verify_width},
+            RoundCosts(costs.target) if config.draft.adaptive else None,
+            drafts_always=True,
+        )
         self._drafter.wait_until_ready(1.0)
         self._supply.run(0.01)  # let the setup arrive, so that there is a grower
 
@@ -226,17 +224,25 @@ class ParallelSimulation:
         tally = Tally(trace)
         self._grower.expect(trace, tally.outcome)
         self._drafter.begin(trace.prompt_ids, PARAMS, None)
+        self._referee.begin(PARAMS.temperature)
         self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
         began = clock.now
         overhead_s = self._costs.parallel_overhead_s
         while tally.num_left:
             asked_at = clock.now
-            tree = self._drafter.propose()
+            tree = self._referee.cut(self._drafter.propose(self._referee.budget(DRAFT)))
+            proposed_at = clock.now
             tally.wait(clock.now - asked_at, is_answered=self._drafter.is_answered)
             pass_s = self._costs.target.step_s(len(tree))
             acceptance = tally.verify(tree, pass_s)
             self._supply.run(pass_s + CHOOSING * overhead_s)
-            report = self._drafter.accept(acceptance)
+            report = self._drafter.told(DraftOutcome(tokens=acceptance.tokens, path=acceptance.path, is_own=True))
+            self._referee.measure(
+                num_rows=len(tree),
+                token_ids=acceptance.tokens,
+                proposal_s=proposed_at - asked_at,
+                round_s=clock.now - proposed_at,
+            )
             tally.add(acceptance, is_hit=report.was_hit)
             self._supply.run((1.0 - CHOOSING) * overhead_s)
         self._drafter.end()

@@ -10,6 +10,7 @@ from forerun.engine.trace import AnswerTrace
 from forerun.model.runner import PREFILL_ROWS
 from forerun.planner.outcome import AnswerOutcome
 from forerun.sampling.noise import KeyedNoise
+from forerun.speculation.referee.budget import RowBudget
 from forerun.speculation.tree import TokenTree
 
 NUM_IDS: Final = 1 << 30
@@ -77,12 +78,16 @@ class TraceGrower:
         self._num_cached += num_rows
         return True
 
-    def expand(self) -> bool:
-        """Run a draft pass over the likeliest unexpanded nodes; False if none is worth it or the cache is full."""
+    def expand(self, budget: RowBudget | None = None) -> bool:
+        """Run a draft pass over the likeliest unexpanded nodes; False if none is worth it or the cache is full.
+
+        Args:
+            budget: finds what pays; None: the policy does.
+        """
         num_new_rows = self.guessed.draft_width + (0 if self.is_rooted else MAX_CATCH_UP)
         has_room = self._num_caught_up + len(self._expanded) + num_new_rows <= self._max_rows
         num_known = self._num_known
-        batch = self.guessed.next_batch() if has_room else []
+        batch = self.guessed.next_batch(budget) if has_room else []
         if not batch:
             return False
         num_catch_up = 0 if self.is_rooted else self._text_len - 1 - self._num_cached
@@ -91,10 +96,10 @@ class TraceGrower:
         self._num_caught_up += num_catch_up
         self._expanded.update(batch)
         token_ids, log_probs = zip(*map(self._guesses, batch), strict=True)
-        self.guessed.add_children(batch, token_ids, log_probs)
+        self.guessed.add_children(batch, token_ids, log_probs, budget)
         self._outcome.num_useful += self._num_known > num_known
-        if self.guessed.rule is not None:
-            self.guessed.rule.measure_expansion(len(batch), spent_s)
+        if budget is not None:
+            budget.measure_expansion(len(batch), spent_s)
         return True
 
     def advance(self, token_ids: Sequence[int]) -> bool:

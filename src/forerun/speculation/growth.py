@@ -193,6 +193,9 @@ def padded(costs: list[float], horizon: int) -> list[float]:
 class CalibratedGuesses:
     """Adds children to a growth with calibrated probabilities, learnt from the text.
 
+    It stays apart from the referee's records: it says how likely a single guess is, as a part of the proposal, and not
+    how good its drafter is.
+
     The table is kept across trees and requests; the map from nodes to cells belongs to one tree.
     """
 

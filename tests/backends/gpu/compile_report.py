@@ -13,7 +13,7 @@ from tests.backends.gpu.expected_speed import expect
 from tests.backends.gpu.resources import MATRIX_INSTRUCTIONS
 
 
-def report(architecture: int, most_rows: int, model: str, pattern: str) -> list[dict[str, object]]:
+def report(architecture: int, max_rows: int, model: str, pattern: str) -> list[dict[str, object]]:
     return [
         {
             "name": f"{case.name} of {case.model}, {case.num_rows} rows, for sm_{architecture}",
@@ -31,7 +31,7 @@ def report(architecture: int, most_rows: int, model: str, pattern: str) -> list[
         }
         for case in compile_cases()
         if case.model == model and re.fullmatch(pattern, case.name)
-        if not case.is_product or case.num_rows <= most_rows
+        if not case.is_product or case.num_rows <= max_rows
     ]
 
 

@@ -15,8 +15,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import NothingToChooseError, Request, Round, Rounds, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.none import NoneDrafter
+from forerun.drafting.drafter import PLAIN_PLAN
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
@@ -99,7 +100,7 @@ class Pair:
         self.draft = runner_of(self.draft_spec, self.draft_weights, device)
 
     def decoder(self, config: Varied | None) -> DeviceDecoder:
-        plan = NoneDrafter().round_plan
+        plan = PLAIN_PLAN
         if config is not None:
             plan = RoundPlan(
                 draft=self.draft, shape=config.config, policy=config.policies.tree, vocabulary=self.vocabulary
@@ -109,7 +110,7 @@ class Pair:
     def require_text_of_torch(self, params: SamplingParams) -> None:
         """Rounds on the device write what plain decoding by torch's reference kernels does."""
         plain = tiny_runner(self.spec, self.weights, backend=REFERENCE, capacity=CAPACITY, device=self.device)
-        expected = decode_ids(plain, NoneDrafter(), PROMPT, params, seed=7, num_tokens=10)
+        expected = decode_ids(plain, Drafters(), PROMPT, params, seed=7, num_tokens=10)
         found = self.write(self.decoder(tree()), PROMPT, params, 7, 10)
         assert found == expected
         assert len(set(found)) > 3, "a text of few different tokens proves little"
@@ -117,13 +118,13 @@ class Pair:
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
         """What the model writes by itself, by the host's loop."""
         runner = runner_of(self.spec, self.weights, self.device)
-        return decode_ids(runner, NoneDrafter(), prompt, params, seed=seed, num_tokens=num_tokens)
+        return decode_ids(runner, Drafters(), prompt, params, seed=seed, num_tokens=num_tokens)
 
     def rounds(
         self, decoder: DeviceDecoder, prompt: list[int], params: SamplingParams, seed: int, num_tokens: int
     ) -> list[Round]:
         noise = None if params.is_greedy else KeyedNoise(seed, self.spec.vocab_size, device=self.device)
-        decoders = (decoder, HostDecoder(self.target, NoneDrafter()))
+        decoders = (decoder, HostDecoder(self.target, Drafters()))
         played = play(decoders, Request(prompt_ids=prompt, params=params, noise=noise), num_tokens)
         return [done for done in played if isinstance(done, Round)]
 
@@ -259,10 +260,10 @@ def test_a_draft_that_fell_behind_is_brought_up_again(device: str) -> None:
         def depth(self) -> int:
             return next(depths)
 
-        def measure(self, *_: object) -> None:
+        def measure_depth(self, *_: object) -> None:
             pass
 
-    decoder._rule = Depths()  # type: ignore[assignment]
+    decoder._referee = Depths()  # type: ignore[assignment]
     rounds = pair.rounds(decoder, PROMPT, GREEDY, 0, 12)
     assert [token for done in rounds for token in done.token_ids][:12] == pair.plain(PROMPT, GREEDY, 0, 12)
     assert max(done.stats.num_accepted for done in rounds[4:]) > 0

@@ -114,7 +114,7 @@ def test_the_heads_cache_holds_all_committed_tokens(device: str) -> None:
     """Also those of rounds without a draft, and in a second request."""
     headed = DFlashHeaded(33, device, verify_width=4, **DFLASH)
     decoder = headed.decoder()
-    decoder._rule = Depths(0, 2, 0, *[2] * 9)  # type: ignore[assignment]
+    decoder._referee = Depths(0, 2, 0, *[2] * 9)  # type: ignore[assignment]
     found = headed.rounds(decoder, TEXT[:3], SAMPLED, 5)
     text = [*TEXT[:3], *(token for tokens in found for token in tokens)]
     draft = decoder._rounds.draft

@@ -16,11 +16,11 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Decoder, Request, Round, play
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.executor import Executor
 from forerun.model.runner import Runner
@@ -29,7 +29,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import eagle_head, eagle_tensors, random_body, random_eagle
 from tests.marks import rest_slow
-from tests.tiny import decode_ids, random_weights, tiny_runner
+from tests.tiny import decode_ids, drafters_of, random_weights, tiny_runner
 
 pytest.importorskip("triton")
 
@@ -89,7 +89,7 @@ class Headed(ABC):
         return decoder
 
     def host_decoder(self) -> HostDecoder:
-        return HostDecoder(self.plain_target(), self.drafter_of())
+        return HostDecoder(self.plain_target(), drafters_of(self.drafter_of()))
 
     def rounds(self, decoder: Decoder, prompt: list[int], params: SamplingParams, num_tokens: int) -> list[list[int]]:
         """The tokens of each round."""
@@ -98,7 +98,7 @@ class Headed(ABC):
         return [list(done.token_ids) for done in played if isinstance(done, Round)]
 
     def plain(self, prompt: list[int], params: SamplingParams, num_tokens: int) -> list[int]:
-        return decode_ids(self.plain_target(), NoneDrafter(), prompt, params, seed=7, num_tokens=num_tokens)
+        return decode_ids(self.plain_target(), Drafters(), prompt, params, seed=7, num_tokens=num_tokens)
 
     def plain_target(self) -> Runner:
         """Of torch's reference kernels, which are quicker than Triton's in its interpreter."""
@@ -208,7 +208,7 @@ class Depths:
     def depth(self) -> int:
         return next(self._depths)
 
-    def measure(self, *_: object) -> None:
+    def measure_depth(self, *_: object) -> None:
         pass
 
 
@@ -217,7 +217,7 @@ def test_tokens_of_rounds_without_a_draft_are_read_later(num_plain: int, device:
     headed = EagleHeaded(3, device)
     decoder = headed.decoder()
     checked = Checked(headed, decoder)
-    decoder._rule = Depths(2, *[0] * num_plain, *[2] * 9)  # type: ignore[assignment]
+    decoder._referee = Depths(2, *[0] * num_plain, *[2] * 9)  # type: ignore[assignment]
     found = headed.rounds(decoder, TEXT, SAMPLED, num_plain + 7)
     assert [token for tokens in found for token in tokens][:12] == headed.plain(TEXT, SAMPLED, num_plain + 7)[:12]
     assert found[1 : 1 + num_plain] == [tokens[:1] for tokens in found[1 : 1 + num_plain]]

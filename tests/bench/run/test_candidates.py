@@ -53,7 +53,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def opened_width(field: Candidates, temperature: float = 0.0) -> int:
     contestant = field.open(NAME, temperature)
     assert isinstance(contestant, DrafterContestant)
-    width = contestant.engine._drafter.verify_width
+    width = contestant.engine.drafting.verify_width
     contestant.close()
     return width
 

@@ -162,7 +162,7 @@ def test_proposals_have_room_at_the_end_of_the_context(others: Sequence[str]) ->
 def test_without_others_the_target_has_no_drafter() -> None:
     with closing(Recorder(EngineConfig(num_threads=1), "builtin-draft")) as recorder:
         trace = next(recorder.record(CODE[:1], SamplingParams(max_new_tokens=4)))
-        assert recorder.engine.drafter.verify_width == 1
+        assert recorder.engine.drafting.verify_width == 1
     assert (trace.skip_children, trace.skip_log_probs, trace.accepted) == ((), (), {})
     assert LAYER_SKIP not in trace.to_json()
 

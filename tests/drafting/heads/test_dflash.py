@@ -23,7 +23,7 @@ from tests.drafting.heads.random_heads import CAPACITY, dflash_head, dflash_tens
 from tests.drafting.heads.runners import runner_of
 from tests.marks import rest_slow
 from tests.textbook import gumbel
-from tests.tiny import plain_spec, tiny_spec
+from tests.tiny import plain_spec, proposal_of, tiny_spec
 
 CLOSE = 1e-10
 
@@ -142,7 +142,7 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     shape = (4, spec.num_taps, TARGET.hidden_size)
     features = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     drafter.read_features(0, features)
-    tree = drafter.propose()
+    tree = proposal_of(drafter)
 
     arrays = {name: tensor.numpy() for name, tensor in weights.items()}
     outputs = dflash_outputs(spec, arrays, 5, 4, dict(enumerate(features.numpy())))

@@ -13,11 +13,10 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
-from forerun.drafting.automatic import AutomaticDrafter
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
@@ -107,7 +106,7 @@ def test_roots_are_expanded_with_the_targets_features(
     checked = Checked(kind, seed)
     params = SamplingParams(temperature=temperature)
     target = tiny_runner(TARGET, WEIGHTS)
-    expected = decode_ids(target, NoneDrafter(), PROMPT, params, seed=3, num_tokens=16)
+    expected = decode_ids(target, Drafters(), PROMPT, params, seed=3, num_tokens=16)
     target.sync(())
     rounds = decode_rounds(target, checked.drafter, PROMPT, params, seed=3, num_tokens=16)
     assert [token for step in rounds for token in step.token_ids][:16] == expected
@@ -135,13 +134,14 @@ def test_nothing_is_drafted_if_only_the_root_is_verified(
 def test_a_head_that_is_known_not_to_pay_reads_nothing_of_a_prompt(speed: float, drafts: bool) -> None:
     checked = Checked("eagle3", 1)
     text = [*PROMPT, *PROMPT, *PROMPT, *PROMPT]
-    checked.drafter._reading = Pace(steps=((64, 5.0),))  # seconds, where a plain round takes 1 until it is measured
-    drafter = AutomaticDrafter({"head": checked.drafter}, known={"greedy": {"head": speed}})
+    drafter = Drafters({"head": checked.drafter}, is_adaptive=True, known={"greedy": {"head": speed}})
+    drafter.calibrate(lambda widths, *, budget_s=0.0: Pace(steps=((64, 1.0),)))
+    checked.drafter._reading = Pace(steps=((64, 5.0),))
     greedy = SamplingParams(temperature=0.0)
     rounds = decode_rounds(tiny_runner(TARGET, WEIGHTS), drafter, text, greedy, seed=3, num_tokens=16)
     assert (checked.num_roots > 0) == drafts
     assert bool(checked.drafter._runner.cached_ids) == drafts
     assert drafts or not len(checked.drafter._features)
     assert bool(drafter.taps) == drafts, "the target need not copy what nobody reads"
-    plain = decode_ids(tiny_runner(TARGET, WEIGHTS), NoneDrafter(), text, greedy, seed=3, num_tokens=16)
+    plain = decode_ids(tiny_runner(TARGET, WEIGHTS), Drafters(), text, greedy, seed=3, num_tokens=16)
     assert [token for step in rounds for token in step.token_ids][:16] == plain

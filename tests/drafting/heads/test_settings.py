@@ -12,10 +12,10 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.none import NoneDrafter
 from tests.drafting.heads.random_heads import (
     dflash_head,
     dflash_tensors,
@@ -75,7 +75,7 @@ def test_settings_hold_behind_tokens_drafted_in_the_same_round(
     for seed in range(2):
         request = {"seed": seed, "num_tokens": 16, "pattern": pattern}
         prompt = [3, 1, 4, 1, seed, 2]
-        expected, _ = write(target, NoneDrafter(), prompt, params, **request)
+        expected, _ = write(target, Drafters(), prompt, params, **request)
         found, rounds = write(target, drafter, prompt, params, **request)
         assert found == expected
         num_deep += sum(done.stats.num_accepted >= 2 for done in rounds)

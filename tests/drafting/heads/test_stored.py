@@ -217,7 +217,7 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
         ),
     ],
 )
-def test_a_block_head_without_a_key_is_refused_by_the_keys_whole_name(
+def test_a_dflash_head_without_a_key_is_refused_by_the_keys_whole_name(
     edit: Callable[[dict[str, Any], dict[str, Tensor]], object], message: str, tmp_path: Path
 ) -> None:
     folder = write_dflash(tmp_path / "head", random_dflash(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
@@ -231,7 +231,7 @@ def test_a_head_of_speculators_without_a_key_is_refused_by_name(key: str, tmp_pa
         opened(edited(dspark(tmp_path / "head"), lambda config, _: config.pop(key)))
 
 
-def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
+def test_a_dflash_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
     spec = random_dflash(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0, markov_rank=0)
     folder = write_dflash(tmp_path / "head", spec, TARGET)
     opened(folder).require_fit(TARGET, "the target")

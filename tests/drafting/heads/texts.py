@@ -6,6 +6,7 @@ from typing import cast
 from forerun.core.config import SamplingParams
 from forerun.core.grammar import Grammar
 from forerun.decoding.decoder import Request, Round, prefill
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
@@ -14,6 +15,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.text.constraint import Constraint
 from forerun.text.grammar import GrammarCompiler
 from forerun.text.tokenizer import Tokenizer
+from tests.tiny import drafters_of
 
 STOP = 0
 
@@ -36,19 +38,26 @@ def constraint_of(pattern: str, vocab_size: int) -> Constraint:
 
 
 def write(
-    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int,
+    target: Runner,
+    drafter: Drafter | Drafters,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    num_tokens: int,
     pattern: str | None = None,
-) -> tuple[list[int], list[Round]]:  # fmt: skip
+) -> tuple[list[int], list[Round]]:
     """The tokens of an answer, under a grammar up to its end, and its rounds."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     constraint = None if pattern is None else constraint_of(pattern, target.spec.vocab_size)
     request = Request(prompt_ids=prompt_ids, params=params, noise=noise, constraint=constraint)
-    drafter.begin(prompt_ids, params, noise)
-    for _ in prefill(target, request, drafter):
+    drafters = drafters_of(drafter)
+    drafters.begin(request, target.drop_rows)
+    for _ in prefill(target, request, drafters):
         pass
     side = Verifier(target, params, prompt_ids, noise, constraint=constraint)
     rounds = list[Round]()
-    playing = decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
+    playing = decode(side, drafters, near_tie=0.0, num_tokens=num_tokens)
     tokens = list[int]()
     for played in playing:
         rounds.append(played)

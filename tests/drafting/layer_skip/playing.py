@@ -1,6 +1,7 @@
 """Requests of tiny targets that draft for themselves, as the engine runs them: probes along, round by round."""
 
 from collections.abc import Generator, Sequence
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -9,24 +10,25 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, skippable
-from forerun.decoding.decoder import Round
+from forerun.decoding import drafters as drafters_module
+from forerun.decoding.decoder import Request, Round
+from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting import draft_tree
-from forerun.drafting.drafter import Drafter
-from forerun.drafting.layer_skip import drafter as drafter_module
 from forerun.drafting.layer_skip import search as search_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet
-from forerun.drafting.none import NoneDrafter
+from forerun.drafting.layer_skip.speed_model import SkipCosts
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
-from tests.drafting.layer_skip.skip_costs import flat_pace, made_up_costs
+from tests.drafting.layer_skip.skip_costs import adapted, flat_pace, made_up_costs
 from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner
 from tests.varied import Varied, varied
 
@@ -93,26 +95,45 @@ def drafter_on(
         policy=chosen.policies.skip,
         tree=chosen.policies.tree,
     )
-    if drafter.needs_costs:
-        drafter.take_costs(flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
+    put_to_work(drafter, flat_pace(10.0), made_up_costs(target.spec.num_layers, pass_s=0.1))
     return drafter
 
 
+AT_WORK = WeakKeyDictionary[LayerSkipDrafter, Drafters]()
+
+
+def put_to_work(drafter: LayerSkipDrafter, target: Pace, costs: SkipCosts) -> None:
+    """The drafter's requests are played with these costs from now on, if it asks for any."""
+    AT_WORK[drafter] = adapted(drafter, target, costs)
+
+
 def begin(
-    target: Runner, drafter: Drafter, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, num_tokens: int
+    target: Runner,
+    drafter: LayerSkipDrafter | Drafters,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    num_tokens: int,
 ) -> Generator[Round, None, None]:
     """One request, as `Engine.stream` begins it."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
-    drafter.begin(prompt_ids, params, noise)
+    drafters = drafter if isinstance(drafter, Drafters) else AT_WORK[drafter]
+    drafters.begin(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
     target.sync(prompt_ids[:-1])
     side = Verifier(target, params, prompt_ids, noise)
-    return decode(side, drafter, near_tie=0.0, num_tokens=num_tokens)
+    return decode(side, drafters, near_tie=0.0, num_tokens=num_tokens)
 
 
 def play(
-    target: Runner, drafter: Drafter, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *,
-    seed: int = 7, num_tokens: int = 40,
-) -> list[Round]:  # fmt: skip
+    target: Runner,
+    drafter: LayerSkipDrafter | Drafters,
+    prompt_ids: Sequence[int] = PROMPT,
+    params: SamplingParams = GREEDY,
+    *,
+    seed: int = 7,
+    num_tokens: int = 40,
+) -> list[Round]:
     return list(begin(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 
@@ -129,12 +150,18 @@ def num_drafted(rounds: Sequence[Round]) -> int:
 
 
 def plain_ids(
-    weights: Weights, prompt_ids: Sequence[int] = PROMPT, params: SamplingParams = GREEDY, *, seed: int = 7,
-    num_tokens: int = 40, spec: ModelSpec = SPEC, backend: ModelBackend | None = None,
-) -> list[int]:  # fmt: skip
+    weights: Weights,
+    prompt_ids: Sequence[int] = PROMPT,
+    params: SamplingParams = GREEDY,
+    *,
+    seed: int = 7,
+    num_tokens: int = 40,
+    spec: ModelSpec = SPEC,
+    backend: ModelBackend | None = None,
+) -> list[int]:
     """The text without any drafter, by a target that never saw another request."""
     target = target_for(None, weights, spec=spec, backend=backend, max_length=len(prompt_ids) + num_tokens)
-    return ids_of(play(target, NoneDrafter(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
+    return ids_of(play(target, Drafters(), prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 
 class Passes:
@@ -180,5 +207,5 @@ class Passes:
 
         monkeypatch.setattr(target, "forward", verify)
         monkeypatch.setattr(drafter.runner, "forward", draft)
-        for module in (drafter_module, search_module, draft_tree):
+        for module in (drafters_module, search_module, draft_tree):
             monkeypatch.setattr(module, "perf_counter", lambda: self.now)

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from forerun.core.config import SamplingParams
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.none import NoneDrafter
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
@@ -157,7 +157,7 @@ MEMORY_CONFIGS = {
 def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernels: ModelBackend) -> None:
     weights = weights_of(spec=LONG_SPEC, dtype=torch.float32)
     target = tiny_runner(LONG_SPEC, weights, backend=kernels, capacity=NUM_SLOTS)
-    drafter: Drafter = NoneDrafter()
+    drafter: Drafter = Drafters()
     if name != "none":
         config = MEMORY_CONFIGS[name]
         copy_of = None if config.config.weights == "plain" else weights

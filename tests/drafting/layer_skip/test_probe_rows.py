@@ -18,7 +18,7 @@ from forerun.drafting.layer_skip.search import CHAIN
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.drafting.layer_skip.playing import (
@@ -38,7 +38,7 @@ from tests.drafting.layer_skip.playing import (
 )
 from tests.marks import in_turn, rest_slow
 from tests.model.kernel_sets import EXACT_SETS
-from tests.tiny import Weights, poison_freed_slots, tiny_runner
+from tests.tiny import Weights, poison_freed_slots, proposal_of, tiny_runner
 from tests.varied import layer_skip
 
 EXACT_KERNELS = pytest.mark.parametrize("kernels", EXACT_SETS)
@@ -195,7 +195,7 @@ def real_chain(
     )  # fmt: skip
     drafter = drafter_on(target, config, skipped=skipped, copy_of=None if copy == "plain" else weights)
     begin(target, drafter, text, params, seed=7, num_tokens=1)
-    tree = drafter.propose()
+    tree = proposal_of(drafter)
     return tree.token_ids[1:]
 
 
@@ -243,9 +243,14 @@ def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(pa
         return extended
 
     drafter.extend = note  # type: ignore[method-assign]
+    num_rounds = 0
     for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=60):
         assert target.cache.num_tree == 0
-        assert step.stats.num_verified == widths[-1][0], "probes are no drafted tokens"
+        num_rounds += 1
+        if len(widths) == num_rounds:
+            assert step.stats.num_verified == widths[-1][0], "probes are no drafted tokens"
+        else:
+            num_rounds = len(widths)
     added = [rows - own for own, rows in widths if rows > own]
-    assert len(added) > len(widths) / 2
+    assert len(added) > len(widths) / 2 > 2
     assert all(rows % CHAIN == 0 for rows in added)

@@ -6,10 +6,14 @@ import pytest
 
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet
+from forerun.decoding import drafters
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.model.runner import Runner
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
+from forerun.speculation.referee.referee import DraftTurn
 from forerun.speculation.tree import TokenTree
 from tests.drafting.layer_skip.playing import (
+    AT_WORK,
     GREEDY,
     PROMPT,
     SAMPLED,
@@ -20,6 +24,7 @@ from tests.drafting.layer_skip.playing import (
     num_accepted,
     plain_ids,
     play,
+    put_to_work,
     target_for,
     weights_of,
 )
@@ -44,9 +49,10 @@ def proposals_of(drafter: LayerSkipDrafter, monkeypatch: pytest.MonkeyPatch) -> 
     proposals: list[TokenTree] = []
     propose = drafter.propose
 
-    def note() -> TokenTree:
-        proposals.append(propose())
-        return proposals[-1]
+    def note(budget: RowBudget) -> ProposedTree:
+        proposed = propose(budget)
+        proposals.append(proposed.tree.select(proposed.tree.best(budget.verify_width)))
+        return proposed
 
     monkeypatch.setattr(drafter, "propose", note)
     return proposals
@@ -78,10 +84,12 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
 ) -> None:
     """The draft is the target itself, so that all of every chain is accepted as long as it knows all of the text."""
     target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
-    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))
+    put_to_work(drafter, flat_pace(1.0), made_up_costs(6, pass_s=0.1))
     passes = Passes(target, drafter, monkeypatch)
-    pattern = iter([True, False, True, True, False, False, False] * 9)
-    monkeypatch.setattr(drafter._schedule, "should_draft", lambda: next(pattern))
+    drafts = DraftTurn(drafter="layer_skip", max_rows=6)
+    pattern = iter([drafts, DraftTurn(), drafts, drafts, DraftTurn(), DraftTurn(), DraftTurn()] * 9)
+    monkeypatch.setattr(AT_WORK[drafter].referee, "_next_turn", lambda: next(pattern))
+    monkeypatch.setattr(drafters, "TOGETHER", 1)
     proposals = proposals_of(drafter, monkeypatch)
     rounds = play(target, drafter, params=params, num_tokens=60)
     assert ids_of(rounds, 60) == plain_ids(WEIGHTS, params=params, num_tokens=60)
@@ -96,7 +104,7 @@ def test_a_plain_round_makes_no_draft_pass_and_drafting_goes_on_after_it_as_if_t
 
 def test_where_drafts_are_dear_the_text_is_written_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     target, drafter = pair(layer_skip(**CHAIN, looks_up=False), SKIP_SETS["nothing"])
-    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
+    put_to_work(drafter, flat_pace(1.0), made_up_costs(6, pass_s=0.1))  # which is wrong, as the first rounds show
     passes = Passes(target, drafter, monkeypatch, draft_s=6.0)
     play(target, drafter, num_tokens=100)
     late = [step.stats.num_drafted for step in play(target, drafter, num_tokens=100)]
@@ -111,7 +119,7 @@ def test_where_the_text_repeats_itself_what_followed_before_is_taken_and_nothing
     has_lookup: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, drafter = pair(layer_skip(**CHAIN, looks_up=has_lookup))
-    drafter.take_costs(flat_pace(1.0), made_up_costs(6, pass_s=0.3))
+    put_to_work(drafter, flat_pace(1.0), made_up_costs(6, pass_s=0.3))
     passes = Passes(target, drafter, monkeypatch, draft_s=0.2)
     play(target, drafter, params=REPEATING, num_tokens=60)
     num_before = len(passes.drafts)

@@ -23,6 +23,7 @@ from forerun.wires.frames import FrameReader
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.mutants import LONGEST_LIE, NOISE, REQUEST, Material, random_mutant
 from tests.marks import rest_soak
+from tests.tiny import own_outcome, proposal_of
 
 NUM_DEFAULT_CHUNKS = 1
 NUM_CHUNKS = 500
@@ -262,8 +263,8 @@ def test_a_hostile_drafter_changes_no_text(looks_up: bool) -> None:
             drafter.end()
             drafter.begin(session.text, GREEDY, None)
         for _ in range(20):
-            tree = drafter.propose()
+            tree = proposal_of(drafter)
             num_drafted += len(tree) - 1
-            drafter.accept(session.verify(tree))
+            drafter.told(own_outcome(session.verify(tree)))
         session.assert_text_is_the_targets()
     assert num_drafted > NUM_HOSTILE_DRAFTERS

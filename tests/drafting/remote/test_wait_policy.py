@@ -11,10 +11,11 @@ from forerun.drafting.remote.connection import SILENCE_S, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
 from forerun.drafting.remote.policy import RemotePolicy
-from forerun.speculation.economy.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
+from forerun.drafting.remote.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language
 from tests.drafting.remote.fake_wires import Pace, Spend, World
+from tests.tiny import own_outcome, proposal_of
 
 MANY = 60  # measurements, after which a running mean has forgotten what was before
 
@@ -92,10 +93,10 @@ class Round:
 
     def play(self) -> tuple[float, DrafterState, int]:
         """One round: the wait, the state, and the accepted tokens."""
-        tree = self.drafter.propose()
+        tree = proposal_of(self.drafter)
         acceptance = walk(tree, self.language.choices(self.text, tree))
         self.world.run(self.STEP_S)
-        report = self.drafter.accept(acceptance)
+        report = self.drafter.told(own_outcome(acceptance))
         self.text += acceptance.tokens
         return report.wait_s, report.state, len(acceptance.path)
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from forerun.core.config import SamplingParams
 from forerun.decoding.verifier import Verifier
-from forerun.drafting.drafter import Drafter
-from forerun.drafting.none import NoneDrafter
+from forerun.drafting.drafter import Drafter, DraftOutcome, ReadsScores, ReadsText
+from forerun.model.inputs import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
+from forerun.speculation.referee.budget import RowBudget
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 
@@ -28,22 +31,24 @@ class BegunRounds:
     ) -> None:
         self.trees: list[TokenTree] = []
         self._drafter = drafter
+        self._budget = RowBudget(drafter.verify_width)
         self._verdict = HeldVerdict(drafter)
         self._path = tuple[int, ...]()  # accepted nodes of the round in sequence
         self._num_left = 0  # tokens to its end
         drafter.begin(prompt_ids, params, noise)
-        while drafter.prefill():
+        while isinstance(drafter, ReadsText) and drafter.prefill():
             pass
 
     def begin_round(self, rest: Sequence[int]) -> bool:
         """Propose before these tokens of the answer. True if the drafter learns from the target's result."""
-        tree = self._drafter.propose()
+        self._budget.begin_round(self._budget.verify_width)
+        tree = self._budget.cut(self._drafter.propose(self._budget))
         self.trees.append(tree)
         if self._num_left:
             return False
         self._path = tuple(tree.descend(rest))
         self._num_left = len(self._path) + 1
-        return self._drafter.num_successors > 0
+        return self._verdict.num_successors > 0
 
     def verify(self, target: Verifier) -> None:
         """Run the target over the last proposal. It may accept more tokens than the answer still has."""
@@ -56,23 +61,35 @@ class BegunRounds:
         is_end = is_last or not self._num_left
         if is_end:
             self._verdict.tell()
-        self._drafter.note(Acceptance(path=self._path if is_end else (), tokens=(token_id,)))
+        self._drafter.told(DraftOutcome(path=self._path if is_end else (), tokens=(token_id,)))
 
 
-class HeldVerdict(NoneDrafter):
+class HeldVerdict:
     """Receives the target's result for a proposal, and passes it to the drafter later."""
 
+    taps: tuple[int, ...] = ()
+    adds_rows = False
+
     def __init__(self, drafter: Drafter) -> None:
-        self.num_successors = drafter.num_successors
-        self._drafter = drafter
+        self._drafter = drafter if isinstance(drafter, ReadsScores) else None
+        self.num_successors = 0 if self._drafter is None else self._drafter.num_successors
         self._held: tuple[TokenTree, TopK] | None = None
+
+    def extend(self, inputs: ForwardInput) -> ForwardInput:
+        raise AssertionError("it adds no rows")
+
+    def observe(self, logits_EV: Tensor) -> None:
+        raise AssertionError("it adds no rows")
+
+    def observe_features(self, place: int, features: Tensor) -> None:
+        raise AssertionError("it asks for no features")
 
     def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._held = tree, successors
 
     def tell(self) -> None:
         """Pass the result to the drafter, once."""
-        if self._held is not None:
+        if self._held is not None and self._drafter is not None:
             self._drafter.observe_successors(*self._held)
             self._held = None
 

@@ -55,7 +55,7 @@ class Recorder:
         self._drafters = {
             name: without_model(WITHOUT_MODEL[name], BEST, self.engine.spec)
             if name in WITHOUT_MODEL
-            else self.engine.drafter
+            else self.engine.drafting.held[name]
             for name in others
         }
         self._runner: Runner | None = None

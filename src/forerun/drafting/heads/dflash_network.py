@@ -33,13 +33,11 @@ from forerun.drafting.heads.rows import HeadRows
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
-from forerun.model.measure import widths_up_to
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.runtime.inference import inference
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.widths import WidthRule
+from forerun.speculation.referee.budget import DraftCosts, RowBudget
 from forerun.speculation.tree import TokenTree
 
 EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
@@ -320,20 +318,17 @@ class DFlashDrafter(HeadDrafter):
         depth = num_steps(self._predicting.num_drafted, self.verify_width)
         return self._plan_of(replace(self._config, draft_width=BATCH, depth=depth), kind="DFlash")
 
-    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
-        if self._config.adaptive:
-            self._guessed.rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), EXPANSION)
+    def measure_costs(self, measure: Measure) -> DraftCosts:
+        return DraftCosts(expansion=EXPANSION)
 
-    def _grow(self) -> None:
+    def _grow(self, budget: RowBudget) -> None:
         if self.verify_width == 1:  # no guess would be verified, so only text is read
-            super()._grow()
+            super()._grow(budget)
             return
         began = perf_counter()
-        rule = self._guessed.rule
         self._predicting.draft(self._draft.token_ids)
-        if rule is not None:
-            rule.spend(perf_counter() - began)
-        while self._draft.expand():
+        budget.spend(perf_counter() - began)
+        while self._draft.expand(budget):
             pass
 
 

@@ -12,12 +12,11 @@ from forerun.backends.rounds import RoundPlan
 from forerun.core.drafter_config import DraftHead, DraftModel
 from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
 from forerun.drafting.draft_rows import DraftRows
-from forerun.drafting.drafter import DraftReport
+from forerun.drafting.drafter import DraftOutcome, DraftReport, ReadsFeatures
 from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.speculation.walk import Acceptance
 
 
 class HeadVocabulary(VocabularyMap):
@@ -35,7 +34,7 @@ def head_vocabulary(target_ids: Tensor, num_target: int) -> HeadVocabulary:
     return HeadVocabulary(target_ids=target_ids.int(), draft_ids=draft_ids)
 
 
-class HeadDrafter(DraftModelDrafter):
+class HeadDrafter(DraftModelDrafter, ReadsFeatures):
     """A tree like a draft model's, grown by a head on the target's features.
 
     Args:
@@ -98,14 +97,12 @@ class HeadDrafter(DraftModelDrafter):
     def observe_features(self, place: int, features: Tensor) -> None:
         self._features.observe(place, features)
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
-        self._features.accept(acceptance.path)
-        return super().accept(acceptance)
-
-    def note(self, acceptance: Acceptance) -> None:
-        self._features.accept(acceptance.path)
-        super().note(acceptance)
-        self._read_if_many()
+    def told(self, outcome: DraftOutcome) -> DraftReport:
+        self._features.accept(outcome.path)
+        report = super().told(outcome)
+        if not outcome.is_own:
+            self._read_if_many()
+        return report
 
     def _read_if_many(self) -> None:
         """Read text even if this drafter is not to draft it, so that its features are not kept."""

@@ -12,7 +12,6 @@ from forerun.drafting.layer_skip.search import Strategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.set_pool import FallDetector, HitShare, PooledSet, SetPool
 from forerun.drafting.layer_skip.speed_model import SpeedModel
-from forerun.speculation.economy.rests import is_worth_a_trial, is_worth_beginning
 
 ROWS_ALIKE: Final = 48.0  # rows of one set that say as much about other sets as all its later rows
 COMPARABLE_ROWS: Final = 32.0  # rows of a set before it can be compared with another
@@ -33,6 +32,9 @@ RECENT_ROWS: Final = 512.0  # memory, in rows, of the recent hit rate of the set
 DRAFT_ROWS: Final = 64.0  # limit on the rows of a set's record that its drafts are first compared with
 FORGOTTEN: Final = 0.95  # discount of the evidence on penalties when the text has changed
 CONTEXT_STEP: Final = 64  # tokens of context growth before drafting is reassessed
+BEGIN_MARGIN: Final = 1.03  # speed over plain decoding, by a pessimistic estimate, at which drafting begins
+TRIAL_MARGIN: Final = 0.9  # the same by the mean for a trial; below 1, as drafts stop early where confidence is low
+TRIAL_OVERHEAD: Final = 0.1  # limit for a trial on a round's time in addition to its passes, as a share of a pass
 
 IN_USE, CHALLENGER, SAMPLE, RANDOM = range(4)
 CYCLE: Final = (IN_USE, *(CHALLENGER, SAMPLE) * 3, CHALLENGER)
@@ -273,3 +275,18 @@ def limited(named: NamedSet) -> NamedSet:
     """The set with its record capped, so that new evidence can outweigh it."""
     share = min(1.0, KNOWN_ROWS / max(named.num_rows, 1.0))
     return replace(named, num_hits=share * named.num_hits, num_rows=share * named.num_rows)
+
+
+def is_worth_beginning(speed: float, plain_speed: float) -> bool:
+    """Whether to begin to draft, by the tokens per second of a pessimistic estimate; it ends below plain decoding's."""
+    return speed > BEGIN_MARGIN * plain_speed
+
+
+def is_worth_a_trial(speed: float, plain_speed: float, overhead_s: float, pass_s: float) -> bool:
+    """Whether to try a draft that is expected to give `speed` tokens per second.
+
+    Args:
+        overhead_s: seconds of a round in addition to its passes.
+        pass_s: seconds of a plain pass.
+    """
+    return overhead_s < TRIAL_OVERHEAD * pass_s and speed > TRIAL_MARGIN * plain_speed

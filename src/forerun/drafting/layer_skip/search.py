@@ -13,7 +13,7 @@ from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.model.inputs import ForwardInput
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 
 CHAIN: Final = 4  # rows per scoring of a candidate, which are the first steps of a draft
 MOST_PROBE_ROWS: Final = 16  # limit on the rows added to a pass

@@ -12,7 +12,7 @@ from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, Sublayer, a
 from forerun.drafting.layer_skip.penalties import Floats, sigmoids
 from forerun.model.measure import empty_cache, least_times, stand_in, time_pass
 from forerun.model.shared_cache import DraftRunner
-from forerun.speculation.economy.depths import Number, at_least, chain_speed
+from forerun.speculation.referee.depths import Number, at_least, chain_speed
 
 ROUND_S: Final = 0.3e-3  # seconds of a drafting round in addition to its passes, until measured
 EXPANSION_S: Final = 0.06e-3  # seconds of a drafted token in addition to its pass, until measured

@@ -10,27 +10,24 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import VocabularyError
 from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
-from forerun.drafting.drafter import Drafter, DraftReport, Measure
+from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasVocabulary, RunsElsewhere
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
 from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import TargetEnd
+from forerun.drafting.remote.waiting import WaitPolicy, expansion_gain, expected_tokens
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
-from forerun.model.measure import widths_up_to
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.waiting import WaitPolicy, expansion_gain, expected_tokens
-from forerun.speculation.economy.widths import WidthRule, rows_to_verify
+from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
-from forerun.speculation.walk import Acceptance
 
 logger = logging.getLogger(__name__)
 
 RETELL_S: Final = 0.5  # if the drafter still answers an earlier request after this time, it missed the new one
 
 
-class ParallelDrafter(Drafter):
+class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
     """Proposes trees that another process sends; without one, it proposes only the root, which is plain decoding.
 
     If that process fails, decoding continues at plain speed until a new process has received the text so far.
@@ -48,7 +45,6 @@ class ParallelDrafter(Drafter):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.verify_width = draft.verify_width
-        self._draft = draft
         self._clock = clock
         self._connection = Connection(supply, check, clock)
         # Self-drafting grows a chain.
@@ -62,7 +58,6 @@ class ParallelDrafter(Drafter):
         )
         self._end = TargetEnd(setup)
         self._waiting = WaitPolicy()
-        self._rule: WidthRule | None = None
         self._lookup = LookupChain(num_tokens=self.verify_width - 1) if policy.looks_up else None
         self._hello: Hello | None = None
         self._spans: list[Span] = []
@@ -92,18 +87,13 @@ class ParallelDrafter(Drafter):
             raise VocabularyError(f"the drafter's process does not fit: {connection.fault}")
         return connection.is_ready
 
-    def adapt(self, measure: Measure, costs: RoundCosts | None = None) -> None:
-        """Choose the number of rows to verify by measured time from now on. Draft time overlaps with it."""
-        if self._draft.adaptive:
-            self._rule = WidthRule(costs or measure(widths_up_to(self.verify_width)), None)
-
-    def change_owner(self, owner: str) -> None:
-        self._end.owner = owner
-
     def forget(self) -> None:
         self._end.forget()
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None) -> None:
+    def begin(
+        self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
+    ) -> None:
+        self._end.owner = owner
         self._waiting.is_late = False
         if self._lookup is not None:
             self._lookup.begin(prompt_ids)
@@ -116,36 +106,34 @@ class ParallelDrafter(Drafter):
             self._connection.send(messages)
         self._asked_at = self._told_at = self._clock()
 
-    def propose(self) -> TokenTree:
+    def propose(self, budget: RowBudget) -> ProposedTree:
         began = self._clock()
         self._was_empty = False
         if self._end.tree() is None:  # otherwise the poll after the verdict already received it
             self._poll()
-        tree = self._best_of(self._end.tree())
+        tree = self._tree_of(self._end.tree())
         if not self._end.is_fresh and self._await_answer(began, tree):
             self._was_empty = len(tree) == 1
-            tree = self._best_of(self._end.tree())
+            tree = self._tree_of(self._end.tree())
         self._proposed_at = self._clock()
         self._wait_s = self._proposed_at - began
         self._note_state()
-        return tree
+        return ProposedTree(tree=tree)
 
-    def accept(self, acceptance: Acceptance) -> DraftReport:
+    def told(self, outcome: DraftOutcome) -> DraftReport:
         now = self._clock()
+        if not outcome.is_own:
+            if self._lookup is not None:
+                self._lookup.follow()
+            self._tell(outcome.tokens, now)
+            return DraftReport(state=self._state)
         self._waiting.measure_step(now - self._proposed_at)
-        if self._rule is not None:
-            self._rule.end_round(len(acceptance.path), now - self._proposed_at)
         if self._was_empty:
-            self._waiting.measure_gain(len(acceptance.path))
-        self._tell(acceptance, now)
+            self._waiting.measure_gain(len(outcome.path))
+        self._tell(outcome.tokens, now)
         spans = tuple(self._spans)
         self._spans = []
         return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
-
-    def note(self, acceptance: Acceptance) -> None:
-        if self._lookup is not None:
-            self._lookup.follow()
-        self._tell(acceptance, self._clock())
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return 0 if self._hello is None else self._hello.num_unknown(token_ids)
@@ -158,14 +146,14 @@ class ParallelDrafter(Drafter):
     def close(self) -> None:
         self._connection.close()
 
-    def _tell(self, acceptance: Acceptance, now: float) -> None:
+    def _tell(self, token_ids: tuple[int, ...], now: float) -> None:
         """Send the verdict of the round that ended at `now`, and process the received messages."""
-        verdict = self._end.commit(acceptance.tokens, self._waiting.step_s)
+        verdict = self._end.commit(token_ids, self._waiting.step_s)
         if self._connection.is_ready:
             self._connection.send(verdict)
         self._asked_at = now
         if self._lookup is not None:
-            self._lookup.accept(acceptance.tokens)
+            self._lookup.accept(token_ids)
         self._poll()
 
     def _await_answer(self, began: float, tree: TokenTree) -> bool:
@@ -184,13 +172,13 @@ class ParallelDrafter(Drafter):
             waiting.miss_deadline(end - began)
         return False
 
-    def _best_of(self, sent: TokenTree | None) -> TokenTree:
-        """The likeliest nodes of the received tree and of looked-up text; at least the root."""
+    def _tree_of(self, sent: TokenTree | None) -> TokenTree:
+        """The received tree with looked-up text; at least the root."""
         tree = TokenTree(self._end.root) if sent is None else sent
         if self._lookup is not None:
             tree = tree.copy()
             self._lookup.hang_into(tree)
-        return rows_to_verify(tree, self.verify_width, self._rule)
+        return tree
 
     def _poll(self, *, is_waiting: bool = False) -> None:
         """Process the received messages."""

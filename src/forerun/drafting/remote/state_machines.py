@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeAlias
 
 from forerun.core.config import SamplingParams
 from forerun.drafting.remote.messages import MAX_NODES, OWNER_BYTES, Begin, Message, Proposal, Setup, Stop, Verdict
+from forerun.drafting.remote.waiting import NEWEST, SEND_WITHIN, TREES_PER_CUT, repair_pays
 from forerun.sampling.noise import KeyedNoise
-from forerun.speculation.economy.costs import blend
-from forerun.speculation.economy.waiting import NEWEST, SEND_WITHIN, TREES_PER_CUT, repair_pays
+from forerun.speculation.referee.costs import blend
 from forerun.speculation.tree import TokenTree
 
 HIT_WEIGHT: Final = 0.1  # weight of the newest verdict in the share of hits

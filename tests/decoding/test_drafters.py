@@ -1,6 +1,7 @@
 """Several drafters over one target: whoever has the turn, the text is the same, and nobody loses the thread."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -8,12 +9,10 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
 from forerun.core.pace import Pace
-from forerun.decoding.decoder import Round
-from forerun.drafting.automatic import AutomaticDrafter
+from forerun.decoding.decoder import Request, Round
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.none import NoneDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import Runner
@@ -34,7 +33,7 @@ def weights_of(seed: int) -> Weights:
     return random_weights(SPEC, torch.Generator().manual_seed(seed))
 
 
-def drafter_on(target: Runner, draft_seed: int) -> AutomaticDrafter:
+def drafter_on(target: Runner, draft_seed: int) -> Drafters:
     """A draft of its own, the target's own layers, and lookup."""
     shape = draft_model(num_children=1, looks_up=False)
     draft = DraftModelDrafter(
@@ -42,17 +41,22 @@ def drafter_on(target: Runner, draft_seed: int) -> AutomaticDrafter:
     )
     skip = LayerSkipDrafter(SharedCacheRunner(target), LayerSkip(search="off", depth=4, verify_width=8))
     adapt_to_slow_passes(skip)
-    return AutomaticDrafter(
-        {
+    return Drafters(
+        is_adaptive=True,
+        held={
             "recycling": TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size),
             "prompt_lookup": PromptLookupDrafter(PromptLookup()),
             "draft": draft,
             "skip": skip,
-        }
+        },
     )
 
 
-def rounds_of(drafter: Drafter, target: Runner, params: SamplingParams, seed: int, prompt: list[int]) -> list[Round]:
+def same_time(widths: Sequence[int], *, budget_s: float = 0.0) -> Pace:
+    return Pace(steps=((16, 1.0),))
+
+
+def rounds_of(drafter: Drafters, target: Runner, params: SamplingParams, seed: int, prompt: list[int]) -> list[Round]:
     return decode_rounds(target, drafter, prompt, params, seed=seed, num_tokens=NUM_TOKENS)
 
 
@@ -76,7 +80,7 @@ def test_changing_drafters_within_a_request_costs_no_token(seed: int) -> None:
     who = set()
     for number in range(3):
         params = random_params(rng, SPEC.vocab_size, seed=seed)
-        expected = ids_of(rounds_of(NoneDrafter(), plain_target, params, number, prompt))
+        expected = ids_of(rounds_of(Drafters(), plain_target, params, number, prompt))
         rounds = rounds_of(drafter, target, params, number, prompt)
         assert ids_of(rounds) == expected
         who |= {step.stats.drafted_by for step in rounds}
@@ -105,7 +109,7 @@ def test_a_request_may_end_while_any_of_them_has_the_turn() -> None:
     target = target_of(1)
     drafter = drafter_on(target, draft_seed=2)
     params = SamplingParams()
-    expected = ids_of(rounds_of(NoneDrafter(), target_of(1), params, 0, PROMPT))
+    expected = ids_of(rounds_of(Drafters(), target_of(1), params, 0, PROMPT))
     for num_tokens in range(1, 12):
         decode_rounds(target, drafter, PROMPT, params, seed=0, num_tokens=num_tokens)
     assert ids_of(rounds_of(drafter, target, params, 0, PROMPT)) == expected
@@ -114,18 +118,21 @@ def test_a_request_may_end_while_any_of_them_has_the_turn() -> None:
 def test_what_was_found_is_told_by_temperature_and_believed_at_the_next_start() -> None:
     target = target_of(1)
     drafter = drafter_on(target, draft_seed=1)
+    drafter.calibrate(same_time)
     for number in range(4):
         rounds_of(drafter, target, SamplingParams(), number, PROMPT)
-    speeds = drafter.chooser.speeds()
+    speeds = drafter.referee.speeds()
     assert set(speeds) == {"greedy"}
-    known = {"greedy": dict.fromkeys(drafter.drafters, 1.1) | {"draft": 100.0}}
-    later = AutomaticDrafter(drafter.drafters, known)  # type: ignore[arg-type]
+    known = {"greedy": dict.fromkeys(drafter.held, 1.1) | {"draft": 100.0}}
+    later = Drafters(drafter.held, is_adaptive=True, known=known)  # type: ignore[arg-type]
+    target.forget()
+    later.calibrate(same_time)
     assert rounds_of(later, target, SamplingParams(), 0, PROMPT)[0].stats.drafted_by in ("draft", "none")
 
 
 def test_recycling_among_several_sees_what_the_target_names() -> None:
     recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
-    drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": PromptLookupDrafter(PromptLookup())})
+    drafter = Drafters({"recycling": recycling, "prompt_lookup": PromptLookupDrafter(PromptLookup())}, is_adaptive=True)
     decode_rounds(target_of(1), drafter, PROMPT, SamplingParams(), seed=0, num_tokens=NUM_TOKENS)
     assert recycling.table.num_known >= 5
 
@@ -133,14 +140,15 @@ def test_recycling_among_several_sees_what_the_target_names() -> None:
 def test_plain_rounds_are_told_together_and_none_is_forgotten() -> None:
     recycling = TokenRecyclingDrafter(TokenRecycling(), target_vocab_size=SPEC.vocab_size)
     lookup = PromptLookupDrafter(PromptLookup())
-    drafter = AutomaticDrafter({"recycling": recycling, "prompt_lookup": lookup})
-    drafter.adapt(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-3), (16, 16.0))))
+    drafter = Drafters({"recycling": recycling, "prompt_lookup": lookup}, is_adaptive=True)
+    drafter.calibrate(lambda widths, *, budget_s=0.0: Pace(steps=((1, 1e-3), (16, 16.0))))
     told: list[tuple[int, ...]] = []
-    note, lookup.note = lookup.note, lambda acceptance: (told.append(acceptance.tokens), note(acceptance))[1]  # type: ignore[method-assign]
-    drafter.begin(PROMPT, SamplingParams(), None)
+    hear = lookup.told
+    lookup.told = lambda outcome: (told.append(outcome.tokens), hear(outcome))[1]  # type: ignore[method-assign]
+    drafter.begin(Request(prompt_ids=PROMPT, params=SamplingParams(), noise=None))
     for token_id in range(10):
         assert len(drafter.propose()) == 1
-        drafter.accept(Acceptance(path=(), tokens=(token_id,)))
+        drafter.told(Acceptance(path=(), tokens=(token_id,)))
     drafter.end()
     assert [token_id for tokens in told for token_id in tokens] == list(range(10))
     assert len(told) <= 4
@@ -148,8 +156,9 @@ def test_plain_rounds_are_told_together_and_none_is_forgotten() -> None:
 
 def test_a_drafter_by_its_name_shares_what_is_known_of_the_machine() -> None:
     drafter = drafter_on(target_of(1), draft_seed=1)
-    single = drafter.each_alone()["recycling"]
-    assert list(single.drafters) == ["recycling"]
-    assert single.chooser.costs is drafter.chooser.costs
+    drafter.calibrate(same_time)
+    single = drafter.alone("recycling")
+    assert list(single.held) == ["recycling"]
+    assert single.referee.costs is drafter.referee.costs
     assert drafter.round_plan is None
-    assert drafter.each_alone()["draft"].round_plan is not None
+    assert drafter.alone("draft").round_plan is not None

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from forerun.speculation.economy.costs import STALL
+from forerun.speculation.referee.costs import STALL
 
 FORGETTING: Final = 0.98  # factor on the weight of older rounds, per round
 FIRST_CHANCE: Final = 0.6  # prior probability that a level is accepted if the one above it was

@@ -7,9 +7,9 @@ from itertools import pairwise
 from math import log
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.choice import Chooser
-from forerun.speculation.economy.costs import RoundCosts
-from forerun.speculation.economy.widths import WidthRule, rows_to_verify
+from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget
+from forerun.speculation.referee.costs import RoundCosts
+from forerun.speculation.referee.referee import Referee
 from forerun.speculation.tree import TokenTree
 
 WRONG = 10**9  # token ids from here on are in no text
@@ -54,7 +54,6 @@ class Player:
     """One drafter at work."""
 
     skill: Skill
-    rule: WidthRule
     most: int
     num_true: float = 10.0
     num_seen: float = 20.0
@@ -65,25 +64,24 @@ class Player:
             self.hits[place] = rng.random() < self.skill.chance(place)
         return self.hits[place]
 
-    def propose(self, place: int, rng: random.Random) -> tuple[TokenTree, float]:
+    def propose(self, budget: RowBudget, place: int, rng: random.Random) -> tuple[ProposedTree, float]:
         """A tree for the token at this place, and the seconds that it took without noise."""
         claims = self.num_true / self.num_seen if self.skill.claims is None else self.skill.claims
         claims = min(max(claims, 1e-3), 0.999)
         tree = TokenTree(0)
         right = True
         seconds = self.skill.proposal_s
-        self.rule.begin_round()
         for depth in range(1, self.most):
             chances = [claims**level for level in range(depth)]
             if self.skill.expansion_s is not None:
-                if not self.rule.num_nodes([chances[-1]], chances, self.most):
+                if not budget.num_nodes([chances[-1]], chances):
                     break
-                self.rule.measure_expansion(1, self.skill.expansion_s)
+                budget.measure_expansion(1, self.skill.expansion_s)
                 seconds += self.skill.expansion_s
             right = right and self.is_right(place + depth - 1, rng)
             tree.add(depth - 1, place + depth - 1 if right else WRONG + depth, depth * log(claims))
         self.learn(self.is_right(place, rng))
-        return rows_to_verify(tree, self.most, self.rule), seconds
+        return ProposedTree(tree=tree), seconds
 
     def learn(self, was_right: bool) -> None:
         self.num_true = 0.98 * self.num_true + was_right
@@ -128,45 +126,44 @@ class Market:
         self._noise = noise
         costs = RoundCosts(believed or pace)
         most = pace.steps[-1][0]
-        self.players = {
-            name: Player(
-                skill=skill, most=most,
-                rule=WidthRule(costs, (skill.expansion_s and Pace(steps=((most, skill.expansion_s),))) or None),
-            )
+        self.players = {name: Player(skill=skill, most=most) for name, skill in skills.items()}
+        own = {
+            name: DraftCosts(expansion=Pace(steps=((most, skill.expansion_s),)))
             for name, skill in skills.items()
-        }  # fmt: skip
-        self.chooser = Chooser(list(skills), costs)
+            if skill.expansion_s is not None
+        }
+        self.referee = Referee(dict.fromkeys(skills, most), costs, own=own)
         self.costs = costs
         self.place = 1
         self.num_begun = 0
 
     def write(self, num_tokens: int, temperature: float = 0.0) -> Answer:
         """An answer of so many tokens."""
-        self.chooser.begin(temperature)
+        self.referee.begin(temperature)
         end = self.place + num_tokens
         seconds = 0.0
         who = dict[str, int]()
         begin = self.place
         while self.place < end:
-            turn = self.chooser.turn
+            turn = self.referee.turn
             if turn.watched is not None:
-                self.costs.allowed_rows = len(self.costs.pass_s)
-                guess, spent_s = self.players[turn.watched].propose(self.place, self.rng)
-                self.chooser.watch(guess, self._measured(spent_s))
+                guess, spent_s = self.players[turn.watched].propose(
+                    self.referee.budget(turn.watched), self.place, self.rng
+                )
+                self.referee.watch(guess, self._measured(spent_s))
                 seconds += spent_s
             tree = TokenTree(0)
             proposal_s = 0.0
-            self.costs.allowed_rows = turn.most_rows
             if turn.drafter is not None:
-                tree, proposal_s = self.players[turn.drafter].propose(self.place, self.rng)
-            tree = tree.select(tree.best(self.chooser.rows_of(tree)))
+                proposal, proposal_s = self.players[turn.drafter].propose(
+                    self.referee.budget(turn.drafter), self.place, self.rng
+                )
+                tree = self.referee.cut(proposal)
             num_accepted = len(tree.descend(range(self.place, self.place + len(tree))))
-            if turn.drafter is not None:
-                self.players[turn.drafter].rule.end_round(num_accepted)
             round_s = self.pace.step_s(len(tree))
             seconds += proposal_s + round_s
             who[turn.drafter or "none"] = who.get(turn.drafter or "none", 0) + 1
-            self.chooser.measure(
+            self.referee.measure(
                 num_rows=len(tree),
                 token_ids=range(self.place, self.place + num_accepted + 1),
                 proposal_s=self._measured(proposal_s),

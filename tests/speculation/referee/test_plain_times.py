@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.economy.plain_times import (
+from forerun.speculation.referee.plain_times import (
     COUNTED,
     FEWEST,
     FEWEST_TOKENS,

@@ -1,4 +1,7 @@
-"""Times plain decoding within a drafted text: when to do so, and the speed-up of drafting over it.
+"""Times plain decoding within a drafted text, and the speed-up of drafting over it.
+
+These times stay apart from `RoundCosts`: they are of plain decoding on all cores, for a reported ratio with an
+interval, and not of this engine's own rounds. The referee says when one is due.
 
 Callers pass in times; no clock is read.
 """
@@ -11,7 +14,7 @@ from statistics import quantiles
 from typing import Final
 
 from forerun.core.steps import Speedup
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 
 WARM_UP_S: Final = 2e-3  # of plain rounds that are not counted, as the CPU's caches still hold the drafter's data
 COUNTED: Final = 3  # rounds counted in a stretch among drafted ones

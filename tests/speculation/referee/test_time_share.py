@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.speculation.economy.time_share import TimeShare
+from forerun.speculation.referee.time_share import TimeShare
 
 SECONDS = st.floats(0.0, 10.0)
 EVENTS = st.lists(st.tuples(st.sampled_from(["pass", "hurry", "spend"]), SECONDS), max_size=60)

@@ -1,5 +1,7 @@
 """When a drafter in another process expands and answers, and how long the target waits for it.
 
+This stays apart from the referee: it decides about time between two processes, not about rows.
+
 The numbers were chosen by hand; only the rule of `wait_s` was measured (docs/log.md). Callers pass in times.
 """
 
@@ -7,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from forerun.speculation.economy.costs import blend
+from forerun.speculation.referee.costs import blend
 from forerun.speculation.tree import TokenTree
 
 NEWEST: Final = 0.2  # weight of the newest measurement in a running mean; the last three have half the weight

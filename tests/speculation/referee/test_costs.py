@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.costs import RoundCosts
+from forerun.speculation.referee.costs import RoundCosts
 
 PACE = Pace(steps=((1, 10.0), (2, 11.0), (4, 14.0), (8, 20.0)))
 

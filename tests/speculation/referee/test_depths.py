@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forerun.speculation.economy.depths import LOOK_FURTHER, DepthRule
+from forerun.speculation.referee.depths import LOOK_FURTHER, DepthRule
 
 
 def times(target_s: float, draft_s: float, most: int = 8) -> list[float]:

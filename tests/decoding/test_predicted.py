@@ -1,24 +1,25 @@
 """A prediction beside every kind of drafter: it brings its tokens, and the drafter loses nothing by it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip, PromptLookup, TokenRecycling
 from forerun.core.pace import Pace
-from forerun.decoding.decoder import Round
-from forerun.drafting.automatic import AutomaticDrafter
+from forerun.decoding.decoder import Request, Round
+from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
-from forerun.drafting.none import NoneDrafter
-from forerun.drafting.predicted import PredictedDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
+from forerun.speculation.referee.costs import RoundCosts
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
-from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner
+from tests.tiny import CAPACITY, Weights, decode_rounds, plain_spec, random_weights, tiny_runner, weighed
 from tests.varied import draft_model
 
 SPEC = plain_spec(num_layers=4)
@@ -53,18 +54,19 @@ def drafter_of(kind: str, runner: Runner) -> Drafter:
             return TokenRecyclingDrafter(TokenRecycling(verify_width=WIDTH), target_vocab_size=SPEC.vocab_size)
         case "draft_model":
             return draft_of(2)
-        case "layer_skip":
+        case _:
             drafter = LayerSkipDrafter(SharedCacheRunner(runner), LayerSkip(search="off", depth=4, verify_width=WIDTH))
             adapt_to_slow_passes(drafter)
             return drafter
-        case _:
-            return AutomaticDrafter({name: drafter_of(name, runner) for name in KINDS[:4]})
 
 
-def rounds_with(drafter: Drafter, runner: Runner, prediction: list[int], pace: Pace | None = None) -> list[Round]:
-    predicted = PredictedDrafter(drafter, pace)
-    predicted.expect(prediction)
-    return decode_rounds(runner, predicted, PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS)
+def drafters_of(kind: str, runner: Runner) -> Drafters:
+    names = KINDS[:4] if kind == "auto" else (kind,)
+    return Drafters({name: drafter_of(name, runner) for name in names}, is_adaptive=kind == "auto")
+
+
+def rounds_with(drafters: Drafters, runner: Runner, prediction: list[int]) -> list[Round]:
+    return decode_rounds(runner, drafters, PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS, prediction=prediction)
 
 
 def ids_of(rounds: list[Round]) -> list[int]:
@@ -73,13 +75,13 @@ def ids_of(rounds: list[Round]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def text() -> list[int]:
-    return ids_of(decode_rounds(target(), NoneDrafter(), PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS))
+    return ids_of(decode_rounds(target(), Drafters(), PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_perfect_prediction_brings_as_many_tokens_a_round_as_there_are_rows(kind: str, text: list[int]) -> None:
     runner = target()
-    rounds = rounds_with(drafter_of(kind, runner), runner, text)
+    rounds = rounds_with(drafters_of(kind, runner), runner, text)
     assert ids_of(rounds) == text
     assert [len(step.token_ids) for step in rounds] == [WIDTH] * (NUM_TOKENS // WIDTH)
     assert {step.stats.drafted_by for step in rounds} == {"prediction"}
@@ -90,7 +92,7 @@ def test_a_perfect_prediction_brings_as_many_tokens_a_round_as_there_are_rows(ki
 def test_a_prediction_that_is_wrong_at_places_costs_no_token_and_is_found_back(kind: str, text: list[int]) -> None:
     edited = [*text[:10], 28, 27, *text[10:20], *text[24:30], (text[30] + 1) % SPEC.vocab_size, *text[31:]]
     runner = target()
-    rounds = rounds_with(drafter_of(kind, runner), runner, edited)
+    rounds = rounds_with(drafters_of(kind, runner), runner, edited)
     assert ids_of(rounds) == text
     followed = [step.stats for step in rounds if step.stats.drafted_by == "prediction"]
     assert sum(item.num_accepted for item in followed) >= 24
@@ -99,26 +101,25 @@ def test_a_prediction_that_is_wrong_at_places_costs_no_token_and_is_found_back(k
 
 def test_a_request_that_goes_on_after_plain_rounds_stands_where_it_stood(text: list[int]) -> None:
     """As after a stretch of plain rounds that are timed: the drafter begins again on the text so far."""
-    predicted = PredictedDrafter(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)))
-    predicted.expect([*text[:8], 0, *text[8:]])
+    drafters = Drafters({"prompt_lookup": PromptLookupDrafter(PromptLookup(verify_width=WIDTH))})
+    request = Request(prompt_ids=PROMPT, params=SAMPLED, noise=None, prediction=[*text[:8], 0, *text[8:]])
+    drafters.begin(request)
     for num_written, expected in {0: text[:7], 5: [*text[5:8], 0, *text[8:11]], 20: text[20:27]}.items():
-        predicted.begin([*PROMPT, *text[:num_written]], SAMPLED, None)
-        assert predicted.propose().token_ids[1:] == expected
-    predicted.expect(text)
-    predicted.begin([9, 9], SAMPLED, None)
-    assert predicted.propose().token_ids == [9, *text[:7]], "another request begins at the begin of its prediction"
+        drafters.resume([*PROMPT, *text[:num_written]])
+        assert drafters.propose().token_ids[1:] == expected
+    drafters.begin(replace(request, prompt_ids=[9, 9], prediction=text))
+    assert drafters.propose().token_ids == [9, *text[:7]], "another request begins at the begin of its prediction"
 
 
 def test_a_prediction_that_never_comes_true_is_soon_no_longer_followed(text: list[int]) -> None:
     """Pairs of the text, each followed by a token that is wrong."""
     misleading = [token for at in range(len(text) - 2) for token in (*text[at : at + 2], (text[at + 2] + 1) % 29)]
     pace = Pace(steps=tuple((rows, 1.0 + 0.2 * rows) for rows in range(1, WIDTH + 1)))
-    predicted = PredictedDrafter(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)), pace)
+    drafters = weighed(PromptLookupDrafter(PromptLookup(verify_width=WIDTH)), RoundCosts(pace))
     runner = target()
     num_followed = []
     for _ in range(3):
-        predicted.expect(misleading)
-        rounds = decode_rounds(runner, predicted, PROMPT, SAMPLED, seed=5, num_tokens=NUM_TOKENS)
+        rounds = rounds_with(drafters, runner, misleading)
         assert ids_of(rounds) == text
         num_followed.append(sum(step.stats.num_drafted for step in rounds if step.stats.drafted_by == "prediction"))
     assert num_followed[0] > 0

@@ -7,9 +7,9 @@ Times are measured with errors of up to 20 % and stalls of ten times. Figures ar
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.speculation.economy.choice import TRIALS
+from forerun.speculation.referee.referee import TRIALS
 from tests.marks import in_turn, rest_slow
-from tests.speculation.economy.market import FLAT, MIDDLE, STEEP, Answer, Chance, Market, Skill, always, totals
+from tests.speculation.referee.market import FLAT, MIDDLE, STEEP, Answer, Chance, Market, Skill, always, totals
 
 FIRST = 1.05  # promised for the first answers, over plain decoding
 LATER = 1.02  # promised for later ones

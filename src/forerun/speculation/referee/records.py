@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Final, Literal, get_args
 
-from forerun.speculation.economy.costs import RunningMean
+from forerun.speculation.referee.costs import RunningMean
 from forerun.speculation.tree import TokenTree
 
 FORGETTING: Final = 0.97  # factor on the weight of older rounds, per round

@@ -37,7 +37,6 @@ class RoundCosts:
     def __init__(self, pace: Pace, beyond_s: float = 0.0) -> None:
         self.pass_s = [pace.step_s(rows) for rows in range(1, pace.steps[-1][0] + 1)]
         self.beyond_s = self._drafted_beyond_s = self._first_beyond_s = beyond_s
-        self.allowed_rows = len(self.pass_s)  # limit on the rows of the next round
         self._weight = 1.0  # of the newest round; it grows, which is cheaper than reducing all others
         self._sum_s = [0.0] * len(self.pass_s)  # weighted, by rows
         self._sum_rounds = [0.0] * len(self.pass_s)  # likewise
@@ -63,8 +62,8 @@ class RoundCosts:
         return (self._sum_s[place] + prior * expected_s) / (self._sum_rounds[place] + prior)
 
     def all_s(self, most: int) -> list[float]:
-        """`step_s` for every allowed number of rows from 1 to `most`."""
-        return [self.step_s(rows) for rows in range(1, min(most, self.allowed_rows, len(self.pass_s)) + 1)]
+        """`step_s` for every number of rows from 1 to `most`."""
+        return [self.step_s(rows) for rows in range(1, min(most, len(self.pass_s)) + 1)]
 
     def rows_within(self, extra_s: float, proposal_s: float, proposal_rows: float) -> int:
         """The most rows with which a round takes at most `extra_s` longer than a plain one; at least 1.
