@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.awq.folder import stored_tensors
-from forerun.awq.layer import LayerPacker, best_clips, best_scales, to_groups
-from forerun.awq.layer_inputs import LayerInputs, read_window
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import dequantise
+from forerun_lab.awq.folder import stored_tensors
+from forerun_lab.awq.layer import LayerPacker, best_clips, best_scales, to_groups
+from forerun_lab.awq.layer_inputs import LayerInputs, read_window
 from tests.checkpoints.packed import dequantised
 from tests.dense_reference import dense_logits
 from tests.tiny import Weights, plain_spec, random_weights, tiny_runner

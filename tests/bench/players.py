@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from forerun import EngineConfig, SamplingParams
-from forerun.bench.data.prompts import Reader
-from forerun.bench.data.questions import Question
-from forerun.bench.records.answers import Contestant, Record, Turn
-from forerun.bench.records.record_files import read_records
-from forerun.bench.records.run_folder import RunFolder
-from forerun.bench.records.run_plan import RunPlan
-from forerun.bench.run.drafters import NONE, DrafterContestant
-from forerun.bench.run.interleaved import BenchRun
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.data.prompts import Reader
+from forerun_lab.bench.data.questions import Question
+from forerun_lab.bench.records.answers import Contestant, Record, Turn
+from forerun_lab.bench.records.record_files import read_records
+from forerun_lab.bench.records.run_folder import RunFolder
+from forerun_lab.bench.records.run_plan import RunPlan
+from forerun_lab.bench.run.drafters import NONE, DrafterContestant
+from forerun_lab.bench.run.interleaved import BenchRun
 
 TEMPLATE: Final = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 NUM_TOKENS: Final = 3

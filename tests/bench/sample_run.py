@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.records.record_files import to_line
+from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun_lab.bench.records.record_files import to_line
 
 DATASETS = {"mt_bench": 0.62, "humaneval": 0.83, "gsm8k": 0.75, "alpaca": 0.58, "summarization": 0.68, "qa": 0.52}
 TEXT = "the model reads a prompt and then it writes what comes next , one token after another ."

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.records.record_files import to_line
+from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun_lab.bench.records.record_files import to_line
 
 CATEGORIES = ("writing", "math", "translation", "qa")
 

@@ -14,9 +14,9 @@ from forerun.checkpoints.huggingface.experts import ExpertWeights
 from forerun.checkpoints.huggingface.generation import read_stop_ids
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.checkpoints.open import open_source
-from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CheckpointError, ConfigError
+from forerun_lab.cli.prepare import prepare_ranks
 from tests.checkpoints.folders import write_json
 
 # config.json of openai/gpt-oss-20b.

@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.backends.dtypes import runs_native
-from forerun.bench.run import kernel_times
+from forerun_lab.bench.run import kernel_times
 from tests.cli.conftest import Run
 
 SHORT = ("bench", "kernels", "builtin", "--rows", "3,1", "--prompt", "7", "--budget", "0", "--threads", "1")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from forerun.cli import bench_report
-from forerun.cli.bench_report import has_matplotlib
 from forerun.cli.main import app
+from forerun_lab.cli import bench_report
+from forerun_lab.cli.bench_report import has_matplotlib
 from tests.bench.sample_run import write_sample_run
 
 SMALL = {"datasets": ("qa",), "contestants": ("none", "parallel"), "num_prompts": 6, "repeats": 1, "num_tokens": 24}

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from forerun import ConfigError
-from forerun.bench.records.answers import Match
-from forerun.bench.records.run_folder import read_run
-from forerun.bench.run import interleaved as bench_run
-from forerun.bench.run import session
-from forerun.bench.run.ceilings import measure_ceilings
-from forerun.cli.bench_run import read_url
+from forerun_lab.bench.records.answers import Match
+from forerun_lab.bench.records.run_folder import read_run
+from forerun_lab.bench.run import interleaved as bench_run
+from forerun_lab.bench.run import session
+from forerun_lab.bench.run.ceilings import measure_ceilings
+from forerun_lab.cli.bench_run import read_url
 from tests.bench.players import keys_in, questions_file, records_in
 from tests.cli.conftest import Run
 
@@ -92,7 +92,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, auto, draft_model, prompt_lookup, "),
+        (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, auto, draft_model, recycling, "),
         (("--peers", "medusa"), "no contestant 'medusa'"),
         (("--drafters", "transformers"), "transformers is a peer: name it with --peers"),
         (("--peers", "none"), "none is a drafter: name it with --drafters"),

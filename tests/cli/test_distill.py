@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from forerun.cli.distill import read_duration
 from forerun.cli.main import app
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
+from forerun_lab.cli.distill import read_duration
 
 
 def run(target: str, out: Path, *flags: str) -> Result:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from forerun.checkpoints.known_models import known_models
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.planner.roofline import known_models
 from tests.cli.conftest import Run
 
 

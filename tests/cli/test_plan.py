@@ -9,14 +9,14 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from forerun.cli.bench_trace import trace
 from forerun.cli.plain import PlainGroup, add_command
-from forerun.cli.plan import plan
 from forerun.core.drafter_config import BUILTIN_HEADS
-from forerun.engine import calibrate
-from forerun.engine.profile import Profile
-from forerun.engine.trace import write_traces
-from forerun.planner.synthetic import SyntheticPair
+from forerun_lab.cli.bench_trace import trace
+from forerun_lab.cli.plan import plan
+from forerun_lab.planner import calibrate
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.synthetic import SyntheticPair
+from forerun_lab.planner.trace import write_traces
 from tests.cli.conftest import Run
 
 PACED = "paced:target=10ms@8,13ms@32;draft=2ms"
@@ -188,7 +188,7 @@ def test_drafters_are_recorded_and_their_tokens_per_round_shown(
     assert shown.exit_code == 0, shown.output
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert [row[:2] for row in rows] == [
-        ["drafter", "rows"], ["layer_skip", "16"], ["prompt_lookup", "16"], ["recycling", "16"]
+        ["drafter", "rows"], ["layer_skip", "16"], ["recycling", "16"], ["prompt_lookup", "16"]
     ]  # fmt: skip
     assert all(float(row[2]) >= 1.0 for row in rows[1:])
     refused = run_command("plan", "--paced", PACED, "--trace", str(out))
@@ -200,4 +200,4 @@ def test_drafters_are_recorded_and_their_tokens_per_round_shown(
 def test_a_drafter_that_is_not_recorded_is_refused(run_command: RunPlan, tmp_path: Path, drafters: str) -> None:
     shown = run_command("trace", "--out", str(tmp_path / "trace.jsonl"), "--drafters", drafters)
     assert shown.exit_code == 2
-    assert "draft_model, layer_skip, prompt_lookup, recycling" in shown.stderr
+    assert "draft_model, layer_skip, recycling, prompt_lookup" in shown.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.cli.prepare_awq import calibration_text
+from forerun_lab.cli.prepare import calibration_text
 from tests.cli.conftest import Run
 
 SUMMARY = re.compile(r"groups of 32 inputs, .* perplexity is (?P<after>[\d.]+), before (?P<before>[\d.]+) \([+-]")

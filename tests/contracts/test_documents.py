@@ -68,15 +68,15 @@ def test_scripts_the_documents_name_exist(path: Path) -> None:
 
 def test_the_architecture_page_names_every_folder_and_no_other() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    source = ROOT / "src" / "forerun"
-    named = set(re.findall(r"`([a-z_]+)/`", page.partition("## The folders")[2].partition("Beside the package")[0]))
-    folders = {path.parent.name for path in source.rglob("*.py")} - {"forerun", "tooling"} | {"assets", "cpp"}
+    source = ROOT / "src"
+    named = set(re.findall(r"`([a-z_]+)/`", page.partition("## The folders")[2].partition("Beside the packages")[0]))
+    folders = {path.parent.name for path in source.rglob("*.py")} - {"forerun", "forerun_lab"} | {"assets", "cpp"}
     assert named == folders
 
 
 def test_every_class_that_the_architecture_page_names_is_there() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "forerun").rglob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", page))
     assert len(named) > 10
     assert {name for name in named if not re.search(rf"^(class {name}\b|{name}: TypeAlias)", source, re.M)} == set()
@@ -143,7 +143,7 @@ def places() -> dict[str, set[str]]:
 
 @cache
 def repository() -> list[str]:
-    folders = ("src", "tests", "scripts", "benchmarks", "examples", "deploy", "docs", "training", ".github", ".ci")
+    folders = ("src", "tests", "scripts", "benchmarks", "examples", "deploy", "docs", ".github", ".ci")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
     return [relative(path) for path in [*files, ROOT / "pyproject.toml"] if path.is_file()]
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from forerun.backends.cpu.binding import fault
+from forerun.cli.help_text import first_sentence
+from forerun.cli.lab import LAB_COMMANDS, LabCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "safetensors", "tokenizers", "huggingface_hub", "transformers")
+LAB = "forerun_lab"
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -17,12 +20,12 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def heavy_modules_after(code: str) -> set[str]:
-    """The heavy packages a fresh interpreter holds once it has run `code`."""
+    """The heavy packages, and the lab, that a fresh interpreter holds once it has run `code`."""
     report = "import sys; print('LOADED', *{name.split('.')[0] for name in sys.modules})"
     finished = run_python(f"{code}\n{report}")
     assert finished.returncode == 0, finished.stderr
     loaded = finished.stdout.split("LOADED")[-1].split()
-    return set(loaded).intersection(HEAVY)
+    return set(loaded).intersection((*HEAVY, LAB))
 
 
 def test_every_import_contract_is_kept() -> None:
@@ -37,10 +40,11 @@ def test_importing_forerun_loads_nothing_heavy() -> None:
     assert heavy_modules_after("import forerun") == set()
 
 
-def modules_of(*words: str, code: int = 0) -> set[str]:
-    """The heavy packages that a command loads until it ends, with this code."""
+def modules_of(*words: str, code: int = 0, **variables: str) -> set[str]:
+    """The heavy packages, and the lab, that a command loads until it ends, with this code."""
     return heavy_modules_after(
-        "import sys\n"
+        "import os, sys\n"
+        f"os.environ |= {variables}\n"
         "from forerun.cli.main import main\n"
         f"sys.argv = ['forerun', *{words}]\n"
         "try:\n    main()\n"
@@ -50,6 +54,17 @@ def modules_of(*words: str, code: int = 0) -> set[str]:
 
 def test_help_loads_nothing_heavy() -> None:
     assert modules_of("--help") == set()
+
+
+def test_a_command_that_serves_loads_nothing_of_the_lab() -> None:
+    assert LAB not in modules_of("generate", "builtin", "-p", "x", "-n", "1", FORERUN_THREADS="1")
+    assert LAB in modules_of("plan", "--help")
+
+
+@pytest.mark.parametrize("name", LAB_COMMANDS)
+def test_the_line_of_a_command_of_the_lab_is_the_first_sentence_of_its_help(name: str) -> None:
+    line, module = LAB_COMMANDS[name]
+    assert " ".join(first_sentence(LabCommand(name, line, module).help).split()) == line
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from forerun.core.optional_packages import REQUIREMENTS, install_command
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "forerun"
-HOME = SOURCE / "core" / "optional_packages.py"
+SOURCE = ROOT / "src"
+HOME = SOURCE / "forerun" / "core" / "optional_packages.py"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"] | PYPROJECT["dependency-groups"]
 OFFERED = {requirement for extra in EXTRAS.values() for requirement in extra}

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forerun.checkpoints.known_models import known_models
 from forerun.core.model_spec import ModelSpec
-from forerun.planner.roofline import SizedModel, known_models
 from forerun.sharding.plan import plan_shards
+from forerun_lab.planner.roofline import SizedModel
 from tests.contracts.written_page import WrittenPage
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ MUTANTS = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())["mutant"]
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant["name"] for mutant in MUTANTS])
 def test_the_place_of_each_fault_exists_once(mutant: dict[str, str]) -> None:
-    text = (ROOT / "src" / "forerun" / f"{mutant['module'].replace('.', '/')}.py").read_text()
+    text = (ROOT / "src" / f"{mutant['module'].replace('.', '/')}.py").read_text()
     assert text.count(mutant["before"]) == 1
     assert mutant["before"] != mutant["after"]
     assert all((ROOT / path).exists() for path in mutant["tests"])

@@ -16,11 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from forerun import EngineConfig, SamplingParams
-from forerun.awq.folder import write_folder
 from forerun.backends.cpu import packed_file
-from forerun.bench.data import download
-from forerun.bench.records.answers import Record, Turn
-from forerun.bench.records.run_folder import RunFolder
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.short_names import fetch as short_names
 from forerun.checkpoints.short_names.catalogue import NamedModel
@@ -28,22 +24,26 @@ from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.chat.files import KeptFile, resumed
 from forerun.cli.chat.session import Session
 from forerun.cli.chat.transcript import MAX_BYTES, read_transcript
-from forerun.cli.prepare_ranks import prepare_ranks
 from forerun.core.kept_files import KeptFiles
 from forerun.core.output_file import write_whole
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP
 from forerun.decoding.drafters import Drafters
-from forerun.distill.config import DistillConfig
-from forerun.distill.folder import write_draft
-from forerun.distill.run_place import RunPlace, SavedDraft
-from forerun.distill.text_store import TextStore
 from forerun.drafting.drafter import KeepsState
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, write_sets
 from forerun.engine.learnt import LearntFile
-from forerun.engine.profile import Profile
-from forerun.engine.trace import AnswerTrace, read_traces, write_traces
 from forerun.text.conversation import Conversation
+from forerun_lab.awq.folder import write_folder
+from forerun_lab.bench.data import download
+from forerun_lab.bench.records.answers import Record, Turn
+from forerun_lab.bench.records.run_folder import RunFolder
+from forerun_lab.cli.prepare import prepare_ranks
+from forerun_lab.distill.config import DistillConfig
+from forerun_lab.distill.folder import write_draft
+from forerun_lab.distill.run_place import RunPlace, SavedDraft
+from forerun_lab.distill.text_store import TextStore
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.trace import AnswerTrace, read_traces, write_traces
 from tests.bench.players import plan_of, question
 from tests.checkpoints.gguf.models import write_model
 from tests.checkpoints.test_short_names import named_model, write_wheel

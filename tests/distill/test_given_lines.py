@@ -8,8 +8,8 @@ import pytest
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
-from forerun.distill.reader import read_given
 from forerun.text.tokenizer import Tokenizer
+from forerun_lab.distill.reader import read_given
 
 ASKED = {"role": "user", "content": "Hi"}
 HALF = "\ud800"  # of a character

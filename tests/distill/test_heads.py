@@ -15,19 +15,19 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.distill import head_trainer
-from forerun.distill import trainer as trainer_module
-from forerun.distill.config import DistillConfig, HeadKind
-from forerun.distill.head_shape import choose_head, initial_head, spread
-from forerun.distill.head_trainer import HeadTrainer
-from forerun.distill.network import HeadNetwork, Network, read_network
-from forerun.distill.run import Distillation
-from forerun.distill.writer import WrittenText
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import find_head
 from forerun.model.vocabulary_map import VocabularyMap
+from forerun_lab.distill import head_trainer
+from forerun_lab.distill import trainer as trainer_module
+from forerun_lab.distill.config import DistillConfig, HeadKind
+from forerun_lab.distill.head_shape import choose_head, initial_head, spread
+from forerun_lab.distill.head_trainer import HeadTrainer
+from forerun_lab.distill.network import HeadNetwork, Network, read_network
+from forerun_lab.distill.run import Distillation
+from forerun_lab.distill.writer import WrittenText
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_dflash, random_eagle

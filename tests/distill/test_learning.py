@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from forerun.checkpoints.open import open_source
-from forerun.distill.draft_shape import (
+from forerun.model.vocabulary_map import VocabularyMap
+from forerun_lab.distill.draft_shape import (
     candidate_drafts,
     choose_sizes,
     choose_vocabulary,
@@ -16,13 +17,12 @@ from forerun.distill.draft_shape import (
     enough_tokens,
     initial_weights,
 )
-from forerun.distill.network import Network, read_network
-from forerun.distill.run_place import RunLog, SavedDraft
-from forerun.distill.text_store import TextStore
-from forerun.distill.trainer import Lesson, Trainer, cross_entropy, is_among, overlap
-from forerun.distill.training import Texts
-from forerun.distill.writer import WrittenText
-from forerun.model.vocabulary_map import VocabularyMap
+from forerun_lab.distill.network import Network, read_network
+from forerun_lab.distill.run_place import RunLog, SavedDraft
+from forerun_lab.distill.text_store import TextStore
+from forerun_lab.distill.trainer import Lesson, Trainer, cross_entropy, is_among, overlap
+from forerun_lab.distill.training import Texts
+from forerun_lab.distill.writer import WrittenText
 from tests.golden.families import FAMILIES
 from tests.tiny import plain_spec
 

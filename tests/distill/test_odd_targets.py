@@ -12,10 +12,10 @@ from forerun.checkpoints.open import builtin_folder, open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.distill.config import DistillConfig, DistillProgress, DistillStop
-from forerun.distill.run import Distillation
-from forerun.distill.run_place import RunLog, RunPlace
 from forerun.model.vocabulary_map import VocabularyMap
+from forerun_lab.distill.config import DistillConfig, DistillProgress, DistillStop
+from forerun_lab.distill.run import Distillation
+from forerun_lab.distill.run_place import RunLog, RunPlace
 from tests.drafting.mapped import write_mapped
 
 NUM_IDS = 1500  # fewer than the tokenizer's

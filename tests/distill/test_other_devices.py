@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from forerun.core.config import EngineConfig
-from forerun.distill.config import DistillConfig
-from forerun.distill.gathering import others, writing_elsewhere
-from forerun.distill.run import write_texts
-from forerun.distill.text_store import TextStore
+from forerun_lab.distill.config import DistillConfig
+from forerun_lab.distill.gathering import others, writing_elsewhere
+from forerun_lab.distill.run import write_texts
+from forerun_lab.distill.text_store import TextStore
 
 WAIT_S = 120.0
 

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 from forerun.core.errors import CheckpointError
-from forerun.distill.run_place import remove_leftovers
-from forerun.distill.text_store import TextStore
-from forerun.distill.writer import WrittenText
+from forerun_lab.distill.run_place import remove_leftovers
+from forerun_lab.distill.text_store import TextStore
+from forerun_lab.distill.writer import WrittenText
 
 
 def text_of(token_id: int) -> WrittenText:

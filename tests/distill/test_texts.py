@@ -11,11 +11,11 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.open import open_source
-from forerun.distill.network import Network, TextCache, read_network
-from forerun.distill.reader import read_texts
-from forerun.distill.text_store import TextStore
-from forerun.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
 from forerun.model.runner import Runner
+from forerun_lab.distill.network import Network, TextCache, read_network
+from forerun_lab.distill.reader import read_texts
+from forerun_lab.distill.text_store import TextStore
+from forerun_lab.distill.writer import Opening, TextWriter, UnfinishedText, WrittenText
 from tests.golden.families import FAMILIES
 from tests.tiny import plain_spec
 

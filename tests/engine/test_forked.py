@@ -11,7 +11,7 @@ import torch
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams, TokenRecycling
 from forerun.core.config import KernelsName
 from forerun.core.drafter_config import DrafterConfig
-from forerun.runtime.threads import kernel_threads, on_threads
+from forerun.core.threads import kernel_threads, on_threads
 from tests.marks import in_turn
 
 LIMIT_S = 120  # a child that waits for threads that it does not have waits for ever

@@ -30,7 +30,6 @@ from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
-from forerun.cli.prepare_ranks import write_parts
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
 from forerun.core.pace import read_device
 from forerun.drafting.heads.dflash import DFlashSpec
@@ -45,6 +44,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight
+from forerun_lab.cli.prepare import write_parts
 from tests.drafting.heads.published import builtin_head, flat_config, write_eagle, write_files
 from tests.drafting.heads.random_heads import eagle_tensors, random_body, random_eagle
 from tests.marks import rest_slow

@@ -14,8 +14,8 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.drafting.layer_skip.set_files import NamedSet, read_sets, sets_beside, sets_in_cache
-from forerun.engine import skip_finder
-from forerun.engine.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
+from forerun_lab import skip_finder
+from forerun_lab.skip_finder import Findings, find_skip_sets, keep_sets, place_for_sets
 from tests.checkpoints.folders import model_identity
 
 BUILTIN = EngineConfig(num_threads=1, max_length=192)

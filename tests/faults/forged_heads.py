@@ -19,6 +19,7 @@ from torch import Tensor
 from forerun import DraftHead, EngineConfig, NoDrafter, SamplingParams
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ForerunError
+from forerun.core.inference import inference
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
@@ -31,7 +32,6 @@ from forerun.drafting.heads.stored import canonical, find_head, read_head
 from forerun.drafting.tree_policy import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
-from forerun.runtime.inference import inference
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.drafting.heads.published import body_keys, dflash_config, flat_config, nested_config, with_map

@@ -1,6 +1,6 @@
 """Real signals to the drafter's process, its forkserver and the engine: no token changes, nothing stays behind.
 
-A thousand kills and hundreds of stops, with their gaps, are counted by benchmarks/drafter_faults.py.
+A thousand kills and hundreds of stops, with their gaps, are counted by forerun_lab.checks.drafter_faults.
 """
 
 import os

@@ -25,16 +25,20 @@ EVERYWHERE: Final = (
     *(f"tests/cli/test_{name}.py" for name in ("options", "streams", "transcript")),
     *(f"tests/server/test_{name}.py" for name in ("answers", "grammars", "guard", "life", "several_models", "start")),
     "tests/server/test_templates.py",
-    "tests/runtime",
+    *(f"tests/core/test_{name}.py" for name in ("affinity", "interrupts", "threads")),
     "tests/text/test_chat_template.py",
 )
 IMPORT_ALL: Final = """
-import importlib, pkgutil, sys, forerun
-LEFT_OUT = ("forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib")
-for found in pkgutil.walk_packages(forerun.__path__, "forerun."):
-    if not found.name.startswith(LEFT_OUT):
-        importlib.import_module(found.name)
-print(len([name for name in sys.modules if name.startswith("forerun.")]))
+import importlib, pkgutil, sys, forerun, forerun_lab
+LEFT_OUT = (
+    "forerun.backends.gpu.", "forerun.server.replicas", "forerun.cli.ray_app", "forerun.backends.cpu.lib",
+    "forerun_lab.checks", "forerun_lab.training",
+)
+for package in (forerun, forerun_lab):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.startswith(LEFT_OUT):
+            importlib.import_module(found.name)
+print(len([name for name in sys.modules if name.startswith("forerun")]))
 """
 
 pytestmark = [

@@ -94,15 +94,12 @@ def test_its_name_says_where_it_runs(wheel: Path, target: str, library: tuple[st
     assert f'"{found[1]}"' in said
 
 
-def test_it_holds_the_package_and_no_source_of_the_library(wheel: Path, library: tuple[str, bytes]) -> None:
-    package = {
-        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/forerun").rglob("*") if path.is_file()
-    }
-    expected = {name for name in package if not re.search(r"/cpp/|CMakeLists|__pycache__|libforerun_native", name)} | {
-        library[0]
-    }
+def test_it_holds_both_packages_and_no_source_of_the_library(wheel: Path, library: tuple[str, bytes]) -> None:
+    packages = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    left_out = re.compile(r"/cpp/|CMakeLists|__pycache__|libforerun_native|forerun_lab/(checks|training)/")
+    expected = {name for name in packages if not left_out.search(name)} | {library[0]}
     with ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if re.match("forerun/.*[^/]$", name)}
+        held = {name for name in archive.namelist() if re.match("forerun(_lab)?/.*[^/]$", name)}
     assert held == expected
 
 

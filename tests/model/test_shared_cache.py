@@ -15,7 +15,7 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
-from forerun.planner.virtual_time import VirtualClock
+from forerun_lab.planner.virtual_time import VirtualClock
 from tests.planner.fake_time import rule_time
 from tests.tiny import CAPACITY, plain_spec, random_weights
 

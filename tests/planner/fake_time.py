@@ -10,7 +10,7 @@ from forerun.drafting import draft_tree
 from forerun.model import measure, runner
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
-from forerun.planner.virtual_time import VirtualClock
+from forerun_lab.planner.virtual_time import VirtualClock
 
 
 def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:

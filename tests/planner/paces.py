@@ -1,8 +1,8 @@
 """Times and traces that tests can work out by hand."""
 
 from forerun.core.pace import Pace
-from forerun.engine.trace import AnswerTrace
-from forerun.planner.simulate import Costs
+from forerun_lab.planner.simulate import Costs
+from forerun_lab.planner.trace import AnswerTrace
 
 
 def flat(milliseconds: float) -> Pace:

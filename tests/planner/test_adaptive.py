@@ -5,7 +5,6 @@ import random
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import guesses
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.pace import Pace, read_device
@@ -15,10 +14,11 @@ from forerun.drafting import draft_model as module
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.planner.simulate import CHOOSING, Costs, simulate
 from forerun.speculation.referee.referee import DraftTurn, Referee
+from forerun_lab.bench.run.draft_traces import guesses
+from forerun_lab.planner.simulate import CHOOSING, Costs, simulate
+from forerun_lab.planner.trace import AnswerTrace
 from tests.planner.fake_time import charge, rule_time
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.bench.run.draft_traces import Recorder
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.trace import AnswerTrace
-from forerun.planner.bound import bound_of
-from forerun.planner.outcome import AnswerOutcome
-from forerun.planner.simulate import Costs, simulate
-from forerun.planner.synthetic import SyntheticPair
+from forerun_lab.bench.run.draft_traces import Recorder
+from forerun_lab.planner.bound import bound_of
+from forerun_lab.planner.outcome import AnswerOutcome
+from forerun_lab.planner.simulate import Costs, simulate
+from forerun_lab.planner.synthetic import SyntheticPair
+from forerun_lab.planner.trace import AnswerTrace
 from tests.planner.paces import costs, known_answer
 from tests.varied import NO_LOOKUP
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.planner.drafters import rounds_in_sequence, tokens_per_round
+from forerun_lab.planner.drafters import rounds_in_sequence, tokens_per_round
 from tests.planner.paces import known_answer
 
 
@@ -26,7 +26,7 @@ def test_only_what_was_recorded_is_reported() -> None:
         replace(skipping, accepted={"recycling": (1, 0) * 20}),
         replace(wrong, accepted={"recycling": (0,) * 40, "prompt_lookup": (3, 2, 1, 0) * 10}),
     ])  # fmt: skip
-    assert list(found) == ["draft_model", "layer_skip", "prompt_lookup", "recycling"]
+    assert list(found) == ["draft_model", "layer_skip", "recycling", "prompt_lookup"]
     assert found["draft_model"] == (16, 1.0)
     assert found["recycling"] == (16, pytest.approx(80 / 60))
     assert found["prompt_lookup"] == (16, 4.0)

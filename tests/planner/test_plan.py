@@ -3,9 +3,9 @@
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.engine.profile import Profile
-from forerun.planner.plan import search, splits_of
-from forerun.planner.synthetic import SyntheticPair
+from forerun_lab.planner.plan import search, splits_of
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.synthetic import SyntheticPair
 from tests.planner.paces import flat
 
 TRACES = SyntheticPair(num_answers=2, num_tokens=32).traces()

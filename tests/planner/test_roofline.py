@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from forerun.checkpoints.known_models import known_models
 from forerun.core.errors import ConfigError
-from forerun.planner.roofline import (
+from forerun_lab.planner.roofline import (
     BYTES_PER_WEIGHT,
     Machine,
     SizedModel,
-    known_models,
     machine_named,
     pace_of,
     roofline_profile,

@@ -5,17 +5,17 @@ import random
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import guesses
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
-from forerun.engine.profile import Profile
-from forerun.engine.trace import AnswerTrace
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.planner.simulate import Costs, simulate
+from forerun_lab.bench.run.draft_traces import guesses
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.simulate import Costs, simulate
+from forerun_lab.planner.trace import AnswerTrace
 from tests.planner.paces import costs, flat, known_answer
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 from tests.varied import NO_LOOKUP

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from forerun.planner.plan import search
-from forerun.planner.roofline import machine_named
-from forerun.planner.synthetic import traces_for
-from tests.planner.paper_inputs import PAIRS, READINGS, UNITS, Pair, profile_of
+from forerun_lab.checks.paper_inputs import PAIRS, READINGS, UNITS, Pair, profile_of
+from forerun_lab.planner.plan import search
+from forerun_lab.planner.roofline import machine_named
+from forerun_lab.planner.synthetic import traces_for
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"
 PAIR = next(pair for pair in PAIRS if pair.target == "Qwen2-72B")  # that of table 7

@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.planner.synthetic import SyntheticPair, accepted_per_round, traces_for
+from forerun_lab.planner.synthetic import SyntheticPair, accepted_per_round, traces_for
 
 PAIR = SyntheticPair(num_answers=12)
 

@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 
 from forerun import Engine, EngineConfig
-from forerun.cli.drafter_options import NAMES
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftModel
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, DraftModel, drafter_name
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind, url_of
 from forerun.server.run import make_server, run_until_end
@@ -67,7 +66,7 @@ def served(
     errors = []
     service = Service(
         config, lambda: make_engine(engine_config), target=engine_config.target,
-        drafter_name=NAMES[type(engine_config.drafter)],
+        drafter_name=drafter_name(engine_config.drafter),
     )  # fmt: skip
     models = ServedModels([service])
     server = make_server(models, listener)

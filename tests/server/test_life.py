@@ -11,11 +11,11 @@ from time import sleep
 import pytest
 
 from forerun import Engine, EngineConfig, NumericalError, RankLostError, SamplingParams
+from forerun.core.stop_flag import require_wanted
 from forerun.engine.stream import GenerationStream
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.runtime.stop_flag import require_wanted
 from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served

@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forerun import Engine, EngineConfig, SamplingParams
 from forerun.checkpoints.open import builtin_folder
-from forerun.cli.drafter_options import NAMES
-from forerun.core.drafter_config import NoDrafter
+from forerun.core.drafter_config import NoDrafter, drafter_name
 from forerun.server.guard.listening import bind, url_of
 from forerun.server.run import make_server, run_until_end
 from forerun.server.work.served_models import Room, ServedModels
@@ -62,7 +61,7 @@ def served_several(*configs: EngineConfig, room: Room = ONE, **settings: Any) ->
     errors = list[BaseException]()
 
     def make(engine_config: EngineConfig) -> Service:
-        name = NAMES[type(engine_config.drafter)]
+        name = drafter_name(engine_config.drafter)
         return Service(config, lambda: Engine(engine_config), target=engine_config.target, drafter_name=name)
 
     models = ServedModels([make(engine_config) for engine_config in configs], room)

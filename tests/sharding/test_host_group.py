@@ -18,9 +18,9 @@ from forerun.backends.dtypes import runs_native
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import WeightFormat
+from forerun.core.threads import on_one_thread
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
-from forerun.runtime.threads import on_one_thread
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights

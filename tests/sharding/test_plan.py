@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from forerun.checkpoints.known_models import known_models
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
-from forerun.planner.roofline import known_models
 from forerun.sharding.plan import ShardPlan, plan_shards
 from tests.marks import rest_slow
 from tests.tiny import plain_spec, tiny_spec

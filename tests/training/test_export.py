@@ -11,10 +11,10 @@ from forerun.checkpoints.huggingface.config import read_model_spec
 from forerun.checkpoints.huggingface.load import load_weights
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.runner import Runner
-from training.dataset import function_headers
-from training.export import hugging_face_config, hugging_face_tensors, write_json
-from training.network import Network, Shape
-from training.train import DRAFT, TARGET, Budget
+from forerun_lab.training.dataset import function_headers
+from forerun_lab.training.export import hugging_face_config, hugging_face_tensors, write_json
+from forerun_lab.training.network import Network, Shape
+from forerun_lab.training.train import DRAFT, TARGET, Budget
 
 
 @pytest.mark.parametrize("shape", [TARGET, DRAFT], ids=["target", "draft"])

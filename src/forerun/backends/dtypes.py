@@ -89,6 +89,6 @@ def native_obstacle(conditions: Conditions) -> str | None:
 
 
 def has_fast_bfloat16() -> bool:
-    from forerun.runtime.processor import has_fast_bfloat16 as ask  # imports torch
+    from forerun.core.processor import has_fast_bfloat16 as ask  # imports torch
 
     return ask()

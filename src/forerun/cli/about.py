@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forerun.cli.drafter_options import NAMES
 from forerun.cli.numbers import counted
 from forerun.cli.sheet import count
-from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name
+from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name, drafter_name
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -36,7 +35,7 @@ class About:
             kernels=engine.kernels_name,
             device=config.device,
             num_threads=engine.cores.num_threads,
-            drafter=NAMES[type(config.drafter)],
+            drafter=drafter_name(config.drafter),
             draft=_draft_of(config.drafter),
             max_length=engine.max_length,
         )

@@ -19,6 +19,7 @@ from forerun.core.drafter_config import (
     PromptLookup,
     automatic_drafter,
     draft_name,
+    drafter_name,
     paper_layer_skip,
 )
 from forerun.core.errors import ConfigError
@@ -27,7 +28,6 @@ ITSELF: Final = "self"  # as a draft
 OF_CATALOGUE: Final = "auto"  # the target's draft in the catalogue of short names
 # auto: the fastest of several drafters, the named draft among them. ngram: prompt lookup.
 NameOrAlias = Literal[DrafterName, "ngram"]
-NAMES: Final[Mapping[type[Any], str]] = {config: name for name, config in DRAFTERS.items()}
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
@@ -38,19 +38,14 @@ def flags_of(config: type[Any]) -> tuple[str, ...]:
 # These have no effect on a worker that was started separately.
 OF_A_PROCESS: Final = ("draft", "drafter_cores", "draft_ranks", "draft_device")
 OF_ITSELF: Final = ("skip_sets", "draft_weights")  # for a process that drafts with a part of the target
-WITH_OTHERS: Final = ("draft_model", "layer_skip", "parallel", "prompt_lookup")  # they use flags of other configs too
 # The flags each drafter uses. The error about another drafter's flag recommends the first drafter that uses it.
 USED_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "draft_model": ("draft", *flags_of(DraftModel)),
-    "layer_skip": flags_of(LayerSkip),
-    "parallel": ("draft", *flags_of(Parallel), "verify_width", "draft_width", "adaptive", *OF_ITSELF),
-    "prompt_lookup": (*flags_of(PromptLookup), "depth"),
-    **{name: flags_of(config) for name, config in DRAFTERS.items() if name not in WITH_OTHERS},
+    name: (*flags_of(kind.config), *kind.more_flags) for name, kind in DRAFTERS.items()
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(USED_FLAGS.values(), ())))
 
 
-@with_flags_of(*DRAFTERS.values(), panel="Speculation")
+@with_flags_of(*(kind.config for kind in DRAFTERS.values()), panel="Speculation")
 class DrafterOptions:
     """The drafter, the shape of its drafts, and the place of a drafter in another process."""
 
@@ -119,7 +114,7 @@ class DrafterOptions:
             case "auto" | "layer_skip":
                 return paper_layer_skip() if vars(self)["search"] == "paper" else LayerSkip()
             case name:
-                return DRAFTERS[name]()
+                return DRAFTERS[name].config()
 
     def _parallel(self, model: str) -> Parallel:
         address = vars(self)["drafter_address"]
@@ -146,7 +141,7 @@ class DrafterOptions:
 
     def _refuse_foreign(self, config: DrafterConfig) -> None:
         """Raise ConfigError for a given flag that this drafter does not use."""
-        chosen = NAMES[type(config)]
+        chosen = drafter_name(config)
         draft = draft_name(config)
         used = USED_FLAGS[chosen if draft is None or chosen != "auto" else "draft_model"]
         foreign = [flag for flag in self._given(ALL_FLAGS) if flag not in used]

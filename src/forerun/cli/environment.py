@@ -19,11 +19,17 @@ def parameters_of(command: Any) -> Iterator[Any]:
 
 def unknown_variables(command: Any, names: Iterable[str]) -> Iterator[str]:
     """A warning for each variable with forerun's prefix that no command reads, with what to use instead."""
-    params = list(parameters_of(command))
+    unread = {name for name in names if name.startswith(ENVIRONMENT_PREFIX)} - OTHERS
+    params = list[Any]()
+    for param in parameters_of(command) if unread else ():
+        params.append(param)
+        unread.discard(param.envvar)
+        if not unread:  # the lab's commands come last, and are imported to be read
+            return
     known = {param.envvar for param in params} | OTHERS
     meant = {variable_of(flag): param.envvar for param in params for flag in param.opts if flag.startswith("--")}
     gone = {variable_of(flag): advice for flag, advice in FOREIGN_FLAGS.items()}
-    for name in sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known):
+    for name in sorted(unread):
         nearest = [meant[name]] if name in meant else get_close_matches(name, known, n=1)
         advice = gone.get(name) or (f"did you mean {nearest[0]}?" if nearest else "")
         yield f"unknown environment variable {name}" + (f": {advice}" if advice else "")

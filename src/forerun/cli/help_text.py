@@ -100,4 +100,8 @@ def describe(param: Any) -> str:
 def _commands(command: Any) -> list[tuple[str, str]]:
     """The commands of a group, with the first sentence of their help, so that all fit on a terminal of 24 lines."""
     items = getattr(command, "commands", {}).items()
-    return [(name, f"{(item.help or '').partition('.')[0]}.") for name, item in items if not item.hidden]
+    return [(name, item.short_help or first_sentence(item.help)) for name, item in items if not item.hidden]
+
+
+def first_sentence(text: str | None) -> str:
+    return f"{(text or '').partition('.')[0]}."

@@ -24,7 +24,7 @@ def inspect(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory, chat template and files. Exit code 3 if it cannot run."""
-    from forerun.planner.roofline import known_models  # slow to import
+    from forerun.checkpoints.known_models import known_models  # slow to import
 
     spec = None if path_of(model).exists() else known_models().get(model)
     if spec is not None:

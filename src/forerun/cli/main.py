@@ -9,35 +9,31 @@ from typing import Annotated
 import typer
 
 from forerun import __version__
-from forerun.cli.bench import bench
 from forerun.cli.chat.entry import chat, run
 from forerun.cli.check import check
 from forerun.cli.demo import demo
-from forerun.cli.distill import distill
 from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
+from forerun.cli.lab import WholeGroup
 from forerun.cli.models import models, pull
-from forerun.cli.plain import PlainCommand, PlainGroup, add_command
-from forerun.cli.plan import plan
-from forerun.cli.prepare import prepare
+from forerun.cli.plain import PlainCommand, add_command
 from forerun.cli.serve import serve
 from forerun.cli.streams import is_full, let_go, prepare_streams
 from forerun.cli.worker import worker
 
 app = typer.Typer(
     name="forerun",
-    cls=PlainGroup,
+    cls=WholeGroup,
     help="Fast decoding of one language-model request, with exactly the model's own text. forerun chat "
     "starts a chat with smollm2; forerun help COMMAND shows a command's flags.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (generate, chat, run, serve, demo, models, pull, inspect, check, worker, plan, prepare, distill):
+for command in (generate, chat, run, serve, demo, models, pull, inspect, check, worker):
     add_command(app, command)
-app.add_typer(bench)
 
 
 def print_version(is_asked: bool = True) -> None:

@@ -13,7 +13,7 @@ from forerun.cli.failures import ModelNotFoundError, find_model_or_head
 from forerun.cli.sheet import count, print_rows
 from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
-from forerun.runtime.memory import free_memory_bytes
+from forerun.core.memory import free_memory_bytes
 
 BESIDE_WEIGHTS: Final = 1.2  # memory relative to the weights, with a cache of some thousand tokens and the program
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from forerun.cli.drafter_options import NAMES
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.values import read_object
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import automatic_drafter
+from forerun.core.drafter_config import automatic_drafter, drafter_name
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.cluster import replica_deployment
 from forerun.server.replicas.replica import about_replicas
@@ -26,7 +25,7 @@ def replica(args: Mapping[str, str]) -> Any:
         target=args["model"], drafter=automatic_drafter(args.get("draft")), measures_speedup=True, **settings
     )
     config = ServerConfig()
-    name = NAMES[type(engine_config.drafter)]
+    name = drafter_name(engine_config.drafter)
     about = about_replicas(config, partial(open_engine, engine_config), engine_config, drafter_name=name)
     needs = {"num_cpus": int(args.get("cores", "0"))}
     return replica_deployment(int(args["index"]), about, needs=needs, drain_s=config.drain_s)

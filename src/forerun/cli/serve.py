@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from forerun.cli.declare import given_settings, option, with_flags_of, with_options
-from forerun.cli.drafter_options import NAMES, DrafterOptions
+from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import exit_code, find_model, find_model_or_head, say
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
 from forerun.cli.ray_settings import prepare_ray, require_ray
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import draft_name
+from forerun.core.drafter_config import draft_name, drafter_name
 from forerun.core.errors import ConfigError, require
-from forerun.runtime.interrupts import ENDING, ended_by, keep_handlers
-from forerun.runtime.memory import free_memory_bytes
+from forerun.core.interrupts import ENDING, ended_by, keep_handlers
+from forerun.core.memory import free_memory_bytes
 from forerun.server.config import MOST_BY_DEFAULT, ServerConfig
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ def serve(
             from forerun.server.replicas.head import RayGoneError
 
             open_first = partial(open_engine, configs[0])
-            drafter_name = NAMES[type(configs[0].drafter)]
+            named = drafter_name(configs[0].drafter)
             try:
-                serve_replicas(config, listener, open_first, configs[0], drafter_name=drafter_name, on_ready=on_ready)
+                serve_replicas(config, listener, open_first, configs[0], drafter_name=named, on_ready=on_ready)
             except RayGoneError as error:
                 say(f"forerun: error: {error}")
                 os._exit(exit_code(error))  # Ray would hold the process until it gives up its head node too
@@ -180,7 +180,7 @@ def served_models(config: ServerConfig, configs: Sequence[EngineConfig], sizes: 
     services = [
         Service(
             config, partial(open_engine, engine_config), target=engine_config.target,
-            drafter_name=NAMES[type(engine_config.drafter)],
+            drafter_name=drafter_name(engine_config.drafter),
         )
         for engine_config in configs
     ]  # fmt: skip

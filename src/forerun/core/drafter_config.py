@@ -1,8 +1,8 @@
 """The drafters' configs: one for each kind of drafter, with only its own settings."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Final, Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting, settings
@@ -269,16 +269,106 @@ def paper_layer_skip() -> LayerSkip:
 
 NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
 DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name: it is found by its files
-DrafterName = Literal["auto", "none", "draft_model", "parallel", "prompt_lookup", "recycling", "layer_skip"]
-DRAFTERS: Final[Mapping[DrafterName, type[NamedConfig]]] = {
-    "none": NoDrafter,
-    "auto": Automatic,
-    "draft_model": DraftModel,
-    "prompt_lookup": PromptLookup,
-    "recycling": TokenRecycling,
-    "parallel": Parallel,
-    "layer_skip": LayerSkip,
+DrafterName = Literal["none", "auto", "draft_model", "prompt_lookup", "recycling", "parallel", "layer_skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterKind:
+    """A row of the table of drafters.
+
+    Args:
+        config: its settings.
+        loader: the function that loads it, as text "module:name", since it imports torch; "" where it is no drafter
+            by itself.
+        is_in_auto: `auto` tries it without being asked; it needs no model.
+        more_flags: flags of the command line besides those of its config.
+        grid: settings to tune it by; the first ones are the default.
+    """
+
+    config: type[NamedConfig]
+    loader: str = ""
+    is_in_auto: bool = False
+    more_flags: tuple[str, ...] = ()
+    grid: tuple[Mapping[str, Any], ...] = ({},)
+
+
+DRAFTERS: Final[Mapping[DrafterName, DrafterKind]] = {
+    "none": DrafterKind(config=NoDrafter),
+    "auto": DrafterKind(config=Automatic),
+    "draft_model": DrafterKind(
+        config=DraftModel,
+        loader="forerun.engine.drafters:load_draft",
+        more_flags=("draft",),
+        grid=(
+            {},
+            {"verify_width": 8},
+            {"verify_width": 32},
+            {"adaptive": False, "verify_width": 8, "draft_width": 4, "depth": 6},
+            {"adaptive": False, "depth": 4},
+            {"adaptive": False, "verify_width": 8, "depth": 4},
+        ),
+    ),
+    "recycling": DrafterKind(
+        config=TokenRecycling,
+        loader="forerun.drafting.token_recycling:load",
+        is_in_auto=True,
+        grid=(
+            {},
+            {"verify_width": 8},
+            {"verify_width": 12},
+            {"verify_width": 24},
+            {"adaptive": False, "verify_width": 8},
+            {"adaptive": False, "verify_width": 12},
+        ),
+    ),
+    "prompt_lookup": DrafterKind(
+        config=PromptLookup,
+        loader="forerun.drafting.prompt_lookup:load",
+        is_in_auto=True,
+        more_flags=("depth",),
+        grid=(
+            {},
+            {"verify_width": 4},
+            {"verify_width": 8},
+            {"verify_width": 3},
+            {"verify_width": 6},
+            {"verify_width": 12},
+        ),
+    ),
+    "layer_skip": DrafterKind(
+        config=LayerSkip,
+        loader="forerun.engine.self_drafter:load",
+        grid=(
+            {},
+            {"weights": "int8"},
+            {"weights": "int4"},
+            {"depth": 6},
+            {"verify_width": 4},
+            {"verify_width": 8},
+        ),
+    ),
+    "parallel": DrafterKind(
+        config=Parallel,
+        loader="forerun.engine.drafters:start_parallel",
+        more_flags=("draft", "verify_width", "draft_width", "adaptive", "skip_sets", "draft_weights"),
+        grid=(
+            {},
+            {"verify_width": 8, "adaptive": False},
+            {"verify_width": 8},
+            {"verify_width": 32},
+            {"draft_width": 4},
+            {"draft_width": 16},
+        ),
+    ),
 }
+WITHOUT_MODEL: Final[Mapping[str, Any]] = {  # with fixed widths
+    name: replace(cast(Any, kind.config()), adaptive=False) for name, kind in DRAFTERS.items() if kind.is_in_auto
+}
+
+
+def drafter_name(config: DrafterConfig) -> DrafterName:
+    """The name of a config's drafter; a draft head is named like the draft model as which it may be given."""
+    return next((name for name, kind in DRAFTERS.items() if kind.config is type(config)), "draft_model")
 
 
 def automatic_drafter(draft: str | None = None) -> DrafterConfig:

@@ -2,9 +2,11 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Protocol
 
 from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel
 from forerun.core.errors import require
+from forerun.core.model_spec import ModelSpec
 from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
 from forerun.drafting.remote.policy import BEST_REMOTE, RemotePolicy
 from forerun.drafting.tree_policy import BEST_TREE, PAPER_TREE, TreePolicy
@@ -55,3 +57,10 @@ class Policies:
 
 
 BEST = Policies()
+
+
+class Loading(Protocol):
+    """What a drafter may know while it is loaded."""
+
+    policies: Policies
+    spec: ModelSpec  # the target's

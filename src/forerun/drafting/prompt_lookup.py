@@ -6,7 +6,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
 from forerun.drafting.lookup_chain import LookupChain
-from forerun.drafting.policies import BEST_LOOKUP, LookupPolicy
+from forerun.drafting.policies import BEST_LOOKUP, Loading, LookupPolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
@@ -36,3 +36,7 @@ class PromptLookupDrafter(Drafter):
         self._chain.accept(outcome.tokens)
         self._root = outcome.tokens[-1]
         return NO_NEWS
+
+
+def load(config: PromptLookup, loading: Loading) -> PromptLookupDrafter:
+    return PromptLookupDrafter(config, loading.policies.lookup)

@@ -15,6 +15,7 @@ from forerun.core.pace import Pace
 from forerun.core.steps import Guessers
 from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasCosts, KeepsState, Measure, ReadsScores
 from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.policies import Loading
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise
@@ -153,3 +154,7 @@ def ranked(
     order_NK = totals_NK.argsort(-1)[:, : -ROOT_CHILDREN - 1 : -1]
     rows_N1 = np.arange(len(ids_NK))[:, None]
     return ids_NK[rows_N1, order_NK], totals_NK[rows_N1, order_NK]
+
+
+def load(config: TokenRecycling, loading: Loading) -> TokenRecyclingDrafter:
+    return TokenRecyclingDrafter(config, loading.policies.tree, target_vocab_size=loading.spec.vocab_size)

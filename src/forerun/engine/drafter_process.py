@@ -11,6 +11,7 @@ from time import monotonic
 import torch
 
 from forerun.checkpoints.open import open_source
+from forerun.core.affinity import usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.errors import RankLostError
 from forerun.core.pace import read_device
@@ -27,7 +28,6 @@ from forerun.engine.placement import allowed_threads
 from forerun.engine.shared_model import load_shared
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.runtime.affinity import usable_cores
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.vocabulary import Vocabulary
 from forerun.wires.channel import Channel

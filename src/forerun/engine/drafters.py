@@ -1,14 +1,16 @@
-"""Load the drafter of an engine, in this process or in a separate one; the only list of all drafters."""
+"""Load the drafters of an engine, in this process or in a separate one, by the table of `core.drafter_config`."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, assert_never
+from importlib import import_module
+from typing import Any, Final
 
 from forerun.backends.backend import Backend
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
+    DRAFTERS,
     Automatic,
     DraftConfig,
     DrafterConfig,
@@ -17,8 +19,7 @@ from forerun.core.drafter_config import (
     LayerSkip,
     NoDrafter,
     Parallel,
-    PromptLookup,
-    TokenRecycling,
+    drafter_name,
 )
 from forerun.core.errors import CheckpointError, ConfigError, VocabularyError
 from forerun.core.model_spec import ModelSpec
@@ -28,21 +29,18 @@ from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
 from forerun.drafting.heads.stored import find_head
-from forerun.drafting.layer_skip.drafter import rows_behind_text
 from forerun.drafting.layer_skip.set_files import first_set
-from forerun.drafting.policies import Policies
-from forerun.drafting.prompt_lookup import PromptLookupDrafter
+from forerun.drafting.policies import Loading, Policies
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
-from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.lazy_target import LazyTarget, rows_behind
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.engine.placement import CorePlacement
-from forerun.engine.self_drafter import known_sets, self_drafter
+from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices
 from forerun.model.runner import Runner
 from forerun.speculation.referee.costs import is_small_enough
@@ -68,11 +66,11 @@ class DrafterLoader:
         learnt: LearntFile,
         backend: Backend,
     ) -> None:
-        self._config = config
-        self._target = target
+        self.config = config
+        self.spec = target
         self._tokenizer = tokenizer
         self._max_length = max_length
-        self._policies = policies
+        self.policies = policies
         self._cores = cores
         self._learnt = learnt
         self._backend = backend
@@ -81,7 +79,7 @@ class DrafterLoader:
     def load(
         self, drafter: DrafterConfig, load_target: Callable[[int], Runner], on_progress: Progress | None
     ) -> tuple[Drafters, Runner]:
-        """Load the drafters and the target, which a draft head needs first.
+        """Load the drafters and the target, which some drafters need first.
 
         Args:
             load_target: called with the number of cache rows needed after the text.
@@ -89,84 +87,67 @@ class DrafterLoader:
         Raises:
             CheckpointError, VocabularyError: a draft model cannot be read, or does not fit the target.
         """
-        if isinstance(drafter, LayerSkip):
-            whole = load_target(rows_behind_text(drafter, self._policies.skip))
-            checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
-            own = self_drafter(drafter, self._policies, checkpoint, whole)
-            return Drafters({"layer_skip": own}, is_adaptive=drafter.adaptive), whole
-        target = LazyTarget(load_target)
+        self.on_progress = on_progress
+        self.target = LazyTarget(load_target)
         try:
-            built = self._load(drafter, target, on_progress)
-            return built, target.load(built.verify_width)
+            drafters = self._load_all(drafter)
+            return drafters, self.target.loaded or self.target.load(drafters.verify_width)
         except BaseException:
-            target.close()
+            self.target.close()
             raise
 
-    def _load(self, drafter: DrafterConfig, target: LazyTarget, on_progress: Progress | None) -> Drafters:
+    def _load_all(self, drafter: DrafterConfig) -> Drafters:
         match drafter:
-            case DraftModel() | DraftHead():
-                own = self._load_model_or_head(drafter, target, on_progress)
-                return Drafters({draft_kind(own): own}, is_adaptive=drafter.adaptive)
-            case Parallel():
-                return Drafters({"parallel": self._start_parallel(drafter)}, is_adaptive=drafter.draft.adaptive)
-            case Automatic():
-                return self._load_several(drafter.draft, target, on_progress)
-            case PromptLookup() | TokenRecycling():
-                name = "prompt_lookup" if isinstance(drafter, PromptLookup) else "recycling"
-                own = without_model(drafter, self._policies, self._target)
-                return Drafters({name: own}, is_adaptive=drafter.adaptive)
             case NoDrafter():
                 return Drafters()
-            case LayerSkip():
-                raise AssertionError("it shares the target's runner")
-            case _:
-                assert_never(drafter)
+            case Automatic():
+                return self._load_several(drafter.draft)
+        built = load_one(drafter, self)
+        name = "draft_head" if isinstance(built, ReadsFeatures) else drafter_name(drafter)
+        is_adaptive = drafter.draft.adaptive if isinstance(drafter, Parallel) else drafter.adaptive
+        return Drafters({name: built}, is_adaptive=is_adaptive)
 
-    def _load_model_or_head(
-        self, drafter: DraftConfig, target: LazyTarget, on_progress: Progress | None, least_width: int = 1
-    ) -> Drafter:
+    def load_model_or_head(self, drafter: DraftConfig, least_width: int = 1) -> Drafter:
         """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
         if stored is None:
             if isinstance(drafter, DraftHead):
                 raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
-            return self._load_serial(drafter, self._open(drafter.model), on_progress)
+            return self._load_serial(drafter, self._open(drafter.model))
         head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
-        alone = replace(self._config, **ALONE)
-        stored.require_fit(self._target, self._config.target)
+        alone = replace(self.config, **ALONE)
+        stored.require_fit(self.spec, self.config.target)
         width = max(least_width, head.verify_width)
-        loaded = target.load(width)
+        loaded = self.target.load(width)
         return load_head(
             stored,
             head,
-            self._policies.tree,
+            self.policies.tree,
             loaded,
-            Checkpoint.open(open_source(self._config.target), alone),
+            Checkpoint.open(open_source(self.config.target), alone),
             alone,
             capacity=self._max_length + rows_behind(width),
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )
 
-    def _load_several(self, named: DraftConfig | None, target: LazyTarget, on_progress: Progress | None) -> Drafters:
+    def _load_several(self, named: DraftConfig | None) -> Drafters:
         """The named draft, else the package's draft model for the target if there is one, and the drafters without one.
 
         A named draft with which the device plays whole rounds is alone, since it plays them with one drafter.
         """
         among: dict[str, Drafter] = {}
-        others = {
-            "recycling": without_model(TokenRecycling(), self._policies, self._target),
-            "prompt_lookup": without_model(PromptLookup(), self._policies, self._target),
-        }
+        others = {name: load_one(kind.config(), self) for name, kind in DRAFTERS.items() if kind.is_in_auto}
         if named is not None:
             width = max(other.verify_width for other in others.values())
-            draft = self._load_model_or_head(named, target, on_progress, width)
-            among[draft_kind(draft)] = draft
+            draft = self.load_model_or_head(named, width)
+            among["draft_head" if isinstance(draft, ReadsFeatures) else "draft_model"] = draft
             alone = Drafters(among, is_adaptive=True)
             plan = alone.round_plan
-            if plan is not None and self._backend.plays_rounds(target.load(max(width, draft.verify_width)), plan):
+            width = max(width, draft.verify_width)
+            if plan is not None and self._backend.plays_rounds(self.target.load(width), plan):
                 return alone
         elif (known := self._known_draft()) is not None:
-            among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known, on_progress)
+            among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known)
         learnt = self._learnt.learnt
         built = Drafters(among | others, is_adaptive=True, known=learnt.speeds, saved_s=learnt.saved_s)
         self._learnt.restore(built)
@@ -184,31 +165,31 @@ class DrafterLoader:
         draft = self._open_alone(name)
         vocabulary = draft.source.vocabulary_map()
         fault = None if vocabulary is None else self._judge_map(len(vocabulary.draft_ids), name)
-        gains = is_small_enough(draft.spec.num_parameters, self._target.num_parameters)
+        gains = is_small_enough(draft.spec.num_parameters, self.spec.num_parameters)
         return draft if gains and fault is None else None
 
-    def _load_serial(self, drafter: DraftModel, draft: Checkpoint, on_progress: Progress | None) -> Drafter:
+    def _load_serial(self, drafter: DraftModel, draft: Checkpoint) -> Drafter:
         # Rounding in the draft changes no token, so it always uses the fast kernels and 8-bit inputs.
         runner = draft.load(
-            replace(self._config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
+            replace(self.config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
             capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
-            pace=read_device(self._config.device).draft,
-            on_progress=on_progress,
+            pace=read_device(self.config.device).draft,
+            on_progress=self.on_progress,
         )
         return DraftModelDrafter(
             runner,
             drafter,
-            self._policies.tree,
-            target_vocab_size=self._target.vocab_size,
+            self.policies.tree,
+            target_vocab_size=self.spec.vocab_size,
             vocabulary=draft.source.vocabulary_map(),
         )
 
-    def _start_parallel(self, drafter: Parallel) -> Drafter:
+    def start_parallel(self, drafter: Parallel) -> Drafter:
         supply: WorkerSupply
         if drafter.address is None:
             model = self._model_for(drafter.draft)
-            device = draft_device(drafter, self._config)
+            device = draft_device(drafter, self.config)
             require_devices(read_device(device).torch_device, drafter.ranks)
             placed = (*model, "--device", device, "--ranks", str(drafter.ranks))
             supply = LocalSupply(lambda descriptor, parent: self._command(placed, descriptor, parent))
@@ -218,9 +199,9 @@ class DrafterLoader:
         return ParallelDrafter(
             supply,
             drafter.draft,
-            self._policies.remote,
-            self._policies.tree,
-            target_vocab_size=self._target.vocab_size,
+            self.policies.remote,
+            self.policies.tree,
+            target_vocab_size=self.spec.vocab_size,
             check=self._find_fault,
         )
 
@@ -234,17 +215,17 @@ class DrafterLoader:
                         "target's process: leave out --drafter parallel"
                     )
                 checkpoint = self._open(draft.model)
-                weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
+                weights = self.config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
                 saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))
-                return (draft.model, "--dtype", self._config.dtype, "--weights", weights, *saved)
+                return (draft.model, "--dtype", self.config.dtype, "--weights", weights, *saved)
             case LayerSkip():
-                checkpoint = Checkpoint.open(open_source(self._config.target), self._config)
+                checkpoint = Checkpoint.open(open_source(self.config.target), self.config)
                 known = known_sets(draft, checkpoint)
-                skipped = first_set(self._target.num_layers, known)
-                own = ("--dtype", self._config.dtype, "--weights", self._config.weights)
+                skipped = first_set(self.spec.num_layers, known)
+                own = ("--dtype", self.config.dtype, "--weights", self.config.weights)
                 held = own if draft.weights == "plain" else ("--weights", draft.weights)
-                saved = ("--cache-bytes", str(self._config.cache_bytes))
-                return (self._config.target, *held, *saved, "--skip", write_skips(skipped))
+                saved = ("--cache-bytes", str(self.config.cache_bytes))
+                return (self.config.target, *held, *saved, "--skip", write_skips(skipped))
 
     def _command(self, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
@@ -252,8 +233,8 @@ class DrafterLoader:
         num_threads = self._cores.draft_threads
         return [
             sys.executable, "-P", "-m", "forerun", "worker", *model,
-            "--kernels", self._config.kernels,
-            *(("--pack-in-memory",) if self._config.pack_in_memory else ()),
+            "--kernels", self.config.kernels,
+            *(("--pack-in-memory",) if self.config.pack_in_memory else ()),
             "--max-length", str(self._max_length),
             "--threads", str(num_threads),
             *(("--cores", ",".join(map(str, cores))) if cores else ()),
@@ -263,11 +244,11 @@ class DrafterLoader:
 
     def _cache_bytes_of(self, draft: ModelSpec) -> int:
         """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
-        return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self._target.kv_bytes_per_token(1)
+        return self.config.cache_bytes * draft.kv_bytes_per_token(1) // self.spec.kv_bytes_per_token(1)
 
     def _open_alone(self, name: str) -> Checkpoint:
         """Open a draft that is not divided among ranks, even if the target is."""
-        return Checkpoint.open_draft(open_source(name), replace(self._config, **ALONE))
+        return Checkpoint.open_draft(open_source(name), replace(self.config, **ALONE))
 
     def _open(self, name: str) -> Checkpoint:
         draft = self._open_alone(name)
@@ -285,12 +266,12 @@ class DrafterLoader:
         marks = draft.to_bytes()
         if self._judged is None or self._judged[0] != marks:
             target = Vocabulary.of(self._tokenizer)
-            self._judged = marks, find_mismatch(target, draft, target_name=self._config.target, draft_name=name)
+            self._judged = marks, find_mismatch(target, draft, target_name=self.config.target, draft_name=name)
         return self._judged[1]
 
     def _judge_map(self, num_ids: int, name: str) -> str | None:
         """The reason why a draft with a map of `num_ids` ids does not fit, or None."""
-        return find_map_fault(num_ids, self._target.vocab_size, target_name=self._config.target, draft_name=name)
+        return find_map_fault(num_ids, self.spec.vocab_size, target_name=self.config.target, draft_name=name)
 
     def _find_fault(self, hello: Hello) -> str | None:
         """The reason why a process cannot draft for this target, or None."""
@@ -308,16 +289,21 @@ class DrafterLoader:
         return None
 
 
-def draft_kind(drafter: Drafter) -> str:
-    """The name under which a draft drafts: a head that reads features, or a whole model."""
-    return "draft_head" if isinstance(drafter, ReadsFeatures) else "draft_model"
+def load_one(drafter: DrafterConfig, loading: Loading) -> Drafter:
+    """A drafter, by the loader of its row in the table."""
+    module, _, name = DRAFTERS[drafter_name(drafter)].loader.partition(":")
+    built: Drafter = getattr(import_module(module), name)(drafter, loading)
+    return built
 
 
-def without_model(drafter: PromptLookup | TokenRecycling, policies: Policies, target: ModelSpec) -> Drafter:
-    """A drafter that needs no model."""
-    if isinstance(drafter, PromptLookup):
-        return PromptLookupDrafter(drafter, policies.lookup)
-    return TokenRecyclingDrafter(drafter, policies.tree, target_vocab_size=target.vocab_size)
+def load_draft(config: DraftConfig, loading: DrafterLoader) -> Drafter:
+    """A draft model, or a draft head that is named as one."""
+    return loading.load_model_or_head(config)
+
+
+def start_parallel(config: Parallel, loading: DrafterLoader) -> Drafter:
+    """A drafter in another process."""
+    return loading.start_parallel(config)
 
 
 def draft_device(drafter: Parallel, config: EngineConfig) -> str:

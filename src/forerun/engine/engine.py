@@ -8,7 +8,9 @@ from types import TracebackType
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import require
 from forerun.core.grammar import Grammar
+from forerun.core.inference import inference
 from forerun.core.steps import PLAIN, Generation
+from forerun.core.threads import on_threads
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
@@ -21,8 +23,6 @@ from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, open_engine
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
-from forerun.runtime.inference import inference
-from forerun.runtime.threads import on_threads
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly

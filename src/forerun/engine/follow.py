@@ -15,6 +15,7 @@ import forerun
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.errors import RankLostError, require
+from forerun.core.inference import inference
 from forerun.core.pace import read_device
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.rank_weights import rank_weights, shard_plans
@@ -22,7 +23,6 @@ from forerun.engine.shared_model import open_group
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
-from forerun.runtime.inference import inference
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.follower import Follower, follow_leader
 from forerun.sharding.followers import call_at_end

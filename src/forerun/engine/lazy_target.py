@@ -25,6 +25,17 @@ class LazyTarget:
         assert verify_width <= self._verify_width, f"{verify_width} nodes, room for {self._verify_width}"
         return self._loaded
 
+    @property
+    def loaded(self) -> Runner | None:
+        """The target, if it is loaded."""
+        return self._loaded
+
+    def load_rows(self, num_rows: int) -> Runner:
+        """The target, with this many cache rows after the text."""
+        assert self._loaded is None, "a drafter that needs other rows has loaded it"
+        self._loaded = self._load(num_rows)
+        return self._loaded
+
     def close(self) -> None:
         """End the other ranks of a loaded target."""
         if self._loaded is not None:

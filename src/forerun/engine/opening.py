@@ -17,8 +17,10 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
 from forerun.core.errors import NumericalError
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
+from forerun.core.processor import cpu_model
 from forerun.core.steps import PLAIN
 from forerun.decoding.decoder import Decoder, Request, play
 from forerun.decoding.device import device_decoders
@@ -35,8 +37,6 @@ from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
-from forerun.runtime.inference import inference
-from forerun.runtime.processor import cpu_model
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.named_templates import read_template
 from forerun.text.tokenizer import Tokenizer

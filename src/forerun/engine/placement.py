@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import torch
 
+from forerun.core.affinity import own_cores, run_on, usable_cores
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.runtime.affinity import own_cores, run_on, usable_cores
-from forerun.runtime.threads import on_threads
+from forerun.core.threads import on_threads
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

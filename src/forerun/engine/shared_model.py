@@ -15,6 +15,7 @@ import torch
 import forerun
 from forerun.backends.backend import Backend
 from forerun.backends.choose import BackendChoice
+from forerun.core.affinity import run_on
 from forerun.core.config import DTypeName, EngineConfig, Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace, read_device
@@ -22,7 +23,6 @@ from forerun.engine.model_loading import Checkpoint, Progress, find_device
 from forerun.engine.rank_weights import rank_weights, shard_plans
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
-from forerun.runtime.affinity import run_on
 from forerun.sharding.executor import SharedExecutor
 from forerun.sharding.followers import Followers, SharedRole
 from forerun.sharding.joining import admit_ranks

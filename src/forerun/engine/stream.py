@@ -7,6 +7,7 @@ from time import perf_counter
 from types import TracebackType
 
 from forerun.core.errors import EngineBusyError
+from forerun.core.inference import inference
 from forerun.core.steps import (
     PREDICTION,
     DecodeStep,
@@ -18,11 +19,10 @@ from forerun.core.steps import (
     Speedup,
     StepStats,
 )
+from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.placement import CorePlacement
-from forerun.runtime.inference import inference
-from forerun.runtime.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.text.assembly import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.

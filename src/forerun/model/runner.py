@@ -8,9 +8,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.core.shared_length import shared_length
+from forerun.core.stop_flag import require_wanted
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, Observer
@@ -20,8 +22,6 @@ from forerun.model.step import CacheMove, Step, Tell
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
-from forerun.runtime.inference import inference
-from forerun.runtime.stop_flag import require_wanted
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late

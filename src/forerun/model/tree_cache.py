@@ -13,10 +13,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.model.sliding_slots import SlidingSlots
 from forerun.model.step import CacheMove, Tell
-from forerun.runtime.inference import inference
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 

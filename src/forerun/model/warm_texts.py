@@ -12,11 +12,11 @@ from typing import Final
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
+from forerun.core.inference import inference
 from forerun.core.shared_length import shared_length
+from forerun.core.threads import on_one_thread
 from forerun.model.step import TextMove
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
-from forerun.runtime.threads import on_one_thread
 
 BLOCK: Final = 32  # tokens: where two texts diverge, at most 31 rows are stored twice; saving copies 32 rows at a time
 

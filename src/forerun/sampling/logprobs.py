@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.steps import TokenLogprob
-from forerun.runtime.threads import on_one_thread
+from forerun.core.threads import on_one_thread
 
 
 def token_logprobs(

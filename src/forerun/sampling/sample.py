@@ -18,7 +18,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
-from forerun.runtime.threads import on_one_thread
+from forerun.core.threads import on_one_thread
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.truncation import filter_scores
 

@@ -12,7 +12,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from forerun.runtime.interrupts import ended_by
+from forerun.core.interrupts import ended_by
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.guard.connection import connection_class

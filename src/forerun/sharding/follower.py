@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Thread
 
+from forerun.core.inference import inference
 from forerun.model.executor import Executor
 from forerun.model.inputs import ForwardInput
 from forerun.model.step import CacheMove, TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
-from forerun.runtime.inference import inference
 from forerun.sharding.messages import ANSWER, Signal, ToFollower
 from forerun.wires.channel import INTERNET
 

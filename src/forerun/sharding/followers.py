@@ -12,9 +12,9 @@ from time import monotonic, sleep
 from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import RankLostError
+from forerun.core.interrupts import deferred_interrupts
 from forerun.model.inputs import ForwardInput
 from forerun.model.step import Told
-from forerun.runtime.interrupts import deferred_interrupts
 from forerun.sharding.messages import ANSWER, GAVE_UP, READY, Signal, to_frame
 from forerun.wires.children import END_S, Command, end_child, is_stopped, start_child
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from forerun.core.affinity import own_cores, run_on
 from forerun.core.errors import DrafterUnreachableError
-from forerun.runtime.affinity import own_cores, run_on
 from forerun.wires.channel import Channel, require_channels, wait_readable
 from forerun.wires.children import END_S, Command, StarvationWatch, end_child, start_child
 from forerun.wires.endpoint import Address, connect

@@ -17,12 +17,12 @@ from forerun.backends.dtypes import runs_native
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.sublayers import all_sublayers
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents

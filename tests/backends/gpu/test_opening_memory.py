@@ -12,12 +12,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from benchmarks.gpu.models import LLAMA_70B
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.huggingface.names import EMBEDDING_NAME, fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.model import quantise
 from forerun.model.runner import Runner
+from forerun_lab.checks.gpu.models import LLAMA_70B
 from tests.checkpoints.folders import random_tensors, write_single
 from tests.marks import rest_slow
 from tests.storage_bytes import StorageBytes

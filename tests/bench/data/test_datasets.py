@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from forerun.bench.data.datasets import load_dataset
-from forerun.bench.data.download import fetch
-from forerun.bench.data.sources import SOURCES
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.data.datasets import load_dataset
+from forerun_lab.bench.data.download import fetch
+from forerun_lab.bench.data.sources import SOURCES
 from tests.bench.samples import as_bytes
 
 EAGLE_SETS = ("mt_bench", "humaneval", "gsm8k", "alpaca", "sum", "qa")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.data.json_lines import JsonObject, read_objects, read_whole_lines
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.data.json_lines import JsonObject, read_objects, read_whole_lines
 
 
 def write(folder: Path, data: bytes) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError
-from forerun.bench.data.prompts import Reader
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.data.prompts import Reader
 from tests.bench.players import question, with_template
 
 LONG = question(0, "def f(x):\n    return", "def g(x):\n", "def h(x):\n")

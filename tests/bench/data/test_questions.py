@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forerun.bench.data.questions import Question, read_questions
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.data.questions import Question, read_questions
 from tests.bench.samples import as_bytes, question_lines
 
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 
-from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
-from forerun.bench.peers.process import Arrivals, serve
-from forerun.bench.records.answers import Turn
+from forerun_lab.bench.peers.messages import PeerError, PeerPlan, PeerRequest
+from forerun_lab.bench.peers.process import Arrivals, serve
+from forerun_lab.bench.records.answers import Turn
 
 
 class Puppet:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter
-from forerun.bench.peers.messages import PeerPlan
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.peers.messages import PeerPlan
 from tests.bench.peers.pairs import GREEDY, MAX_LENGTH, PROMPTS, Pair
 
 CUT = 12

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.peers.catalogue import find_absence, open_peer
-from forerun.bench.peers.messages import PeerPlan
-from forerun.bench.records.answers import Contestant
+from forerun_lab.bench.peers.catalogue import find_absence, open_peer
+from forerun_lab.bench.peers.messages import PeerPlan
+from forerun_lab.bench.records.answers import Contestant
 
 PROMPTS = (
     "def is_even(number):\n    return",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError
-from forerun.bench.peers import catalogue
-from forerun.bench.peers.catalogue import PEERS, find_absence, open_peer
-from forerun.bench.peers.messages import PeerPlan
+from forerun_lab.bench.peers import catalogue
+from forerun_lab.bench.peers.catalogue import PEERS, find_absence, open_peer
+from forerun_lab.bench.peers.messages import PeerPlan
 
 PLAN = PeerPlan(target="target", dtype="float32", num_threads=1, max_length=64)
 COMMANDS = dict.fromkeys(PEERS, sys.executable)
@@ -85,7 +85,7 @@ def test_a_server_that_is_up_has_the_weights_it_has(weight_format: Any) -> None:
 def test_asking_who_is_there_loads_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'llama_cpp', 'gguf', 'numpy'}"
     code = (
-        "import sys; from forerun.bench.peers.catalogue import *\n"
+        "import sys; from forerun_lab.bench.peers.catalogue import *\n"
         "plan = PeerPlan(target='t', dtype='float32', num_threads=1, max_length=9)\n"
         f"[find_absence(name, plan) for name in PEERS]; sys.exit(str({heavy} & set(sys.modules) or ''))"
     )

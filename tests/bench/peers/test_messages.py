@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, ContextOverflowError, SamplingParams
-from forerun.bench.peers.messages import NUM_SEEDS, PeerRequest
+from forerun_lab.bench.peers.messages import NUM_SEEDS, PeerRequest
 
 
 def request(prompt: tuple[int, ...] = (1, 2), **params: Any) -> PeerRequest:

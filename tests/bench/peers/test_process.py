@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.peers.messages import PeerError, PeerPlan
-from forerun.bench.peers.process import ProcessPeer
+from forerun_lab.bench.peers.messages import PeerError, PeerPlan
+from forerun_lab.bench.peers.process import ProcessPeer
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("bad_child.py")))
 PARAMS = SamplingParams(max_new_tokens=3)

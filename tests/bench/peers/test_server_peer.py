@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.peers.catalogue import open_peer
-from forerun.bench.peers.messages import PeerError, PeerPlan, PeerRequest
-from forerun.bench.peers.server_peer import ServerWriter, command_of
+from forerun_lab.bench.peers.catalogue import open_peer
+from forerun_lab.bench.peers.messages import PeerError, PeerPlan, PeerRequest
+from forerun_lab.bench.peers.server_peer import ServerWriter, command_of
 from tests.bench.peers.pairs import Pair, check_end_of_text, check_greedy, check_sampling, opened
 
 XLLAMACPP = shlex.join([sys.executable, str(Path(__file__).with_name("xllamacpp_server.py"))])

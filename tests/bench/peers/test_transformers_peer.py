@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.peers.messages import PeerError
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.peers.messages import PeerError
 from tests.bench.peers.pairs import GREEDY, Pair, check_peer, opened
 from tests.drafting.mapped import random_map, write_mapped
 

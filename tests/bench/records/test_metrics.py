@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.bench.records import metrics
-from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.records.measures import TimeShares
+from forerun_lab.bench.records import metrics
+from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun_lab.bench.records.metrics import TimeShares
 
 # Three rounds: 1, 3 and 2 tokens at 0.5, 0.8 and 1.0 s; a stop cut the last token off.
 ROUNDS = RoundColumns(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.bench.data.json_lines import parse
-from forerun.bench.records.answers import Match, Record, RoundColumns, Turn
-from forerun.bench.records.record_files import RecordFile, read_records, record_from, to_line
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.data.json_lines import parse
+from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
+from forerun_lab.bench.records.record_files import RecordFile, read_records, record_from, to_line
 from tests.bench.samples import as_bytes, our_lines, record, turn
 
 COUNTS = st.integers(0, 2**63 - 1)

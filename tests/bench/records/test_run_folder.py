@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forerun import ConfigError
-from forerun.bench.records.answers import Record, Turn
-from forerun.bench.records.run_folder import RunFolder, read_run
+from forerun_lab.bench.records.answers import Record, Turn
+from forerun_lab.bench.records.run_folder import RunFolder, read_run
 from tests.bench.players import plan_of, question
 
 PLAN = plan_of({"code": [question(0), question(1)]}, ("draft_model",), temperatures=(0.0, 0.6))

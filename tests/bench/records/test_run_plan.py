@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError
-from forerun.bench.data.prompts import spread
-from forerun.bench.records.run_plan import RunPlan
+from forerun_lab.bench.data.prompts import spread
+from forerun_lab.bench.records.run_plan import RunPlan
 from tests.bench.players import plan_of, question
 
 PLAN = plan_of({"code": [question(number) for number in range(3)]}, ("draft_model",))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forerun.bench.report.bootstrap import MIN_PROMPTS, Resamples, estimate, student_tail
+from forerun_lab.bench.report.bootstrap import MIN_PROMPTS, Resamples, estimate, student_tail
 
 
 def test_the_value_is_the_ratio_of_means() -> None:

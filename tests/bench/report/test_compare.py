@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from forerun.bench.records.recorded_run import RecordedRun
-from forerun.bench.report.compare import RunSpeeds, compare, holm
-from forerun.bench.report.summary import PromptSpeed, summarise_run
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.records.run_folder import RecordedRun
+from forerun_lab.bench.report.compare import RunSpeeds, compare, holm
+from forerun_lab.bench.report.summary import PromptSpeed, summarise_run
 from tests.bench.sample_run import sample_records
 
 NUM_DATASETS = 4

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
-from forerun.bench.report.columns import UNKNOWN
-from forerun.bench.report.kernel_tables import about, tables
+from forerun_lab.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
+from forerun_lab.bench.report.columns import UNKNOWN
+from forerun_lab.bench.report.kernel_tables import about, tables
 
 QKV = OpCost(
     name="norm + qkv",

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from forerun.bench.records.answers import Record
-from forerun.bench.records.recorded_run import RecordedRun
-from forerun.bench.report.summary import summarise_run
+from forerun_lab.bench.records.answers import Record
+from forerun_lab.bench.records.run_folder import RecordedRun
+from forerun_lab.bench.report.summary import summarise_run
 from tests.bench.sample_run import about, sample_records
 
-page = pytest.importorskip("forerun.bench.report.page", reason="needs matplotlib", exc_type=ImportError)
+page = pytest.importorskip("forerun_lab.bench.report.page", reason="needs matplotlib", exc_type=ImportError)
 
 EVIL = "<script>alert('x')</script>\"&$\\oops$ \N{CJK UNIFIED IDEOGRAPH-4E2D}"
 VOID = {"meta", "br", "hr", "img", "input", "link"}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.records.answers import Record
-from forerun.bench.records.recorded_run import RecordedRun
-from forerun.bench.report.bootstrap import Estimate
-from forerun.bench.report.compare import RunSpeeds
-from forerun.bench.report.summary import Row, Summary, summarise, summarise_run
 from forerun.core.errors import ConfigError
+from forerun_lab.bench.records.answers import Record
+from forerun_lab.bench.records.run_folder import RecordedRun
+from forerun_lab.bench.report.bootstrap import Estimate
+from forerun_lab.bench.report.compare import RunSpeeds
+from forerun_lab.bench.report.summary import Row, Summary, summarise, summarise_run
 from tests.bench.sample_run import about, sample_records, write_sample_run
 
 SMALL = {

@@ -6,12 +6,12 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
-from forerun.bench.records.recorded_run import RecordedRun
-from forerun.bench.report import markdown
-from forerun.bench.report.compare import RunSpeeds, compare
-from forerun.bench.report.summary import Summary, summarise_run
-from forerun.bench.report.table import draw, draw_comparison
-from forerun.bench.report.wording import headline, verdict_on_texts
+from forerun_lab.bench.records.run_folder import RecordedRun
+from forerun_lab.bench.report import markdown
+from forerun_lab.bench.report.compare import RunSpeeds, compare
+from forerun_lab.bench.report.summary import Summary, summarise_run
+from forerun_lab.bench.report.table import draw, draw_comparison
+from forerun_lab.bench.report.wording import headline, verdict_on_texts
 from tests.bench.sample_run import CONTESTANTS, DATASETS, about, sample_records
 
 

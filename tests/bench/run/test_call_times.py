@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from forerun.bench.run.call_times import MIN_BLOCKS, time_in_turn
+from forerun_lab.bench.run.call_times import MIN_BLOCKS, time_in_turn
 
 CPU = torch.device("cpu")
 

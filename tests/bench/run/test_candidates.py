@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, EngineConfig
-from forerun.bench.peers.catalogue import PEERS, PeerPlan
-from forerun.bench.records.run_folder import RunFolder, read_run
-from forerun.bench.run import candidates as module
-from forerun.bench.run.candidates import Candidates, grid_of
-from forerun.bench.run.drafters import GRIDS, DrafterContestant
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.peers.catalogue import PEERS, PeerPlan
+from forerun_lab.bench.records.run_folder import RunFolder, read_run
+from forerun_lab.bench.run import candidates as module
+from forerun_lab.bench.run.candidates import Candidates, grid_of
+from forerun_lab.bench.run.drafters import GRIDS, DrafterContestant
 from tests.bench.players import plan_of, question
 
 NAME = "prompt_lookup"

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from math import isfinite
 
-from forerun.bench.run.ceilings import bytes_per_step, measure_ceilings
 from forerun.core.model_spec import ModelSpec
+from forerun_lab.bench.run.ceilings import bytes_per_step, measure_ceilings
 
 SPEC = ModelSpec(
     family="llama",

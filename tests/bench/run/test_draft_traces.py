@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.bench.run.draft_traces import NUM_CHILDREN, Recorder, guesses
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import LayerSkip
+from forerun.core.drafter_config import WITHOUT_MODEL, LayerSkip
 from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
@@ -18,10 +17,11 @@ from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import Policies
 from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.engine import Engine
-from forerun.engine.trace import LAYER_SKIP, RECORDED, WITHOUT_MODEL, AnswerTrace
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
+from forerun_lab.bench.run.draft_traces import NUM_CHILDREN, Recorder, guesses
+from forerun_lab.planner.trace import LAYER_SKIP, RECORDED, AnswerTrace
 from tests.drafting.mapped import random_map
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
@@ -106,7 +106,7 @@ def in_sequence(accepted: Sequence[int]) -> list[int]:
 def recorded(request: pytest.FixtureRequest) -> tuple[SamplingParams, list[AnswerTrace]]:
     """What the other drafters would have guessed in three answers; recycling without lookup."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("forerun.bench.run.draft_traces.BEST", WITHOUT_LOOKUP)
+        patch.setattr("forerun_lab.bench.run.draft_traces.BEST", WITHOUT_LOOKUP)
         with closing(Recorder(EngineConfig(num_threads=1), None, RECORDED[1:])) as recorder:
             return request.param, list(recorder.record(CODE, request.param))
 
@@ -171,6 +171,6 @@ def test_a_pair_without_common_tokens_is_refused(monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object, **__: object) -> None:
         raise VocabularyError("they differ")
 
-    monkeypatch.setattr("forerun.bench.run.draft_traces.require_match", refuse)
+    monkeypatch.setattr("forerun_lab.bench.run.draft_traces.require_match", refuse)
     with pytest.raises(VocabularyError):
         Recorder(EngineConfig(num_threads=1), "builtin-draft")

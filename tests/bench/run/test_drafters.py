@@ -16,8 +16,6 @@ from forerun import (
     Parallel,
     SamplingParams,
 )
-from forerun.bench.run import drafters
-from forerun.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
 from forerun.core.drafter_config import (
     DRAFTERS,
     DrafterConfig,
@@ -25,6 +23,8 @@ from forerun.core.drafter_config import (
     NamedConfig,
     paper_layer_skip,
 )
+from forerun_lab.bench.run import drafters
+from forerun_lab.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
@@ -89,12 +89,12 @@ def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict
     config = drafter_config(name, None, settings)
     default = drafter_config(name, None, {})
     assert (config == default) == (not settings), "a setting that is the default would be tried twice"
-    kinds = {**DRAFTERS, "layer_skip_paper": LayerSkip}
+    kinds = {**{name: kind.config for name, kind in DRAFTERS.items()}, "layer_skip_paper": LayerSkip}
     assert type(config) is kinds[name]
 
 
 def test_every_config_of_a_drafter_has_one_name() -> None:
-    assert sorted(map(id, DRAFTERS.values())) == sorted(map(id, get_args(NamedConfig)))
+    assert sorted(id(kind.config) for kind in DRAFTERS.values()) == sorted(map(id, get_args(NamedConfig)))
     assert DRAFTERS.keys() == set(get_args(DrafterName))
 
 

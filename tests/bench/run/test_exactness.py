@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
-from forerun.bench.records.answers import Match
-from forerun.bench.run.interleaved import compare
+from forerun_lab.bench.records.answers import Match
+from forerun_lab.bench.run.interleaved import compare
 
 PROMPT = "def is_even(number):\n    return"
 PARAMS = [SamplingParams(max_new_tokens=8), SamplingParams(max_new_tokens=8, temperature=1.0, seed=5)]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from forerun import SamplingParams
-from forerun.bench.records.answers import Match, Turn
-from forerun.bench.run import interleaved as module
-from forerun.bench.run.drafters import NONE
-from forerun.bench.run.interleaved import WARM_UP_TOKENS, warm_up
+from forerun_lab.bench.records.answers import Match, Turn
+from forerun_lab.bench.run import interleaved as module
+from forerun_lab.bench.run.drafters import NONE
+from forerun_lab.bench.run.interleaved import WARM_UP_TOKENS, warm_up
 from tests.bench.players import (
     NUM_TOKENS,
     TEMPLATE,

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from forerun.backends.dtypes import runs_native
-from forerun.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
-from forerun.bench.run import kernel_times
-from forerun.bench.run.kernel_times import LEAST_REPEATS
-from forerun.bench.run.kernels import KernelRequest, measure_kernels
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.model.runner import PREFILL_ROWS
+from forerun_lab.bench.records.kernel_costs import KernelCosts, OpCost, PassCosts
+from forerun_lab.bench.run import kernel_times
+from forerun_lab.bench.run.kernel_times import LEAST_REPEATS
+from forerun_lab.bench.run.kernels import KernelRequest, measure_kernels
 
 IS_NATIVE = runs_native("float32", "cpu")
 needs_native = pytest.mark.skipif(not IS_NATIVE, reason="the native kernels were not built")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forerun
-from forerun.bench.run.machine import commit_of, describe_machine
+from forerun_lab.bench.run.machine import commit_of, describe_machine
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from forerun.bench.peers.messages import PeerError
-from forerun.bench.records.answers import Match, Turn
-from forerun.bench.records.run_folder import RunFolder, read_run
-from forerun.bench.run import interleaved as module
-from forerun.bench.run.drafters import NONE
+from forerun_lab.bench.peers.messages import PeerError
+from forerun_lab.bench.records.answers import Match, Turn
+from forerun_lab.bench.records.run_folder import RunFolder, read_run
+from forerun_lab.bench.run import interleaved as module
+from forerun_lab.bench.run.drafters import NONE
 from tests.bench.players import PlainContestant, keys_in, question, records_in, same, stage_of, write_wrong
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from forerun import ConfigError, EngineConfig
-from forerun.bench.records.answers import Match
-from forerun.bench.records.run_folder import read_run
-from forerun.bench.run import candidates, session
-from forerun.bench.run import interleaved as run
-from forerun.bench.run.ceilings import measure_ceilings
-from forerun.bench.run.drafters import GRIDS
-from forerun.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, play
 from forerun.checkpoints.open import open_source
+from forerun_lab.bench.records.answers import Match
+from forerun_lab.bench.records.run_folder import read_run
+from forerun_lab.bench.run import candidates, session
+from forerun_lab.bench.run import interleaved as run
+from forerun_lab.bench.run.ceilings import measure_ceilings
+from forerun_lab.bench.run.drafters import GRIDS
+from forerun_lab.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, play
 from tests.bench.players import keys_in, records_in
 
 Ask = Callable[..., RunRequest]

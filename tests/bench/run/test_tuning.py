@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from forerun import ConfigError, SamplingParams
-from forerun.bench.peers.messages import PeerError
-from forerun.bench.records.answers import Turn
-from forerun.bench.run import candidates
-from forerun.bench.run.candidates import Trial, tune
+from forerun_lab.bench.peers.messages import PeerError
+from forerun_lab.bench.records.answers import Turn
+from forerun_lab.bench.run import candidates
+from forerun_lab.bench.run.candidates import Trial, tune
 
 PROMPTS = ([1], [2], [3])
 PARAMS = SamplingParams(max_new_tokens=10, seed=0)

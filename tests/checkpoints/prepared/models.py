@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
-from forerun.cli.prepare_ranks import write_parts
 from forerun.core.config import EngineConfig, WeightsName
 from forerun.core.drafter_config import NoDrafter
+from forerun_lab.cli.prepare import write_parts
 from tests.checkpoints.packed import write_packed
 from tests.golden.families import FAMILIES
 

@@ -13,6 +13,7 @@ from forerun.backends.cpu import executor as native_executor
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.layouts import FORMATS
 from forerun.backends.torch.backend import REFERENCE
+from forerun.core.inference import inference
 from forerun.drafting.heads import eagle_program
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import ProgramEagleExecutor, eagle_executor
@@ -22,7 +23,6 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
-from forerun.runtime.inference import inference
 from tests.drafting.heads.random_heads import eagle_tensors, random_eagle
 from tests.tiny import tiny_spec
 

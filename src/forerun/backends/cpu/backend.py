@@ -24,6 +24,7 @@ from forerun.backends.cpu.probe import NativeProbe
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
+from forerun.core.threads import kernel_threads
 from forerun.model.backend import Linear
 from forerun.model.executor import Executor, ModelExecutor
 from forerun.model.program import Program
@@ -31,7 +32,6 @@ from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight, WeightSource
-from forerun.runtime.threads import kernel_threads
 from forerun.sampling.noise import KeyedRows
 from forerun.sampling.sample import BestTokens, TopK, topk
 

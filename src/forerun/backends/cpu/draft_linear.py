@@ -12,7 +12,7 @@ from torch import Tensor
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import EPILOGUES, NativeLinear
 from forerun.backends.cpu.linear import PackedLinear
-from forerun.runtime.threads import kernel_threads
+from forerun.core.threads import kernel_threads
 
 INPUT_BITS: Final = 8  # of the inputs of GGUF weights, as in every draft
 

@@ -24,12 +24,12 @@ from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import FORMATS, Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
 from forerun.core.errors import ContextOverflowError
+from forerun.core.stop_flag import stop_address
 from forerun.core.sublayers import Sublayer
+from forerun.core.threads import kernel_threads
 from forerun.model.executor import ModelExecutor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
-from forerun.runtime.stop_flag import stop_address
-from forerun.runtime.threads import kernel_threads
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
 # Multiplications in one call. A pass with more, such as a long prompt, runs op by op, so that Ctrl-C works in between.

@@ -14,6 +14,7 @@ from torch import Tensor
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import FORMATS, NativeLinear, Source
 from forerun.backends.cpu.packed_file import PackedFile, rows_packed
+from forerun.core.threads import kernel_threads
 from forerun.model.weights import (
     BlockWeight,
     DenseWeight,
@@ -24,7 +25,6 @@ from forerun.model.weights import (
     Weight,
     tensors_of,
 )
-from forerun.runtime.threads import kernel_threads
 
 
 class PackedLinear:

@@ -46,8 +46,8 @@ from forerun.backends.kept_weights import KeptWeights
 from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.locks import held, lock
 from forerun.core.output_file import synchronise
+from forerun.core.threads import kernel_threads
 from forerun.model.weights import RowsInFile
-from forerun.runtime.threads import kernel_threads
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
+from forerun.core.threads import kernel_threads
 from forerun.model.block_types import BLOCKS
 from forerun.model.inputs import ForwardInput
-from forerun.runtime.threads import kernel_threads
 
 KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # the first of two names
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}

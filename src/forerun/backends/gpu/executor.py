@@ -30,6 +30,7 @@ from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack, stack
 from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.backends.gpu.row_table import RowTable, RowWriter
 from forerun.backends.gpu.shared_memory import SPLIT
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import ModelExecutor, Observer
@@ -39,7 +40,6 @@ from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Table, Weight, WeightSource
-from forerun.runtime.inference import inference
 
 MAX_ROWS: Final = 256  # The most rows that one pass may have.
 MAX_TREE_SLOTS: Final = 1 << 15

@@ -16,6 +16,7 @@ from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, 
 from forerun.backends.torch.expert_steps import bind_experts
 from forerun.backends.torch.frame import Frame, Step
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import ModelExecutor, Observer
@@ -26,7 +27,6 @@ from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
-from forerun.runtime.inference import inference
 
 Add = Callable[..., Tensor]  # a sublayer's features and the residual stream to the new stream
 

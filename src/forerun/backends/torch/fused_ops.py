@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.torch.ops import Linear, Norm, TreeMask
+from forerun.core.processor import has_fast_bfloat16
 from forerun.model.quantise import as_plain
 from forerun.model.weights import Weight
-from forerun.runtime.processor import has_fast_bfloat16
 
 MOST_SCORES = 1 << 24  # of a block of rows that attend with sinks
 SLOPE = 1.702  # of gpt-oss's gate

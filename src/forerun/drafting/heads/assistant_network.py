@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from forerun.backends.bind import embedding_scale
 from forerun.core.drafter_config import DraftHead
+from forerun.core.inference import inference
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_model import UsualAcceptance, serial_rows
 from forerun.drafting.draft_rows import DraftRows
@@ -33,7 +34,6 @@ from forerun.model.outputs import ForwardOutput
 from forerun.model.rope import rope_table
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
 from forerun.speculation.tree import TokenTree
 
 TargetKeys: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]  # a layer to the keys and values [S, K, D] it reads

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from forerun.backends.rounds import RoundPlan
 from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
+from forerun.core.inference import inference
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_model import UsualAcceptance
@@ -36,7 +37,6 @@ from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
 from forerun.speculation.referee.budget import DraftCosts, RowBudget
 from forerun.speculation.tree import TokenTree
 

@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 import torch
 from torch import Tensor
 
+from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
+from forerun.core.threads import torch_on_one_thread
 from forerun.model.executor import Executor, Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
-from forerun.runtime.inference import inference
-from forerun.runtime.threads import torch_on_one_thread
 
 FEW_ROWS: Final = 32
 T = TypeVar("T")

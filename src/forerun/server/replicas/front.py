@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from forerun.core.config import EngineConfig
-from forerun.runtime.interrupts import handled_signals
+from forerun.core.interrupts import handled_signals
 from forerun.server.app import show_errors
 from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import url_of

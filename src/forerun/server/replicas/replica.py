@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from starlette.types import Message, Scope
 
 import forerun
+from forerun.core.affinity import run_on
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
-from forerun.runtime.affinity import run_on
 from forerun.server.app import make_routes
 from forerun.server.config import ServerConfig
 from forerun.server.replicas.shares import claimed_cores, threads_of

@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import ceil
 from pathlib import Path
 
+from forerun.core.affinity import own_cores, usable_cores
 from forerun.core.locks import lock
-from forerun.runtime.affinity import own_cores, usable_cores
 
 
 def cores_each(num_cores: Sequence[float], num_replicas: int) -> int:

@@ -1,1 +1,0 @@
-"""Settings of this process: torch's modes, threads and cores."""

@@ -1,0 +1,221 @@
+"""The plots of a report, as SVG with the page's colours, so that they follow its light and dark themes.
+
+matplotlib does not support CSS variables, so it draws with placeholder colours, which are replaced in its output.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from forerun_lab.bench.records.metrics import CURVE_SHARES, SLOW, DraftMeasures
+from forerun_lab.bench.report.columns import milliseconds
+from forerun_lab.bench.report.summary import Row
+
+TEXT = "#c0ffe0"
+LINES = "#c0ffe1"
+FAINT = "#c0ffe2"
+BAND = "#c0ffe3"
+VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}
+NUM_COLOURS: Final = 10
+MARKERS: Final = "osD^vP*Xph"
+PIXEL: Final = 1 / 72  # inches: a point of the plot is then a pixel of the page
+MAX_DEPTH_SHOWN: Final = 12
+SETTINGS: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 12,
+    "text.parse_math": False,  # a name may contain a dollar sign
+    "text.color": TEXT,
+    "axes.edgecolor": LINES,
+    "axes.labelcolor": TEXT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "xtick.color": LINES,
+    "ytick.color": LINES,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "ytick.major.size": 0,
+    "grid.color": FAINT,
+    "grid.linewidth": 1,
+    "path.simplify": True,
+}
+NOT_WANTED: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
+TAG: Final = re.compile(r"<[^>]+>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A contestant's colour, marker and line style, which are the same in every plot."""
+
+    number: int
+    is_peer: bool
+
+    @property
+    def colour(self) -> str:
+        return f"#c0fff{self.number % NUM_COLOURS}"
+
+    @property
+    def variable(self) -> str:
+        """The colour on the page."""
+        return f"var(--c{self.number % NUM_COLOURS})"
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.number % len(MARKERS)]
+
+    @property
+    def dashes(self) -> str:
+        """Dashed for other programs, so that they differ in more than colour."""
+        return "--" if self.is_peer else "-"
+
+
+Looks = dict[str, Look]
+
+
+def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, name: str = "speeds") -> str:
+    """Bars of tokens/s with intervals, a group for each data set."""
+    names = [name for name in looks if any(row.contestant == name for row in rows)]
+    width = 0.84 / max(len(names), 1)
+    with _picture(name, (1040, 340), "Tokens per second by data set and contestant") as (axes, finish):
+        for row in rows:
+            if row.speed is None or row.dataset is None:
+                continue
+            place = names.index(row.contestant)
+            value = row.speed.value
+            low = row.speed.low or row.speed.value
+            high = row.speed.high or row.speed.value
+            axes.bar(
+                datasets.index(row.dataset) + (place - (len(names) - 1) / 2) * width,
+                value,
+                width * 0.88,
+                yerr=[[max(value - low, 0)], [max(high - value, 0)]],
+                color=looks[row.contestant].colour,
+                linewidth=0,
+                ecolor=TEXT,
+                error_kw={"elinewidth": 1.2},
+            )
+        axes.set_xticks(range(len(datasets)), [dataset.replace("_", " ") or "answers" for dataset in datasets])
+        axes.tick_params(axis="x", length=0, labelsize=13)
+        axes.set_ylabel("tokens/s")
+        axes.grid(axis="y")
+    return finish()
+
+
+def accepted(rows: Sequence[Row], looks: Looks) -> str:
+    """How often a round accepted 0, 1, 2, ... drafted tokens."""
+    rows = [row for row in rows if sum(row.drafting.accepted_counts[1:])]
+    longest = max((len(_shares(row.drafting)) for row in rows), default=1)
+    with _picture("accepted", (500, 290), "Share of rounds by accepted tokens") as (axes, finish):
+        width = 0.84 / max(len(rows), 1)
+        for place, row in enumerate(rows):
+            parts = _shares(row.drafting)
+            spots = np.arange(len(parts)) + (place - (len(rows) - 1) / 2) * width
+            axes.bar(spots, parts, width * 0.9, color=looks[row.contestant].colour, linewidth=0)
+        axes.set_xticks(range(longest), [_depth_label(place) for place in range(longest)])
+        axes.set_xlabel("drafted tokens accepted in a round")
+        _percent(axes.yaxis)
+    return finish()
+
+
+def acceptance_by_depth(rows: Sequence[Row], looks: Looks) -> str:
+    """Share of rounds that accepted at least this many tokens; thin: of the rounds that accepted one less."""
+    rows = [row for row in rows if row.drafting.reached]
+    with _picture("depth", (500, 290), "Share of rounds that accepted at least this many tokens") as (axes, finish):
+        for row in rows:
+            look = looks[row.contestant]
+            reached = row.drafting.reached[:MAX_DEPTH_SHOWN]
+            kept = row.drafting.kept[:MAX_DEPTH_SHOWN]
+            depths = range(1, len(reached) + 1)
+            axes.plot(depths, kept, color=look.colour, linewidth=1.5, linestyle=":")
+            axes.plot(depths, reached, color=look.colour, linewidth=2, marker=look.marker, markersize=5)
+        axes.set_xlabel("drafted tokens accepted, at least")
+        axes.set_ylim(0, 1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _percent(axes.yaxis)
+    return finish()
+
+
+def latencies(rows: Sequence[Row], looks: Looks) -> str:
+    """The share of tokens that took at most a given time, with the slowest 5 % marked."""
+    rows = [row for row in rows if row.latency.token_curve_s]
+    with _picture("latency", (1040, 320), "Share of tokens by time per token") as (axes, finish):
+        axes.axhspan(1 - SLOW, 1, color=BAND, linewidth=0)
+        axes.text(0.995, 1 - SLOW - 0.015, "slowest 5 %", transform=axes.transAxes, ha="right", va="top", fontsize=11)
+        for row in rows:
+            look = looks[row.contestant]
+            curve = np.maximum(row.latency.token_curve_s, 1e-7)
+            axes.plot(1e3 * curve, CURVE_SHARES, color=look.colour, linewidth=2, linestyle=look.dashes)
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("milliseconds per token")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(FuncFormatter(_minor))
+        axes.grid(axis="x", which="both")
+        _percent(axes.yaxis)
+    return finish()
+
+
+@contextmanager
+def _picture(name: str, size: tuple[float, float], title: str) -> Iterator[tuple[Axes, Callable[[], str]]]:
+    """Axes to draw on, and a function that returns the SVG."""
+    with warnings.catch_warnings(), matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        # matplotlib measures glyphs that its font lacks wrongly; the browser still shows them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(size[0] * PIXEL, size[1] * PIXEL), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        drawn = StringIO()
+        yield axes, lambda: _themed(drawn.getvalue(), name, title)
+        figure.savefig(drawn, format="svg", transparent=True)
+
+
+def _themed(svg: str, name: str, title: str) -> str:
+    """The plot in the page's colours and font, with unique ids, as wide as its container."""
+    label = f'role="img" aria-label="{escape(title, quote=True)}" '
+    themed = TAG.sub(lambda tag: _themed_tag(tag[0], name), NOT_WANTED.sub("", svg).strip())
+    return themed.replace("<svg ", f"<svg {label}", 1)
+
+
+def _themed_tag(tag: str, name: str) -> str:
+    """Replace the colours in a tag. Only tags are changed, because the text between them may hold any name."""
+    for colour, variable in VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    tag = re.sub(r"#c0fff(\d)", r"var(--c\1)", tag)
+    tag = re.sub(r'\bid="', f'id="{name}-', tag)
+    tag = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", tag)
+    tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
+    return re.sub(r' (?:width|height)="[^"]*"', "", tag) if tag.startswith("<svg") else tag
+
+
+def _shares(drafting: DraftMeasures) -> list[float]:
+    """Share of rounds by accepted tokens; the last entry includes all larger numbers."""
+    counts = list(drafting.accepted_counts)
+    counts = [*counts[:MAX_DEPTH_SHOWN], sum(counts[MAX_DEPTH_SHOWN:])] if len(counts) > MAX_DEPTH_SHOWN else counts
+    return [count / sum(counts) for count in counts]
+
+
+def _depth_label(depth: int) -> str:
+    return f"{depth}+" if depth == MAX_DEPTH_SHOWN else str(depth)
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+    axis.axes.grid(axis="y")
+
+
+def _minor(value: float, _: object) -> str:
+    """Labels at 2 and 5 times a power of ten."""
+    first = f"{value:e}"[0]
+    return milliseconds(value / 1e3).rstrip("0").rstrip(".") if first in "25" else ""

@@ -1,0 +1,1 @@
+"""Measurements of this checkout, one module each, run with python -m; results are in benchmarks/results."""

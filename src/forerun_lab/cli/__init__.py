@@ -1,0 +1,1 @@
+"""The commands of the lab, which `forerun.cli.lab` lists."""

@@ -1,0 +1,194 @@
+"""forerun bench run: drafters and peers answer the same questions in turn."""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from forerun.cli.declare import option, output, with_flags_of, with_options
+from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.options import SHOWN, engine_settings
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
+from forerun.core.errors import ConfigError
+from forerun.core.places import cache_folder
+
+if TYPE_CHECKING:
+    from forerun_lab.bench.data.datasets import Dataset
+    from forerun_lab.bench.run.interleaved import Progress
+
+MACHINE: Final = ("dtype", "weights", "inputs", "device", "max_length", "exactness", "kernels", "num_threads")
+ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
+
+
+@with_flags_of(panel="Who answers")
+class Who:
+    """The contestants."""
+
+    target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
+    draft: Annotated[
+        str | None, option("--draft", help="A smaller model with the same tokens, or a draft head [the known draft].")
+    ] = None
+    drafters: Annotated[
+        str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
+    ] = "none,draft_model,prompt_lookup"
+    peers: Annotated[
+        str, option("--peers", help="Other engines, separated by commas, such as transformers,llama_server.")
+    ] = ""
+    url: Annotated[list[str] | None, option("--url", help="PEER=URL of a running server; repeatable.")] = None
+    serve: Annotated[
+        list[str] | None, option("--serve", help="PEER=COMMAND that starts a server on this machine; repeatable.")
+    ] = None
+    binary: Annotated[Path | None, option("--llama-server", help="Path of the llama-server binary.")] = None
+    tune: Annotated[bool, option("--tune", help="First tune all contestants' settings, on other questions.")] = False
+
+    def find_models(self) -> None:
+        """Raise an error for a model that does not exist before anything slow is imported."""
+        find_model(self.target)
+        if self.draft is not None:
+            find_model_or_head(self.draft)
+
+
+@with_flags_of(panel="What is measured")
+class What:
+    """The data sets, lengths and sampling of a run."""
+
+    data: Annotated[
+        str, option("--data", help="Data sets or .jsonl files, separated by commas, such as mt_bench,gsm8k.")
+    ] = "builtin"
+    data_folder: Annotated[Path | None, option("--data-folder", help="Holds NAME/question.jsonl of each data set.")] = (
+        None
+    )
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions from each data set.")] = 20
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens per answer.")] = 128
+    temperature: Annotated[
+        list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].")
+    ] = None
+    repeats: Annotated[int, option("--repeats", help="How often each question is asked.")] = 1
+    seed: Annotated[int, option("--seed", help="Seed of the first question; it grows by 1 with each question.")] = 0
+    ignore_eos: Annotated[bool, option("--ignore-eos", help="Continue past the model's end of text.")] = False
+
+
+@with_flags_of(EngineConfig, panel="Machine", only=MACHINE, shown=SHOWN)
+class Where:
+    """Number formats, device and threads."""
+
+
+@with_options(Who, What, Where)
+def run(
+    who: Who,
+    what: What,
+    where: Where,
+    out: Annotated[
+        Path, output("--out", "-o", metavar="FOLDER", help="Folder of the run; an interrupted run is continued.")
+    ],
+) -> None:
+    """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
+    who.find_models()
+    from forerun.engine.known_draft import known_draft
+    from forerun_lab.bench.records.run_folder import NAME, left_out, read_run
+    from forerun_lab.bench.run.session import RunRequest, play  # imports torch
+
+    request = RunRequest(
+        config=EngineConfig(target=who.target, drafter=NoDrafter(), **engine_settings(where)),
+        draft=who.draft or known_draft(who.target),
+        drafters=names(who.drafters),
+        peers=names(who.peers),
+        data=names(what.data),
+        data_folder=what.data_folder,
+        num_prompts=what.num_prompts,
+        temperatures=tuple(what.temperature or (0.0,)),
+        repeats=what.repeats,
+        max_new_tokens=what.max_new_tokens,
+        seed=what.seed,
+        ignore_eos=what.ignore_eos,
+        tune=who.tune,
+        out=out,
+        cache=cache_folder(),
+        urls=dict(map(read_url, who.url or ())),
+        commands=commands_of(who),
+        command=shlex.join(["forerun", *sys.argv[1:]]),
+    )
+    with progress_bar() as on_progress:
+        play(request, on_data=say_data, on_progress=on_progress)
+    for name, reason in left_out(read_run(out / NAME)).items():
+        say(f"forerun: left out: {name}: {reason}")
+    say(f"forerun: the run is in {out}; show it with: forerun bench report {out}")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def read_url(text: str) -> tuple[str, str]:
+    name, _, url = text.partition("=")
+    if not ADDRESS.fullmatch(url):
+        raise ConfigError(f"--url {text!r} must have the form PEER=URL, such as vllm=http://127.0.0.1:8000")
+    return name, url
+
+
+def commands_of(who: Who) -> dict[str, str]:
+    """The command line that starts each server; one binary serves all peers that are llama-server."""
+    found = {}
+    if who.binary is not None:
+        found = {name: shlex.quote(str(who.binary)) for name in names(who.peers) if name.startswith("llama_server")}
+    for text in who.serve or ():
+        name, _, command = text.partition("=")
+        if not is_command(command):
+            raise ConfigError(f"--serve {text!r} must have the form PEER=COMMAND, such as 'vllm=vllm serve'")
+        found[name] = command
+    return found
+
+
+def is_command(text: str) -> bool:
+    """Whether a shell would read words in it."""
+    with suppress(ValueError):  # a quotation that does not end
+        return bool(shlex.split(text))
+    return False
+
+
+def say_data(dataset: "Dataset", num_too_long: int) -> None:
+    """Print a data set's source and licence."""
+    too_long = f"; {num_too_long} too long for the context are left out" if num_too_long else ""
+    say(f"forerun: {dataset.name}: {len(dataset.questions)} questions, {dataset.source}, {dataset.licence}{too_long}")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int], "Progress"]]:
+    """A bar with the remaining time on a terminal; without one, a line for every tenth of the answers."""
+    if not sys.stderr.isatty():
+        yield lines_of_progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answers"))
+    # Drawn between answers only: a thread that draws while a drafter is timed would slow it down.
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False) as bar:
+
+        def start(total: int) -> "Progress":
+            task = bar.add_task("", total=total)
+
+            def show(done: int, name: str) -> None:
+                bar.update(task, completed=done, description=f"{name:40.40}", refresh=True)
+
+            return show
+
+        yield start
+
+
+def lines_of_progress(total: int) -> "Progress":
+    last_tenth = -1
+
+    def show(done: int, name: str) -> None:
+        nonlocal last_tenth
+        if total and 10 * done // total > last_tenth:
+            last_tenth = 10 * done // total
+            say(f"forerun: {done} of {total} answers")
+
+    return show

@@ -1,1 +1,0 @@
-"""How the built-in model pair is made: corpus, tokenizer, training and export. Not part of the installed package."""
