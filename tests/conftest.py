@@ -77,6 +77,17 @@ def errors_of_drafters() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def passes_timed_twice() -> Iterator[None]:
+    """How long a pass takes decides no text, so engines do not repeat passes until their times settle."""
+    from forerun.model import measure  # brings torch along
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "SETTLED_S", 1e-6)
+        patch.setattr(measure, "MOST_REPEATS", 2)
+        yield
+
+
 @pytest.fixture
 def guarded_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors in drafters are treated as in use."""

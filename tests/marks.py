@@ -16,12 +16,16 @@ def rest_slow(values: Iterable[Any], num_default: int) -> list[Any]:
     ]
 
 
-def in_turn(values: Sequence[Any], partners: Sequence[Any]) -> list[Any]:
-    """All pairs, of which by default each value and each partner has its turn, those of the longer list once."""
+def in_turn(values: Sequence[Any], partners: Sequence[Any], num_default: int | None = None) -> list[Any]:
+    """All pairs, of which by default each value and each partner has its turn, those of the longer list once.
+
+    Of many pairs in turn the first `num_default` run by default.
+    """
+    pairs = [(first, second) for first in range(len(values)) for second in range(len(partners))]
+    turns = [pair for pair in pairs if (pair[0] - pair[1]) % min(len(values), len(partners)) == 0][:num_default]
     return [
-        pytest.param(value, partner, marks=() if (first - second) % min(len(values), len(partners)) == 0 else slow)
-        for first, value in enumerate(values)
-        for second, partner in enumerate(partners)
+        pytest.param(values[first], partners[second], marks=() if (first, second) in turns else slow)
+        for first, second in pairs
     ]
 
 

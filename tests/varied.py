@@ -5,9 +5,7 @@ from typing import Any
 
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, PromptLookup, TokenRecycling
-from forerun.drafting.policies import Policies
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun.engine.engine import Engine
 
 

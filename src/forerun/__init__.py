@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     )
     from forerun.core.grammar import Grammar
     from forerun.core.steps import DecodeStep, DrafterState, FinishReason, Generation, GenerationStats, StepStats
-    from forerun.engine.engine import Engine
-    from forerun.engine.load import load
+    from forerun.engine.engine import Engine, load
     from forerun.engine.stream import GenerationStream
 
 __version__ = "0.1.0"
@@ -64,8 +63,7 @@ _HOMES = {
     ),
     "forerun.core.grammar": ("Grammar",),
     "forerun.core.steps": ("DecodeStep", "DrafterState", "FinishReason", "Generation", "GenerationStats", "StepStats"),
-    "forerun.engine.engine": ("Engine",),
-    "forerun.engine.load": ("load",),
+    "forerun.engine.engine": ("Engine", "load"),
     "forerun.engine.stream": ("GenerationStream",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -71,8 +71,10 @@ def require_same_parts(source: CheckpointSource, num_ranks: int, weight_format: 
             assert own_bias is None or torch.equal(own_bias, expected)
 
 
-@pytest.mark.parametrize("weight_format", ["plain", "int8", "int4"])
-@pytest.mark.parametrize("family", ["llama2", "llama3.2", "llama_biased", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    in_turn(["llama2", "llama3.2", "llama_biased", "qwen2", "qwen3"], ["plain", "int8", "int4"]),
+)
 def test_parts_of_plain_folders(family: str, weight_format: WeightFormat, tmp_path: Path) -> None:
     FAMILIES[family].save(tmp_path)
     for num_ranks in (1, 2, 3, 6):

@@ -72,6 +72,7 @@ def test_a_stopped_answer_is_marked_where_it_is_kept_and_goes_on_later(target: s
     assert not after.is_stopped
 
 
+@pytest.mark.slow
 def test_one_message_on_a_terminal_is_followed_by_its_speed(target: str) -> None:
     with running("run", target, "Hi", "-n", "8", "--ignore-eos", "--drafter", "none") as (process, _, read_until):
         read_until(b"cut after 8 tokens")
@@ -106,6 +107,7 @@ def test_commands_are_completed_questions_asked_and_pasted_lines_are_one_message
     assert process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_the_lines_of_an_answer_break_between_words(run: Run) -> None:
     message = '"""Return the number of'
     flags = ("chat", "builtin", "-n", "70", "--drafter", "none", "--ignore-eos", "--repetition-penalty", "1.3")

@@ -66,7 +66,7 @@ def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_anot
     questions.write_text('{"turns": ["Who are you?"]}\n')
     out = tmp_path / "draft"
     flags = ("--layers", "1", "--text", str(text), "--questions", str(questions))
-    made = run(target, out, "--time", "6s", *flags)
+    made = run(target, out, "--time", "5s", *flags)
     assert made.exit_code == 0, made.output
     assert "| 0 |" in made.output
     assert "| tokens per round, prompt lookup alone |" in made.output
@@ -87,7 +87,7 @@ def test_a_run_makes_a_draft_that_says_what_it_brings_and_refuses_to_become_anot
     picture.unlink()
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
-    again = run(target, out, "--time", "8s", *flags)
+    again = run(target, out, "--time", "6s", *flags)
     assert again.exit_code == 0, again.output
     assert "no picture of the curves was drawn" in " ".join(again.output.split())
     assert "curves.png" not in (out / "README.md").read_text()

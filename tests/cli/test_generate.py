@@ -11,6 +11,7 @@ import pytest
 
 from forerun.core.steps import GenerationStats
 from tests.cli.conftest import Run, command, environment
+from tests.marks import rest_slow
 
 SAMPLED = ("--prompt", "Once upon", "--max-new-tokens", "24", "--temperature", "0.7", "--seed", "1", "--ignore-eos")
 
@@ -34,7 +35,9 @@ def test_json_is_one_object_with_text_ids_and_all_statistics(run: Run, target: s
     assert finished.stderr == ""
 
 
-@pytest.mark.parametrize("flags", [(), ("--search", "paper", "--draft-weights", "int8", "--fixed-widths")])
+@pytest.mark.parametrize(
+    "flags", rest_slow([("--search", "paper", "--draft-weights", "int8", "--fixed-widths"), ()], 1)
+)
 def test_the_built_in_target_drafts_for_itself(
     run: Run, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_draft_head_is_refused_and_what_measures_it_is_named(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_every_draft_of_the_package_can_be_projected(run_command: RunPlan, traces: Path) -> None:
     machine = ("--machine", "8xH800", "--units", "2")
     shown = run_command("plan", *machine, "--draft", "smollm2-draft", "--trace", str(traces))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from forerun.cli.chat.room import turns_to_drop
+from forerun.cli.chat.session import turns_to_drop
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,10 @@ def test_an_example_is_short(path: Path) -> None:
 
 
 @pytest.mark.skipif(not PAIR.exists(), reason="the built-in pair is not there")
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.name in ALONE else (), id=path.name) for path in EXAMPLES],
+)
 def test_an_example_runs_and_says_something(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

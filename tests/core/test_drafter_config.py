@@ -7,10 +7,7 @@ import pytest
 
 from forerun.core.drafter_config import CEILINGS, DraftHead, DraftModel, LayerSkip, PromptLookup
 from forerun.core.errors import ConfigError
-from forerun.drafting.layer_skip.policy import SkipPolicy
-from forerun.drafting.policies import LookupPolicy
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import LookupPolicy, RemotePolicy, SkipPolicy, TreePolicy
 
 SHAPE = ("verify_width", "depth")
 

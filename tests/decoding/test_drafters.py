@@ -69,7 +69,7 @@ def target_of(seed: int) -> Runner:
 
 
 @pytest.mark.usefixtures("random_turns")
-@pytest.mark.parametrize("seed", rest_slow(range(24), 4))
+@pytest.mark.parametrize("seed", rest_slow(range(24), 2))
 def test_changing_drafters_within_a_request_costs_no_token(seed: int) -> None:
     """Several requests, the later ones beginning with a part of the text before, with random parameters."""
     rng = random.Random(seed)

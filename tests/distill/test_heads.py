@@ -31,6 +31,7 @@ from forerun_lab.distill.writer import WrittenText
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_dflash, random_eagle
+from tests.marks import rest_slow
 from tests.tiny import plain_spec, random_weights
 
 TARGET = plain_spec(num_layers=5, vocab_size=23, rope=RopeSpec(theta=100.0), qkv_bias=False, qk_norm=False,
@@ -78,7 +79,7 @@ class Rows:
         return {place: self.features[text, place].double().numpy() for place in range(stop)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3), 1))
 def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     spec = random_eagle(random.Random(seed), TARGET)

@@ -10,9 +10,8 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.drafting.foresight import Foresight
 from forerun.drafting.guessed_tree import GuessedTree
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree

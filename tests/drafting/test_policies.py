@@ -3,8 +3,7 @@
 import pytest
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, Parallel, PromptLookup, paper_layer_skip
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import BEST_TREE, PAPER_TREE
+from forerun.drafting.policies import BEST_TREE, PAPER_TREE, Policies
 
 
 @pytest.mark.parametrize("config", [paper_layer_skip(), Parallel(draft=paper_layer_skip())], ids=["here", "elsewhere"])

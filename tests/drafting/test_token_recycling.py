@@ -11,9 +11,9 @@ from forerun.core.drafter_config import TokenRecycling
 from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
+from forerun.drafting.policies import BEST_TREE, TreePolicy
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
 from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.speculation.referee.costs import RoundCosts
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner, weighed
 

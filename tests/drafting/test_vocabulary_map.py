@@ -10,7 +10,7 @@ from forerun.core.errors import NumericalError
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, sample

@@ -46,9 +46,10 @@ def test_a_head_that_fits_no_better_than_chance_is_warned_of_once(
     [
         (DraftModel(model="builtin-draft", adaptive=False), LONG),  # it fits
         (DraftHead(model=builtin_head("eagle3"), adaptive=False), replace(LONG, max_new_tokens=NUM_TOKENS - 1)),
-        (DraftHead(model=builtin_head("eagle3")), LONG),  # it rests, as it does not pay here
         (PromptLookup(adaptive=False), LONG),  # it depends on the text alone
-        (NoDrafter(), LONG),
+        # It rests, as it does not pay here.
+        pytest.param(DraftHead(model=builtin_head("eagle3")), LONG, marks=pytest.mark.slow),
+        pytest.param(NoDrafter(), LONG, marks=pytest.mark.slow),
     ],
 )
 def test_there_is_no_warning_where_it_would_say_nothing(

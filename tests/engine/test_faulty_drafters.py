@@ -24,7 +24,7 @@ from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import ReadsFeatures, ReadsScores, ReadsText, RidesAlong
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.inputs import ForwardInput
 from forerun.model.runner import Runner
@@ -33,6 +33,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree
+from tests.marks import in_turn
 from tests.random_settings import random_params
 from tests.tiny import RootAlone, decode_ids, decode_rounds, drafters_of, plain_spec, random_weights, tiny_runner
 
@@ -170,8 +171,7 @@ METHODS = (
 
 @pytest.mark.usefixtures("guarded_drafters")
 @pytest.mark.parametrize("prediction", [(), (7, 7, 3)])
-@pytest.mark.parametrize("num_good", [0, 1])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "num_good"), in_turn(METHODS, [0, 1]))
 def test_a_drafter_that_raises_costs_the_drafting_of_the_text(
     method: str, num_good: int, prediction: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,7 +27,7 @@ ASKED = (
 DRAFTERS: tuple[DrafterConfig, ...] = (NoDrafter(), TokenRecycling(adaptive=False))
 
 
-@pytest.mark.parametrize(("kernels", "drafter"), in_turn(["torch", "auto"], DRAFTERS))
+@pytest.mark.parametrize(("kernels", "drafter"), in_turn(["torch", "auto"], DRAFTERS, 1))
 def test_a_forked_process_writes_the_same_texts(drafter: DrafterConfig, kernels: KernelsName) -> None:
     with Engine(EngineConfig(drafter=drafter, max_length=2048, num_threads=2, kernels=kernels)) as engine:
         expected = [engine.generate(PROMPT, params).token_ids for params in ASKED]

@@ -47,7 +47,7 @@ from forerun.model.weights import DenseWeight
 from forerun_lab.cli.prepare import write_parts
 from tests.drafting.heads.published import builtin_head, flat_config, write_eagle, write_files
 from tests.drafting.heads.random_heads import eagle_tensors, random_body, random_eagle
-from tests.marks import rest_slow
+from tests.marks import in_turn, rest_slow
 from tests.tiny import plain_spec
 
 MOST_DEVIATION = 0.03  # of 8-bit products, relative to the largest
@@ -76,8 +76,7 @@ def plain_text(temperature: float) -> tuple[int, ...]:
         return written_by(engine, temperature).token_ids
 
 
-@pytest.mark.parametrize("name", BUILTIN_HEADS.values())
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("name", "temperature"), in_turn([*BUILTIN_HEADS.values()], [0.0, 1.0]))
 def test_the_packages_heads_guess_well_for_the_built_in_target(name: str, temperature: float) -> None:
     with engine_of(DraftHead(model=name, adaptive=False)) as engine:
         done = written_by(engine, temperature)
@@ -273,7 +272,8 @@ def test_a_target_on_two_ranks_gives_its_features_to_a_head(kind: Literal["eagle
     assert done.stats.num_drafted > 0
 
 
-@pytest.mark.parametrize("name", rest_slow(["builtin-dflash", "builtin-eagle3"], 1))
+@pytest.mark.slow  # by default cli/test_prepare_ranks, without a head
+@pytest.mark.parametrize("name", ["builtin-dflash", "builtin-eagle3"])
 def test_a_target_that_was_prepared_for_ranks_shares_its_weights_with_a_head(name: str, tmp_path: Path) -> None:
     params = SamplingParams(max_new_tokens=48, ignore_eos=True)
     done = []

@@ -12,14 +12,12 @@ from forerun.core.errors import RankLostError
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.eagle import EagleSpec
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
 from tests.drafting.heads.published import write_dflash, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
-from tests.marks import rest_slow
 from tests.text.tiny_tokenizers import write_byte_level
 
 pytest.importorskip("triton")
@@ -79,7 +77,8 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, after the last predicted token
-@pytest.mark.parametrize("kind", rest_slow(["eagle3", "dflash2"], 1))  # rounds: backends/gpu/test_dflash_on_device
+@pytest.mark.slow  # by default backends/gpu/test_heads_on_device and test_dflash_on_device
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,7 @@ from forerun import Engine, EngineConfig, FinishReason, Generation, LayerSkip, N
 from forerun.backends.cpu.binding import fault
 from forerun.core.drafter_config import paper_layer_skip
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.policies import Policies
-from forerun.drafting.remote.policy import RemotePolicy
+from forerun.drafting.policies import Policies, RemotePolicy
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import rest_slow
 from tests.varied import Varied, engine_with, layer_skip, varied

@@ -22,6 +22,7 @@ from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter, Par
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
 from tests.marks import rest_slow
+from tests.patience import drafted_answer
 
 START_S = 120.0
 END_S = 60.0
@@ -79,9 +80,7 @@ def test_a_draft_shared_by_processes_drafts_and_all_of_them_end_with_the_engine(
         assert one.drafting.wait_until_ready(START_S)
         ranks = draft_ranks(one)
         assert len(ranks) == 2
-        result = one.generate(PROMPT, GREEDY)
-        assert result.text == plain[0]
-        assert result.stats.num_accepted > 0
+        assert drafted_answer(one, PROMPT, GREEDY).text == plain[0]
     assert psutil.wait_procs(ranks, END_S)[1] == []
 
 
@@ -150,7 +149,8 @@ def test_ctrl_c_leaves_all_ranks_with_the_same_cache_and_none_outlives_its_engin
 
 
 @NATIVE
-@pytest.mark.parametrize("drafter", rest_slow(["NoDrafter()", "Parallel(ranks=2)"], 1))
+@pytest.mark.slow  # by default test_parallel, for a drafter's process
+@pytest.mark.parametrize("drafter", ["NoDrafter()", "Parallel(ranks=2)"])
 def test_a_process_ends_well_with_an_engine_that_was_not_closed(drafter: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNCLOSED.format(drafter=drafter)], capture_output=True, text=True, timeout=START_S

@@ -40,7 +40,7 @@ def drafters(draft: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=rest_slow(["draft_model", "parallel", "layer_skip", "prompt_lookup"], 2))
+@pytest.fixture(params=rest_slow(["draft_model", "parallel", "layer_skip", "prompt_lookup"], 1))
 def engine(request: pytest.FixtureRequest, target: str, draft: str) -> Iterator[Engine]:
     config = EngineConfig(target=target, drafter=drafters(draft)[request.param], dtype="float32", measures_speedup=True)
     with Engine(config) as engine:

@@ -36,8 +36,8 @@ DRAFTERS: dict[str, DrafterConfig] = {
     "draft_model": DraftModel(adaptive=False),
     "parallel": Parallel(draft=DraftModel()),
     "layer_skip": LayerSkip(adaptive=False, search="off"),
-    "auto": Automatic(),
     "eagle3": DraftHead(model=builtin_head("eagle3"), adaptive=False),
+    "auto": Automatic(),
     "dflash": DraftHead(model=builtin_head("dflash"), adaptive=False),
 }
 SYSTEM = ("You write short and simple programs, with names that say what things are, and no comments at all.\n", "")
@@ -163,7 +163,7 @@ def plain() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+@pytest.fixture(scope="module", params=rest_slow(DRAFTERS, 7))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with engine_with(DRAFTERS[request.param], **SETTINGS) as engine:
         yield engine

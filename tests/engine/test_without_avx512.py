@@ -33,6 +33,7 @@ for dtype, weights, exactness in (
 """
 
 
+@pytest.mark.slow
 def test_torchs_kernels_run_and_are_exact_with_what_such_a_cpu_has() -> None:
     held = environment(ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=held, capture_output=True, text=True, check=False)

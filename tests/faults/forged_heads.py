@@ -29,7 +29,7 @@ from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import canonical, find_head, read_head
-from forerun.drafting.tree_policy import BEST_TREE
+from forerun.drafting.policies import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
 from forerun.sampling.noise import KeyedNoise

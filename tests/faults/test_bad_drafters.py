@@ -14,8 +14,8 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
 from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
+from forerun.drafting.policies import RemotePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.wires.supplies import LocalSupply
 from tests.marks import rest_slow
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
@@ -48,7 +48,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[ParallelDrafter]:
 KINDS = ["lying", "dying", "garbage", "silent", "wrong", "busy", "failing", "slow"]
 
 
-@pytest.mark.parametrize("drafter", rest_slow(KINDS, 3), indirect=True)
+@pytest.mark.parametrize("drafter", rest_slow(KINDS, 2), indirect=True)
 def test_whatever_the_process_does_the_text_is_the_plain_one(drafter: ParallelDrafter) -> None:
     assert drafter.wait_until_ready(HANG_S)
     for params in PARAMS:

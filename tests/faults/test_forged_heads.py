@@ -9,7 +9,7 @@ import pytest
 from tests.faults.forged_heads import KINDS, ForgedHeads
 
 LOGGER = logging.getLogger(__name__)
-FEW = 30
+FEW = 12
 MANY = 3000
 NUM_GOOD = 6
 

@@ -40,7 +40,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("family", rest_slow(CASES.values(), 2), ids=list(CASES))
+@pytest.mark.parametrize("family", rest_slow(CASES.values(), 1), ids=list(CASES))
 def test_logits_equal_those_of_transformers(family: Family, tmp_path_factory: pytest.TempPathFactory) -> None:
     golden = family.save(tmp_path_factory.mktemp("family"))
     prompt = random_prompt(golden, 0)

@@ -8,13 +8,20 @@ from forerun.core.sublayers import ATTENTION
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import measure
 from forerun.model.inputs import ForwardInput
-from forerun.model.measure import measure_pace, measure_reading, rising, stand_in
+from forerun.model.measure import MOST_REPEATS, SETTLED_S, measure_pace, measure_reading, rising, stand_in
 from forerun.model.outputs import ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
+
+
+@pytest.fixture(autouse=True)
+def _measured_as_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of other tests measure less."""
+    monkeypatch.setattr(measure, "MOST_REPEATS", MOST_REPEATS)
+    monkeypatch.setattr(measure, "SETTLED_S", SETTLED_S)
 
 
 def runner_of(capacity: int = 128) -> Runner:

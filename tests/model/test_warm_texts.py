@@ -13,6 +13,7 @@ from forerun.model.runner import LEAST_ROWS, Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import BLOCK, WarmTexts
 from tests.faults.ordeal import Interrupter
+from tests.marks import rest_slow
 from tests.tiny import plain_spec, poison_freed_slots, random_weights, tiny_runner
 
 OWNERS = ("", "ann", "bob")
@@ -84,7 +85,7 @@ def test_what_is_found_is_the_longest_beginning_saved_for_the_owner(seed: int) -
             texts = [item for item in texts if item[1] != owner]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", rest_slow(range(12), 4))
 def test_where_room_is_short_what_is_found_is_still_right(seed: int) -> None:
     rng = random.Random(seed)
     shelf = Shelf(rng_blocks := 1 + seed % 9)

@@ -12,8 +12,7 @@ from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
 from forerun.drafting import draft_model as module
 from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.speculation.referee.referee import DraftTurn, Referee
 from forerun_lab.bench.run.draft_traces import guesses

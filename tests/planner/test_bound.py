@@ -7,8 +7,7 @@ import pytest
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel, Parallel
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun_lab.bench.run.draft_traces import Recorder
 from forerun_lab.planner.bound import bound_of
 from forerun_lab.planner.outcome import AnswerOutcome

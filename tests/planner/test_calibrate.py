@@ -17,6 +17,7 @@ from forerun.speculation.referee.costs import RoundCosts
 from forerun_lab.planner import calibrate as calibration
 from forerun_lab.planner.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
 from forerun_lab.planner.profile import Profile
+from tests.marks import rest_slow
 from tests.varied import NO_LOOKUP
 
 PARAMS = SamplingParams(max_new_tokens=30, ignore_eos=True)
@@ -34,7 +35,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", rest_slow([1, 2], 1))
 def test_every_number_of_cores_and_every_overhead_is_measured(
     target: str, draft: str, tmp_path: Path, threads: int
 ) -> None:

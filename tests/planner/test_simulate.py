@@ -9,8 +9,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.bench.run.draft_traces import guesses
 from forerun_lab.planner.profile import Profile

@@ -17,7 +17,7 @@ from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import head_vocabulary
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from tests.drafting.heads.random_heads import (
     dflash_head,
     dflash_tensors,

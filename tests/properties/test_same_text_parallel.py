@@ -15,9 +15,9 @@ from forerun.core.config import SamplingParams
 from forerun.core.steps import DrafterState
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport
+from forerun.drafting.policies import RemotePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.engine.drafter_process import grow_with
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import ProposedTree, RowBudget

@@ -37,7 +37,8 @@ class Served:
     listener: socket.socket
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **options)
+        """One that reads no certificates, which takes 25 ms, as it speaks no TLS."""
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, verify=False, **options)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -41,7 +41,7 @@ class ServedSeveral:
     models: ServedModels
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, verify=False)
 
     def service(self, name: str) -> Service:
         return self.models.find(name)

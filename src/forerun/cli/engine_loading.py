@@ -55,8 +55,7 @@ def open_engine(
     config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:
-        from forerun.drafting.policies import Policies
-        from forerun.drafting.remote.policy import RemotePolicy
+        from forerun.drafting.policies import Policies, RemotePolicy
         from forerun.engine.engine import Engine  # imports torch
 
         policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))

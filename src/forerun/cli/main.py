@@ -12,8 +12,8 @@ from forerun import __version__
 from forerun.cli.chat.entry import chat, run
 from forerun.cli.check import check
 from forerun.cli.demo import demo
-from forerun.cli.environment import unknown_variables
 from forerun.cli.failures import say
+from forerun.cli.foreign_names import unknown_variables
 from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
 from forerun.cli.lab import WholeGroup

@@ -1,18 +1,21 @@
 """The flags that generate and chat share besides the drafter's, and the engine's settings from them."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
+from forerun.checkpoints.short_names.catalogue import SMOLLM2, named_models
+from forerun.checkpoints.short_names.local import find_local
 from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
-from forerun.cli.default_model import default_model
+from forerun.cli.failures import say
 from forerun.cli.logs import note
 from forerun.cli.values import QUANTISED, read_object
 from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
-from forerun.core.drafter_config import DrafterConfig
-from forerun.core.errors import ConfigError
+from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
+from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.grammar import Grammar
 from forerun.core.json_file import short
 
@@ -141,3 +144,22 @@ def read_bias(text: str) -> tuple[int, float]:
         return int(token_id), float(value)
     except ValueError:
         raise ConfigError(f"--logit-bias {text!r} must have the form ID=VALUE, such as 42=-1.5") from None
+
+
+def default_model() -> str:
+    """smollm2 if it is on this machine, or can be fetched on a terminal; else the built-in target, with a message."""
+    model = named_models()[SMOLLM2]
+    if find_local(model) is not None:
+        return SMOLLM2
+    obstacle = f"{SMOLLM2} is not on this machine; `forerun pull {SMOLLM2}` fetches it"
+    if sys.stderr.isatty():
+        from forerun.checkpoints.short_names.fetch import bring  # not free to import
+
+        try:
+            bring(model)
+        except CheckpointError as error:
+            obstacle = str(error)
+        else:
+            return SMOLLM2
+    say(f"using the tiny built-in model, which knows no facts: {obstacle}")
+    return BUILTIN_TARGET

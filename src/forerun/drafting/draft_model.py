@@ -22,7 +22,7 @@ from forerun.drafting.drafter import (
     ReadsText,
 )
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.drafting.policies import BEST_TREE, TreePolicy
 from forerun.model.measure import measure_pace, measure_reading, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap

@@ -8,7 +8,7 @@ from typing import Final
 
 from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.referee.budget import ProposedTree, RowBudget

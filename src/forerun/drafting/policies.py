@@ -4,14 +4,100 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel
+from forerun.core.drafter_config import MOST_CHILDREN, DrafterConfig, LayerSkip, Parallel, require_shape
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec
-from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
-from forerun.drafting.remote.policy import BEST_REMOTE, RemotePolicy
-from forerun.drafting.tree_policy import BEST_TREE, PAPER_TREE, TreePolicy
 
 MOST_MATCH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePolicy:
+    """The defaults were fastest on the built-in pair and on models of 125 million parameters.
+
+    Args:
+        num_children: children considered per expanded node.
+        min_mass: growth ends when the next nodes to expand have a lower total probability than this, in [0, 1]; 0 grows
+            to the full depth. No effect if costs decide.
+        min_confidence: nothing is drafted after a token with a lower draft probability than this, in [0, 1].
+        knows_noise: at temperature > 0 rank children by log q + g with the target's noise g, not by log q.
+        looks_up: add a looked-up chain to the tree before it grows.
+    """
+
+    num_children: int = 4
+    min_mass: float = 0.3
+    min_confidence: float = 0.0
+    knows_noise: bool = True
+    looks_up: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.num_children <= MOST_CHILDREN,
+            f"num_children {self.num_children} must lie in [1, {MOST_CHILDREN}]: the kernels find no more",
+        )
+        for name in ("min_mass", "min_confidence"):
+            require(0.0 <= getattr(self, name) <= 1.0, f"{name} {getattr(self, name)} must lie in [0, 1]")
+
+
+BEST_TREE = TreePolicy()
+# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, and second and third choices as siblings.
+PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipPolicy:
+    """The defaults were the fastest.
+
+    Args:
+        draft_width: nodes that one draft pass expands; 1 drafts a chain, with alternatives to every token.
+        search_share: limit on the gated search's share of the time.
+        seed: seed of the search; it does not affect the text.
+    """
+
+    draft_width: int = 1
+    search_share: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_shape(self)
+        require(0.0 < self.search_share <= 1.0, f"search_share {self.search_share} must lie in (0, 1]")
+        require(self.seed >= 0, f"seed {self.seed} of the search must be >= 0")
+
+
+BEST_SKIPS = SkipPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePolicy:
+    """The defaults were the fastest. With all of them off, it is the paper's scheme (SwiftSpec, 2506.11309).
+
+    Args:
+        sends_ahead: the drafter sends its tree before the verdict, so that the target need not wait for an answer if
+            that tree contains the accepted tokens.
+        looks_up: the target adds looked-up text to the tree.
+        calibrates: the drafter measures how often the target agrees with the draft's probabilities.
+        foresees: a draft pass also expands children that are guessed from the draft's earlier predictions.
+        max_repairs: the most expansions between verdict and answer. The first after a miss always runs, others only if
+            they pay off.
+        max_lateness: an expansion may end later than the expected verdict by at most this share of its duration, times
+            the share of verdicts that were in the tree.
+        is_traced: the drafter reports its busy times, for a timeline.
+    """
+
+    sends_ahead: bool = True
+    looks_up: bool = True
+    calibrates: bool = True
+    foresees: bool = True
+    max_repairs: int = 2
+    max_lateness: float = 1.0
+    is_traced: bool = False
+
+    def __post_init__(self) -> None:
+        require(1 <= self.max_repairs <= 16, f"max_repairs {self.max_repairs} must lie in [1, 16]")
+        require(0.0 <= self.max_lateness <= 1e6, f"max_lateness {self.max_lateness} must lie in [0, 1e6]")
+
+
+BEST_REMOTE = RemotePolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

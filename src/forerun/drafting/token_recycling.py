@@ -15,9 +15,8 @@ from forerun.core.pace import Pace
 from forerun.core.steps import Guessers
 from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasCosts, KeepsState, Measure, ReadsScores
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.policies import Loading
+from forerun.drafting.policies import BEST_TREE, Loading, TreePolicy
 from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget

@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.errors import require
+from forerun.core.drafter_config import BUILTIN_TARGET, automatic_drafter
+from forerun.core.errors import ConfigError, require
 from forerun.core.grammar import Grammar
 from forerun.core.inference import inference
 from forerun.core.steps import PLAIN, Generation
@@ -17,10 +19,9 @@ from forerun.decoding.verifier import Verifier
 from forerun.drafting.policies import Policies
 from forerun.engine.acceptance import AcceptanceWatch
 from forerun.engine.device import settle_device
-from forerun.engine.does_not_fit import naming_what_does_not_fit
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
-from forerun.engine.opening import forget_text, open_engine
+from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
 from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
 from forerun.sampling.noise import KeyedNoise
@@ -310,3 +311,17 @@ def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request,
     """
     cores.place_pool()
     yield from play(decoders, request, num_tokens)
+
+
+def load(target: str = BUILTIN_TARGET, draft: str | None = None, **settings: Any) -> Engine:
+    """Open an engine for `target` with the default drafter (see `automatic_drafter`), and `draft` among its drafters.
+
+    Args:
+        target: checkpoint folder, hub name, or the built-in target.
+        draft: checkpoint folder or hub name of a smaller model with the same tokens, or of a draft head.
+        settings: any field of EngineConfig.
+    """
+    if draft is not None and "drafter" in settings:
+        raise ConfigError(f"draft {draft!r} and a drafter were both given: set the draft in the drafter's config")
+    settings.setdefault("drafter", automatic_drafter(draft))
+    return Engine(EngineConfig(target=target, **settings))

@@ -8,7 +8,7 @@ from forerun.core.pace import read_device
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.loading import HeadLoading
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.engine.model_loading import Checkpoint, longest_text
 from forerun.engine.rank_weights import output_weight
 from forerun.model.runner import Runner

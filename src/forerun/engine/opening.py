@@ -1,7 +1,8 @@
 """Open the parts of an engine."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -11,12 +12,12 @@ from typing import Final
 import torch
 
 import forerun
-from forerun.backends.choose import BackendChoice
+from forerun.backends.choose import BackendChoice, kernel_fault
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
-from forerun.core.errors import NumericalError
+from forerun.core.errors import ConfigError, NumericalError
 from forerun.core.inference import inference
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
@@ -42,6 +43,8 @@ from forerun.text.named_templates import read_template
 from forerun.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+ADVICE_OF_TORCH = " If reserved"  # The rest of the message is about the settings of torch's allocator.
 
 # Margins below which rounding may decide a choice if rows are not exact (torch's kernels in the fast mode): more than
 # twice the largest difference measured between a one-row and an eight-row pass in each dtype, see docs/benchmarks.md.
@@ -318,3 +321,24 @@ def forget_text(target: Runner, drafters: Drafters) -> None:
     drafters.begin(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
     drafters.end()
     target.forget()
+
+
+@contextmanager
+def naming_what_does_not_fit(config: EngineConfig) -> Iterator[None]:
+    """Inside the block, raise ConfigError if the device is out of memory, or a GPU cannot run a kernel."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{config.target} and its drafter do not fit into the memory of {config.device}: "
+            f"{str(error).splitlines()[0].split(ADVICE_OF_TORCH)[0]} Smaller weights (int8, int4), a smaller "
+            'max_length or a smaller draft need less memory; device "cpu" uses the main memory'
+        ) from error
+    except Exception as error:
+        fault = kernel_fault(error)
+        if fault is None:
+            raise
+        raise ConfigError(
+            f"{config.device} cannot run one of Triton's kernels for {config.target}: {fault}. "
+            'Set kernels "torch", which run there, but slower. Please report it, so that such a GPU is detected earlier'
+        ) from error

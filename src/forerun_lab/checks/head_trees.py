@@ -13,8 +13,7 @@ import torch
 from forerun import Engine
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import BEST_TREE
+from forerun.drafting.policies import BEST_TREE, Policies
 from forerun_lab.checks.common import config_of, questions_of, standard_arguments, tokens_per_round, write_results
 
 WIDTHS: Final = (8, 16, 32)

@@ -8,8 +8,7 @@ from typing import Final
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, PromptLookup
 from forerun.core.steps import Generation
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from forerun_lab.distill.openings import Openings
 from forerun_lab.distill.writer import WrittenText

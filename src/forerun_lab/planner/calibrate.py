@@ -20,9 +20,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.policies import Policies
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import allowed_threads

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from forerun.core.drafter_config import WITHOUT_MODEL, DraftModel, LayerSkip
-from forerun.drafting.layer_skip.policy import BEST_SKIPS
+from forerun.drafting.policies import BEST_SKIPS
 from forerun_lab.planner.simulate import simulate
 from forerun_lab.planner.synthetic import FREE
 from forerun_lab.planner.trace import DRAFT_MODEL, LAYER_SKIP, AnswerTrace

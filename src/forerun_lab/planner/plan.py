@@ -8,9 +8,7 @@ from typing import Any, Final
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
-from forerun.drafting.policies import Policies
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun_lab.planner.bound import Bound, bound_of
 from forerun_lab.planner.outcome import Outcome
 from forerun_lab.planner.profile import Profile

@@ -17,10 +17,9 @@ from forerun.core.pace import Pace
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.drafter import DraftOutcome
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.policies import BEST, Policies
+from forerun.drafting.policies import BEST, Policies, TreePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import TREE_ROWS, guesses_ahead
 from forerun.model.runner import PREFILL_ROWS
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree

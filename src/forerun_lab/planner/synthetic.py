@@ -17,8 +17,7 @@ from typing import Final
 from forerun.core.drafter_config import DraftModel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun_lab.planner.simulate import Costs, simulate
 from forerun_lab.planner.trace import AnswerTrace
 

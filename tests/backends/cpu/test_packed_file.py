@@ -258,6 +258,7 @@ tests.pack_all(Path(sys.argv[1]), packed_file.open_packed(tests.kept_in(Path(sys
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_writes_the_rest_itself(model: Path, tmp_path: Path) -> None:
     """Where other programs leave the background thread no time."""
     subprocess.run([sys.executable, "-c", BUSY, str(model), str(tmp_path)], check=True, timeout=120)

@@ -103,7 +103,7 @@ def test_ranks_of_some_tokens_have_the_noise_of_these_tokens(temperature: float)
     """Against a row of the whole vocabulary in which the others are forbidden."""
     for size in (1, 3, 16, 30, 100, 4096, 20011):
         rng = random.Random(size)
-        for seed in range(20):
+        for seed in range(5):
             ids = torch.tensor(sorted(rng.sample(range(3 * size), size)), dtype=torch.int32)
             whole = torch.full((3 * size,), -INF)
             scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])

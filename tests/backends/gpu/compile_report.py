@@ -6,14 +6,18 @@ Arguments: architecture, most rows of a pass, model, a pattern of the cases' nam
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
+from tests.backends.gpu.compile_case import CompileCase
 from tests.backends.gpu.compile_cases import compile_cases
 from tests.backends.gpu.expected_speed import expect
 from tests.backends.gpu.resources import MATRIX_INSTRUCTIONS
 
 
-def report(architecture: int, max_rows: int, model: str, pattern: str) -> list[dict[str, object]]:
+def report(
+    cases: Sequence[CompileCase], architecture: int, max_rows: int, model: str, pattern: str
+) -> list[dict[str, object]]:
     return [
         {
             "name": f"{case.name} of {case.model}, {case.num_rows} rows, for sm_{architecture}",
@@ -29,15 +33,17 @@ def report(architecture: int, max_rows: int, model: str, pattern: str) -> list[d
                 for found in case.inspect(architecture)
             ],
         }
-        for case in compile_cases()
+        for case in cases
         if case.model == model and re.fullmatch(pattern, case.name)
         if not case.is_product or case.num_rows <= max_rows
     ]
 
 
 if __name__ == "__main__":
+    cases = [*compile_cases()]
     arguments = iter(sys.argv[1:])
     reports = [
-        report(int(architecture), int(next(arguments)), next(arguments), next(arguments)) for architecture in arguments
+        report(cases, int(architecture), int(next(arguments)), next(arguments), next(arguments))
+        for architecture in arguments
     ]
     sys.stdout.write(json.dumps([found for reported in reports for found in reported]))

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.marks import in_turn
+
 pytest.importorskip("triton")
 
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of
@@ -67,8 +69,7 @@ def sum_on(
     return [Sum(one, partials[0].dtype, len(partials[0]), row_skips) for one in exchanges]
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 8])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "num_ranks"), in_turn(DTYPES, [8, 3, 2]), ids=str)
 def test_the_sum_is_that_in_order_bit_for_bit(dtype: torch.dtype, num_ranks: int, device: str) -> None:
     exchanges = local_exchanges(num_ranks, SIZE, dtype, device)
     for number, num_rows in enumerate((1, 17, 5), 1):

@@ -52,8 +52,9 @@ def test_heads_of_a_slot_need_not_lie_side_by_side() -> None:
 def test_wide_heads_are_attended_to_in_pieces(prefix_len: int, window: int) -> None:
     parents = [-1, 0, 0, 1, 2, 2, 4]
     texts = Texts.of_tree(
-        parents, num_rows=5, prefix_len=prefix_len, group=3, head_dim=512, dtype=torch.bfloat16, window=window
-    )
+        parents, num_rows=5, prefix_len=prefix_len, num_kv_heads=1, group=3, head_dim=512, dtype=torch.bfloat16,
+        window=window,
+    )  # fmt: skip
     require_same_everywhere(texts, rows=(4,) if prefix_len == 135 else (1, 4))
 
 
@@ -75,7 +76,13 @@ def test_rows_of_a_text_see_what_lies_before_them(num_rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("prefix_len", "dtype"),
-    [(100, torch.float32), (250, torch.float32), (127, torch.float16), (128, torch.bfloat16), (250, torch.bfloat16)],
+    [
+        (250, torch.float32),
+        (128, torch.bfloat16),
+        pytest.param(100, torch.float32, marks=pytest.mark.slow),
+        pytest.param(127, torch.float16, marks=pytest.mark.slow),
+        pytest.param(250, torch.bfloat16, marks=pytest.mark.slow),
+    ],
 )
 def test_a_row_has_the_same_bits_wherever_its_text_lies(prefix_len: int, dtype: torch.dtype) -> None:
     parents = [-1, 0, 0, 1, 2, 2, 4, 6]
@@ -95,7 +102,7 @@ def test_a_row_has_the_same_bits_wherever_its_text_lies(prefix_len: int, dtype: 
     ("prefix_len", "num_before", "dtype"),
     [
         (1900, 400, torch.float32),
-        (4160, 0, torch.bfloat16),
+        pytest.param(4160, 0, torch.bfloat16, marks=pytest.mark.slow),
         pytest.param(2047, 0, torch.float16, marks=pytest.mark.slow),
         pytest.param(2048, 0, torch.float32, marks=pytest.mark.slow),
     ],

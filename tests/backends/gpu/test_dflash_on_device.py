@@ -12,7 +12,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads import dflash_network as heads
 from forerun.drafting.heads.dflash_network import DFlashExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.random_heads import dflash_head, dflash_tensors, random_body, random_dflash
 from tests.marks import rest_slow
@@ -82,7 +82,7 @@ class DFlashHeaded(Headed):
 
 CASES = [
     pytest.param(33, PAIRS, SAMPLED, id="pairs, sampled"),
-    pytest.param(6, SHIFTED, FILTERED, id="shifted, filtered"),
+    pytest.param(6, SHIFTED, FILTERED, id="shifted, filtered", marks=pytest.mark.slow),
     pytest.param(5, NARROW, SAMPLED, id="windows, causal, sampled", marks=pytest.mark.slow),
     pytest.param(16, NARROW, GREEDY, id="windows, causal, greedy", marks=pytest.mark.slow),
     pytest.param(0, DFLASH, SAMPLED, id="sampled", marks=pytest.mark.slow),

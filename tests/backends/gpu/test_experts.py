@@ -96,6 +96,7 @@ def test_pairs_lie_in_the_order_of_experts(num_rows: int, num_experts: int, num_
     assert pairs.bounds.view(-1, 2).tolist() == [list(pair) for pair in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+@pytest.mark.slow  # by default test_executor, and tests/backends/test_experts
 def test_the_bits_of_a_row_are_its_own(device: str) -> None:
     spec = spec_of("gpt_oss", num_layers=1, window=15)
     weights = weights_of(spec, torch.bfloat16)

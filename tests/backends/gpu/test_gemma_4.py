@@ -19,7 +19,7 @@ from tests.backends.gpu import test_decoder as decoders
 from tests.backends.gpu.test_executor import CAPACITY, CLOSE, DTYPES, Pair, text_pass, tree_pass
 
 
-@pytest.mark.parametrize(("size", "dtype"), in_turn(list(LIKE), DTYPES))
+@pytest.mark.parametrize(("size", "dtype"), in_turn(list(LIKE), DTYPES, 1))
 def test_every_buffer_is_torchs_after_every_kernel(size: str, dtype: torch.dtype, device: str) -> None:
     spec = model_like(size, dtype)[0]
     rng = random.Random(1)
@@ -29,6 +29,7 @@ def test_every_buffer_is_torchs_after_every_kernel(size: str, dtype: torch.dtype
     assert pair.largest(text_pass(1, 20, rng, spec.vocab_size)) < CLOSE[dtype]
 
 
+@pytest.mark.slow  # by default test_mechanisms
 def test_wide_passes_behind_a_long_text_are_those_of_torch(device: str) -> None:
     spec = model_like("E2B", torch.float32, window=140)[0]
     rng = random.Random(2)

@@ -21,7 +21,7 @@ from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import Executor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
@@ -126,7 +126,7 @@ class EagleHeaded(Headed):
 
 CASES = [
     pytest.param(3, None, SAMPLED, id="sampled"),
-    pytest.param(6, KNOWN, FILTERED, id="part, filtered"),
+    pytest.param(6, KNOWN, FILTERED, id="part, filtered", marks=pytest.mark.slow),
     pytest.param(15, None, GREEDY, id="greedy", marks=pytest.mark.slow),
     pytest.param(5, KNOWN, GREEDY, id="part, greedy", marks=pytest.mark.slow),
     pytest.param(5, KNOWN, PENALISED, id="part, penalised", marks=pytest.mark.slow),

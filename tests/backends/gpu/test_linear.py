@@ -28,7 +28,7 @@ from tests.backends.gpu.linears import (
     random_weight,
     workspace_of,
 )
-from tests.marks import rest_slow
+from tests.marks import in_turn, rest_slow
 
 ROW_COUNTS = (1, 5, 17, 40)  # one tile of a program, two, four
 WIDE_COUNTS = (16, 32, 33, 64, 128)  # up to eight tiles, which is one program's most
@@ -88,8 +88,7 @@ def test_a_row_has_the_same_bits_in_any_company(weight_format: WeightFormat) -> 
         assert torch.equal(logits_of(packed, h_TI[row:], 1)[0], whole[row]), row
 
 
-@pytest.mark.parametrize("num_splits", [1, 2])
-@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize(("weight_format", "num_splits"), in_turn(list(FORMATS), [2, 1]))
 def test_a_row_has_the_same_bits_in_passes_of_any_width(weight_format: WeightFormat, num_splits: int) -> None:
     """The widest has two programs for each tile of outputs, which share inputs or do not."""
     weight = random_weight(72, 512, weight_format, torch.bfloat16)
@@ -217,7 +216,7 @@ def test_scales_keep_all_their_bits_whatever_the_zeros(group_size: int, compute:
     """Each row is one input alone, and so every product one weight, which float32 holds. Some scales are negative."""
     generator = torch.Generator().manual_seed(group_size)
     num_out = 24
-    num_in = 1280
+    num_in = 640
     weight = Int4Weight(
         values_OI=torch.randint(16, (num_out, num_in), generator=generator, dtype=torch.uint8),
         scales_OG=torch.randn(num_out, num_in // group_size, generator=generator),

@@ -27,10 +27,10 @@ from tests.backends.gpu.test_executor import (
     weights_of,
 )
 
-FAMILIES = ("gemma3_text", "granite", "ministral3", "smollm3", "mistral", "olmo3", "glm4", "phi3")
+FAMILIES = ("gemma3_text", "granite", "olmo3", "smollm3", "glm4", "ministral3", "mistral", "phi3")
 
 
-@pytest.mark.parametrize(("family", "dtype"), in_turn(list(FAMILIES), DTYPES))
+@pytest.mark.parametrize(("family", "dtype"), in_turn(list(FAMILIES), DTYPES, 5))
 def test_every_buffer_is_torchs_after_every_kernel(family: str, dtype: torch.dtype, device: str) -> None:
     spec = spec_of(family)
     rng = random.Random(1)
@@ -50,7 +50,8 @@ def test_wide_passes_behind_a_long_text_are_those_of_torch(family: str, device: 
     assert pair.largest(tree_pass(9, 200, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
-@pytest.mark.parametrize("family", rest_slow(["gemma3_text", "olmo3"], 1))
+@pytest.mark.slow  # by default test_gemma_4
+@pytest.mark.parametrize("family", ["gemma3_text", "olmo3"])
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(family: str, device: str) -> None:
     spec = spec_of(family)
     rng = random.Random(4)
@@ -77,7 +78,8 @@ def test_capped_logits_are_those_of_torch(device: str) -> None:
     assert pair.largest(inputs) < CLOSE[torch.float32]
 
 
-@pytest.mark.parametrize("family", rest_slow(["gemma3_text", "olmo3", "ministral3"], 1))
+@pytest.mark.slow  # by default test_executor
+@pytest.mark.parametrize("family", ["gemma3_text", "olmo3", "ministral3"])
 def test_the_bits_of_a_row_are_its_own(family: str, device: str) -> None:
     spec = spec_of(family, num_layers=1, window=15)
     weights = weights_of(spec, torch.bfloat16)
@@ -85,14 +87,15 @@ def test_the_bits_of_a_row_are_its_own(family: str, device: str) -> None:
     assert find_bit_fault(runner) is None
 
 
+@pytest.mark.slow  # by default test_decoder and the passes above
 @pytest.mark.parametrize(
     ("family", "params"),
     [
-        ("granite", decoders.SAMPLED), pytest.param("gemma3_text", decoders.GREEDY, marks=pytest.mark.slow),
-        *(pytest.param(family, decoders.SAMPLED, marks=pytest.mark.slow) for family in FAMILIES),
-        pytest.param("olmo3", decoders.FILTERED, marks=pytest.mark.slow),
+        *((family, decoders.SAMPLED) for family in FAMILIES),
+        ("gemma3_text", decoders.GREEDY),
+        ("olmo3", decoders.FILTERED),
     ],
-)  # fmt: skip
+)
 @torch.inference_mode()
 def test_rounds_on_the_device_write_the_text_of_torch(family: str, params: SamplingParams, device: str) -> None:
     sizes: dict[str, object] = {"num_layers": 2, "vocab_size": 40, "sliding_layers": (0,), "unrotated_layers": (1,)}

@@ -14,6 +14,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, sample
+from tests.marks import in_turn, rest_slow
 from tests.sampling.test_truncation import kept_by_sorting
 
 pytest.importorskip("triton")
@@ -63,9 +64,9 @@ def test_tokens_that_reach_top_p_exactly_are_enough(top_p: float, num_kept: int)
     assert (kept_TV[0] == 0).nonzero()[:, 0].tolist() == list(range(num_kept))
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize("settings", rest_slow([
     {"top_p": 0.9}, {"top_k": NUM_LEADERS + 50, "top_p": 0.5}, {"top_p": 0.5, "min_p": 0.6}
-])  # fmt: skip
+], 1))  # fmt: skip
 def test_a_flat_neighbour_changes_nothing(settings: dict[str, Any]) -> None:
     """Of the flat row more tokens stay than the leading ones."""
     noise_TV = torch.randn(2, MANY, generator=torch.Generator().manual_seed(4))
@@ -75,12 +76,11 @@ def test_a_flat_neighbour_changes_nothing(settings: dict[str, Any]) -> None:
         assert together_TV[row].equal(truncated(scores_TV[row : row + 1], params_of(**settings))[0])
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize(("settings", "damage"), in_turn([
     {"top_k": 1}, {"top_k": 50}, {"top_k": 300}, {"top_p": 0.9}, {"min_p": 0.1}, {"min_p": 1.0},
     {"top_k": 300, "top_p": 0.5, "min_p": 0.01}, {"presence_penalty": 1.0, "top_k": 5},
     {"logit_bias": {3: -INF}, "top_p": 0.3},
-])  # fmt: skip
-@pytest.mark.parametrize("damage", [[NAN], [NAN] * 60, [INF], [-INF] * 1000])
+], [[NAN], [NAN] * 60, [INF], [-INF] * 1000]))  # fmt: skip
 def test_no_filter_hides_a_damaged_row(settings: dict[str, Any], damage: list[float]) -> None:
     logits_TV = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
     logits_TV[1, : len(damage)] = torch.tensor(damage)

@@ -14,8 +14,7 @@ from forerun.core.errors import VocabularyError
 from forerun.drafting.draft_rows import OwnRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap

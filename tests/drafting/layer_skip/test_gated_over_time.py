@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, skippable
 from forerun.drafting.layer_skip.gated import STABLE, GatedStrategy
@@ -90,6 +91,7 @@ def switch(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, 
     raise AssertionError("it never recovers")
 
 
+@pytest.mark.slow
 def test_another_text_opens_the_search_again_and_an_old_one_is_known_again() -> None:
     """Harm lies in the middle layers there and in the first ones here; nothing says that the text has changed."""
     reopened = []

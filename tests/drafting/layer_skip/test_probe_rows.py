@@ -200,7 +200,7 @@ def real_chain(
 
 
 @EXACT_KERNELS
-@pytest.mark.parametrize(("copy", "params"), in_turn(["plain", "int8", "int4"], [GREEDY, SAMPLED]))
+@pytest.mark.parametrize(("copy", "params"), in_turn(["int4", "plain", "int8"], [SAMPLED, GREEDY], 1))
 def test_the_score_of_a_candidate_is_that_of_real_drafts_at_the_same_places(
     copy: str, params: SamplingParams, kernels: ModelBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

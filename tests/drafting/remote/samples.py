@@ -6,6 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from forerun.core.config import SamplingParams
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.messages import (
     MAX_NODES,
     Beat,
@@ -19,8 +20,6 @@ from forerun.drafting.remote.messages import (
     Stop,
     Verdict,
 )
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
 
 GREEDY: Final = SamplingParams()
 SAMPLED: Final = SamplingParams(

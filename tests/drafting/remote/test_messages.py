@@ -8,10 +8,9 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from forerun.core.config import SamplingParams
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import MAX_NODES, MAX_TEXT, MAX_VOCABULARY, Failure, Message, shaping
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.wires.frames import HEAD_SIZE
 from tests.drafting.remote.samples import BEGIN, GREEDY, HELLO, MESSAGES, PROPOSAL, SAMPLED, SETUP, SPANS, VERDICT
 

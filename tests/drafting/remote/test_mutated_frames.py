@@ -11,12 +11,11 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.decoding.host_loop import checked
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import Beat, Begin, Failure, Hello, Message, Proposal, Setup, Spans, Stop, Verdict
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import Acceptance, walk
 from forerun.wires.frames import FrameReader

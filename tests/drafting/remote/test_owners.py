@@ -2,11 +2,10 @@
 
 import torch
 
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.frames import KINDS
 from forerun.drafting.remote.messages import OWNER_BYTES, Begin, Setup
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.engine.drafter_process import TREE_ROWS, grow_with
 from forerun.model.runner import LEAST_ROWS, Runner
 from forerun.wires.frames import FrameReader

@@ -7,10 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from forerun.core.config import SamplingParams
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 from forerun.drafting.remote.messages import Begin, Message, Proposal, Setup, Stop, Verdict
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import DrafterEnd, TargetEnd
-from forerun.drafting.tree_policy import TreePolicy
 from forerun.speculation.tree import TokenTree
 from tests.drafting.remote.fake import FakeGrower, Language
 

@@ -7,10 +7,10 @@ import pytest
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.steps import DrafterState
+from forerun.drafting.policies import RemotePolicy
 from forerun.drafting.remote.connection import SILENCE_S, Liveness
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Setup
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.waiting import FLOOR_S, RESPONSE_FACTOR, STEP_FACTOR, WaitPolicy
 from forerun.speculation.walk import walk
 from tests.drafting.remote.fake import FakeGrower, Language

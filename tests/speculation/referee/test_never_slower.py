@@ -67,7 +67,7 @@ def test_a_draft_that_turns_bad_loses_a_hundredth_or_two_of_an_answer(machine: s
         assert totals(answers) < 0.95
 
 
-@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES)))
+@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES), 2))
 def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str, pair: tuple[float, float]) -> None:
     over_best = []
     for seed in range(3):
@@ -81,7 +81,7 @@ def test_of_long_answers_little_is_lost_against_the_best_fixed_arm(machine: str,
     assert max(over_best) <= 1.1
 
 
-@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES)))
+@pytest.mark.parametrize(("pair", "machine"), in_turn(PAIRS, list(MACHINES), 2))
 def test_of_short_answers_more_is_lost_as_each_of_them_has_a_limit(machine: str, pair: tuple[float, float]) -> None:
     """What an answer may lose ends some that a dear drafter began badly, and would have won."""
     over_best = []

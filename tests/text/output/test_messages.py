@@ -14,6 +14,7 @@ from forerun.text.output.messages import prepared
 from forerun.text.output.traits import HERMES, TemplateTraits
 from forerun.text.output.turns import UNDERSTOOD
 from forerun.text.template_child import compile_template, names
+from tests.marks import in_turn
 from tests.text.output.families import FAMILIES, TOOLS
 from tests.text.output.loose_families import LOOSE_FAMILIES
 from tests.text.output.strict_templates import STRICT
@@ -88,8 +89,7 @@ def short_ids(text: str) -> str:
     return re.sub(r'"id": "[a-zA-Z0-9]{9}"', '"id": "ID"', text)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize(("name", "is_text"), in_turn([*ALL], [True, False]))
 def test_two_calls_and_their_results_are_what_the_template_wants(name: str, is_text: bool) -> None:
     template = ChatTemplate(source=ALL[name].template, special_tokens=SPECIAL)
     answer = {"role": "assistant", "content": None, "tool_calls": calls(is_text=is_text), "refusal": None}

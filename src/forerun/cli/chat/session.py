@@ -1,5 +1,7 @@
 """A conversation with its settings: it answers messages, and shows and stores the answers."""
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
@@ -7,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.answer import write_answer
 from forerun.cli.chat.reader import TypedLines
-from forerun.cli.chat.room import turns_to_drop
 from forerun.cli.chat.settings import ChatSettings
 from forerun.cli.declare import option, output, with_flags_of
 from forerun.cli.failures import say
@@ -262,3 +263,30 @@ def count_of(conversation: Conversation) -> str:
 def shortened(text: str) -> str:
     """The beginning of a text on one line, without control characters, which a file may contain."""
     return printable(shorten(text, MAX_SHOWN, placeholder=" ..."))
+
+
+LEAST_ANSWER: Final = 256  # tokens that an answer without a limit should have room for, as generate's have
+LEAST_SHARE: Final = 4  # or this part of a context that is shorter than four such answers
+KEPT_SHARE: Final = 2  # half of the context is kept, as in llama.cpp, so that turns are not dropped again soon
+
+
+def turns_to_drop(
+    num_tokens: Callable[[int], int], *, num_dropped: int, num_turns: int, max_length: int, num_new: int | None
+) -> int:
+    """How many of the oldest turns must be dropped, including those that were dropped before.
+
+    Args:
+        num_tokens: tokens of the prompt by the number of turns that are dropped.
+        num_new: the limit of the answer in tokens, if there is one.
+
+    Returns:
+        `num_dropped` if the prompt fits, and also if it would not fit even without any turn.
+    """
+    wanted = num_new or min(LEAST_ANSWER, max_length // LEAST_SHARE)
+    limit = max_length - wanted
+    alone = num_tokens(num_turns)
+    if num_tokens(num_dropped) <= limit or alone >= max_length:
+        return num_dropped
+    last = num_tokens(num_turns - 1)  # the last turn is kept if it fits, as the question may be about it
+    kept = max(last if last <= limit else alone, min(limit, max_length // KEPT_SHARE))
+    return bisect_left(range(num_turns), True, lo=num_dropped, key=lambda number: num_tokens(number) <= kept)

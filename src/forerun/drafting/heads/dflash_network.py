@@ -31,7 +31,7 @@ from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.drafting.heads.loading import HeadLoading, load_with_cache
 from forerun.drafting.heads.rows import HeadRows
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput

@@ -14,7 +14,7 @@ from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
 from forerun.drafting.draft_rows import DraftRows
 from forerun.drafting.drafter import DraftOutcome, DraftReport, ReadsFeatures
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.drafting.policies import BEST_TREE, TreePolicy
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
 

@@ -14,7 +14,7 @@ from forerun.drafting.heads.drafter import HeadDrafter, head_vocabulary
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.kind import HeadSpec, StoredHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, embedding
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache

@@ -23,7 +23,6 @@ from forerun.drafting.drafter import (
 )
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.layer_skip.gated import GatedStrategy
-from forerun.drafting.layer_skip.policy import BEST_SKIPS, SkipPolicy
 from forerun.drafting.layer_skip.search import MOST_PROBE_ROWS, FixedSet, SkipSearch, Strategy
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set
 from forerun.drafting.layer_skip.speed_model import (
@@ -34,7 +33,7 @@ from forerun.drafting.layer_skip.speed_model import (
     measure_skip_costs,
 )
 from forerun.drafting.layer_skip.swift import FEWEST_ITEMS, WINDOW, SwiftStrategy, load_library
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
+from forerun.drafting.policies import BEST_SKIPS, BEST_TREE, SkipPolicy, TreePolicy
 from forerun.model.inputs import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner

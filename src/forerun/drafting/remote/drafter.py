@@ -12,12 +12,11 @@ from forerun.core.steps import DrafterState
 from forerun.core.timing import Span
 from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasVocabulary, RunsElsewhere
 from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.policies import BEST_TREE, RemotePolicy, TreePolicy
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
-from forerun.drafting.remote.policy import RemotePolicy
 from forerun.drafting.remote.state_machines import TargetEnd
 from forerun.drafting.remote.waiting import WaitPolicy, expansion_gain, expected_tokens
-from forerun.drafting.tree_policy import BEST_TREE, TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree

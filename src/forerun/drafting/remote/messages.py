@@ -12,8 +12,7 @@ from typing import Annotated, Final, Self, TypeAlias
 from msgspec import Meta, Struct
 
 from forerun.core.config import SamplingParams
-from forerun.drafting.remote.policy import RemotePolicy
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import RemotePolicy, TreePolicy
 
 MAX_VOCABULARY: Final = 1 << 22  # bytes
 MAX_NODES: Final = 1024  # nodes of one proposal

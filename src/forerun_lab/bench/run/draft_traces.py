@@ -12,8 +12,7 @@ from forerun.core.drafter_config import WITHOUT_MODEL, DrafterConfig, LayerSkip,
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
-from forerun.drafting.policies import BEST, Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import BEST, Policies, TreePolicy
 from forerun.engine.drafters import load_one
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint

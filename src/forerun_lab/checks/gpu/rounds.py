@@ -16,8 +16,7 @@ from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.rounds import RoundPlan
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
-from forerun.drafting.policies import Policies
-from forerun.drafting.tree_policy import TreePolicy
+from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.model.runner import Runner
 from forerun_lab.bench.run.call_times import Spread
