@@ -6,7 +6,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import WeightFormat
 from forerun.model.part import WHOLE, Part
-from forerun.model.quantise import as_plain, head_format, quantise
+from forerun.model.quantise import as_plain, output_format, quantise
 from forerun.model.slicing import take_bias, take_part
 from forerun.model.weights import DenseWeight, Int4Weight, Weight
 
@@ -21,7 +21,7 @@ class LoadedWeights:
 
     Args:
         tensors: by name, with the suffix ".weight" or ".bias"; without a head, the embedding is the head too.
-        weight_format: of linear layers; see `head_format` for the head's.
+        weight_format: of linear layers; see `output_format` for the output projection's.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], weight_format: WeightFormat = "plain") -> None:
@@ -46,7 +46,7 @@ def own_format(name: str, weight_format: WeightFormat) -> WeightFormat:
     """The format of one linear in a model whose linears have this one."""
     if name == LAYER_TABLE:
         return "plain"
-    return head_format(weight_format) if name == HEAD else weight_format
+    return output_format(weight_format) if name == HEAD else weight_format
 
 
 def in_format(weight: Weight, weight_format: WeightFormat) -> Weight:

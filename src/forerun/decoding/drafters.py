@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from torch import Tensor
 
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PLAIN, DrafterState
 from forerun.decoding.decoder import Request
@@ -28,7 +29,6 @@ from forerun.drafting.drafter import (
     ReadsScores,
     ReadsText,
     RidesAlong,
-    RoundPlan,
     RunsElsewhere,
     SearchesFirst,
 )

@@ -13,7 +13,7 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.inputs import ForwardInput
 from forerun.model.part import WHOLE, Part
-from forerun.model.quantise import group_size_of, head_format
+from forerun.model.quantise import group_size_of, output_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 from forerun.speculation.tree import ancestry_matrix
@@ -101,7 +101,7 @@ class RandomWeights:
         is_shared = f"{name}.weight" not in self._shapes
         form = self._format
         if name == "head":
-            form = head_format(form)
+            form = output_format(form)
         bias_O = self._make(f"{name}.bias") if f"{name}.bias" in self._shapes else None
         if form == "plain":
             return self._table if is_shared else DenseWeight(values_OI=self._make(f"{name}.weight")), bias_O

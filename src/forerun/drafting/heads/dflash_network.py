@@ -1,40 +1,60 @@
-"""A DFlash head: one pass over a block of masked rows predicts the next tokens at once. DFlash 2 adds convolutions
+"""A DFlash head: one pass over masked rows predicts the next tokens at once. DFlash 2 adds convolutions
 around the sublayers, and scores of pairs of consecutive tokens; DSpark shifts the logits by the token before.
 
-Legend: T rows, B rows of the block, S slots, H hidden size of the head, F features of a token, G size of a feature,
-O taps of a convolution, C groups of channels, W rows of the output, P tokens that are paired, R size of a token's code.
+Legend: T rows, B rows of a pass (the last committed token, and masked ones), S slots, H hidden size of the head,
+F features of a token, G size of a feature, O taps of a convolution, C groups of channels, W rows of the output,
+P tokens that are paired, R size of a token's code.
 """
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from time import perf_counter
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.head_spec import BlockSpec
+from forerun.backends.rounds import RoundPlan
+from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
 from forerun.core.inference import inference
+from forerun.core.pace import Pace
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.draft_model import UsualAcceptance
+from forerun.drafting.drafter import Measure
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.executor import HeadExecutor, rotations, without_waking
+from forerun.drafting.heads.features import TextFeatures
+from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
+from forerun.drafting.heads.loading import HeadLoading, load_with_cache
+from forerun.drafting.heads.rows import HeadRows
+from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import Observer
 from forerun.model.inputs import ForwardInput
 from forerun.model.outputs import ForwardOutput
+from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
+from forerun.speculation.referee.budget import DraftCosts, RowBudget
+from forerun.speculation.tree import TokenTree
 
+EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
+BATCH: Final = 8  # nodes that a step on a GPU expands; it has room for 16 children of each
 Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
 
 
-class BlockHead:
+class DFlashHead:
     """The formulas of a head; where keys and values are kept is the caller's business.
 
-    The first row of the block holds the last committed token; see `BlockSpec.drafts_from_root` for what rows predict.
+    The first row of a pass holds the last committed token; see `DFlashSpec.drafts_from_root` for what rows predict.
 
     Args:
         weights, embed, head: see `EagleHead`.
     """
 
-    def __init__(self, spec: BlockSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
+    def __init__(self, spec: DFlashSpec, weights: HeadWeights, embed: Embed, head: Linear) -> None:
         self.spec = spec
         self._weights = weights
         self._embed = embed
@@ -60,11 +80,11 @@ class BlockHead:
         """Every layer's keys and values of committed tokens, which are made from the states as they are."""
         return [layer.qkv(states, cos_sin)[1:] for layer in self._layers]
 
-    def block(self, ids: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
-        """The normalised outputs [..., B, H] of a block of tokens.
+    def outputs(self, ids: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
+        """The normalised outputs [..., B, H] of a pass.
 
         Args:
-            mix: attention of the block to the text and to itself, given the index of a layer.
+            mix: attention of its rows to the text and to each other, given the index of a layer.
         """
         stream = self._embed(ids) * self.spec.embedding_scale
         for idx, layer in enumerate(self._layers):
@@ -134,30 +154,33 @@ def same(rows: Tensor) -> Tensor:
     return rows
 
 
-class BlockExecutor(HeadExecutor):
+class DFlashExecutor(HeadExecutor):
     """A DFlash head with its cache, which holds keys and values of committed tokens alone.
 
     The token at place p of the text stands in slot p.
     """
 
-    def __init__(self, head: BlockHead, cache: TreeCache) -> None:
+    def __init__(self, head: DFlashHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
         self.head = head
+        self.num_rows = head.spec.block_size
+        self.num_drafted = head.spec.num_drafted
+        self.mask_token_id = head.spec.mask_token_id
         self.cos_sin_P2D = rotations(head.spec.body, cache)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass of a block behind the text; see `predict`."""
+        """One pass behind the text; see `predict`."""
         ids_B = self.ids(inputs.token_ids)
         places_B = self.ids(inputs.positions)
         with inference():
             return without_waking(len(ids_B), lambda: self.predict(ids_B, places_B, inputs.num_slots))
 
     def predict(self, ids_B: Tensor, places_B: Tensor, num_seen: int) -> ForwardOutput:
-        """One pass of a block behind the text, whose keys and values stand in the slots behind it until text does.
+        """One pass behind the text, whose keys and values stand in the slots behind it until text does.
 
         Args:
             places_B: places in a row.
-            num_seen: slots that are looked at; the block's are among them.
+            num_seen: slots that are looked at; the pass's own are among them.
 
         Returns:
             logits [D, W] for the D tokens behind the text that the head predicts, and as `features` their outputs.
@@ -171,7 +194,7 @@ class BlockExecutor(HeadExecutor):
             sees_BS = self._visible(layer, places_S, places_B[:, None]) & is_there_S
             return attend(q, keys_SKD[:num_seen], values_SKD[:num_seen], sees_BS)
 
-        outputs_BH = self.head.block(ids_B, self.cos_sin_P2D[places_B], mix)
+        outputs_BH = self.head.outputs(ids_B, self.cos_sin_P2D[places_B], mix)
         outputs_BH = outputs_BH[-self.head.spec.num_drafted :]
         return ForwardOutput(logits=self.head.logits(outputs_BH), features=outputs_BH[:, None])
 
@@ -186,6 +209,10 @@ class BlockExecutor(HeadExecutor):
         for layer, (k, v) in enumerate(self.head.text_kv(states_TH, self.cos_sin_P2D[places_T])):
             self._write(layer, slots_T, k, v)
 
+    def logits_after(self, logits_TW: Tensor, outputs_TH: Tensor, parents_T: Tensor) -> Tensor:
+        """See `DFlashHead.logits_after`."""
+        return self.head.logits_after(logits_TW, outputs_TH, parents_T)
+
     def _write(self, layer: int, slots_T: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         keys_SKD = self.cache.keys_LSKD[layer]
         values_SKD = self.cache.values_LSKD[layer]
@@ -197,3 +224,139 @@ class BlockExecutor(HeadExecutor):
         window = spec.windows[layer]
         is_near_BS = (places_S - own_B1).abs() < (len(places_S) if window is None else window)
         return is_near_BS & (places_S <= own_B1) if spec.is_causal[layer] else is_near_BS
+
+
+class DFlashRows(HeadRows):
+    """The rows of a DFlash head: the cache holds committed tokens alone, and one pass drafts a whole tree.
+
+    Args:
+        executor: the head.
+    """
+
+    def __init__(self, runner: Runner, executor: DFlashExecutor, features: TextFeatures, max_rows: int) -> None:
+        super().__init__(runner, executor, features, max_rows)
+        self._head = executor.head
+        self._dflash = executor
+        self.num_drafted = executor.head.spec.num_drafted
+        self._drafted: tuple[Tensor, Tensor] | None = None  # the pass's logits and outputs
+
+    @property
+    def is_rooted(self) -> bool:
+        """True once the tokens behind the root were predicted."""
+        return self._drafted is not None
+
+    def has_room(self, num_nodes: int) -> bool:
+        return self.is_rooted
+
+    def begin(self, text: list[int], owner: str) -> None:
+        super().begin(text, owner)
+        self._drafted = None
+
+    def draft(self, text: list[int]) -> bool:
+        """Predict the tokens behind the root, the last token of `text`; False if the feature before it is missing."""
+        while self._read(text, 1):
+            pass
+        root = len(text) - 1
+        is_read = 0 < root == len(self._own.cached_ids) and bool(self._executor.is_known_S[root - 1])
+        if self._drafted is not None or not is_read:
+            return self._drafted is not None
+        spec = self._head.spec
+        inputs = ForwardInput(
+            token_ids=[text[-1], *[spec.mask_token_id] * (spec.block_size - 1)],
+            positions=list(range(root, root + spec.block_size)),
+            first_slot=root,
+            prefix_len=root,
+            num_logit_rows=spec.num_drafted,
+        )
+        output = self._own.forward(inputs)
+        self._own.drop_rows()
+        assert output.features is not None, "the outputs of a pass"
+        self._drafted = output.logits, output.features[:, 0]
+        return True
+
+    def expand(
+        self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
+    ) -> Tensor:
+        """Logits of the next token after each node of `batch`; none is likely after the last predicted token."""
+        assert self._drafted is not None, "a tree grows in predicted distributions"
+        logits, outputs = self._drafted
+        rows = [min(tree.depths[node], len(logits) - 1) for node in batch]
+        parents = self._dflash.ids([tree.token_ids[node] for node in batch])
+        after = self._head.logits_after(logits[rows], outputs[rows], parents)
+        is_beyond = [tree.depths[node] >= len(logits) for node in batch]
+        if any(is_beyond):
+            after = after.masked_fill(torch.tensor(is_beyond, device=after.device)[:, None], float("-inf"))
+        return after
+
+    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+        assert not places, "tokens are predicted behind one root"
+        self._drafted = None
+        self._root = len(text) - 1
+
+
+class DFlashDrafter(HeadDrafter):
+    """Grows its tree in the distributions of a DFlash head, which one pass gives for all places behind the root.
+
+    As the growth is best-first and expands without cost, the tree holds the nodes of the largest joint probabilities,
+    at temperature > 0 with the target's noise. Source: DDTree, arXiv 2604.12989, which does not know the noise.
+    """
+
+    usual_acceptance = UsualAcceptance(kind="a DFlash head", low=70, high=95, floor=40)
+
+    def _make_rows(self, runner: Runner, config: DraftHead) -> DFlashRows:
+        executor = runner.executor
+        assert isinstance(executor, DFlashExecutor), f"the executor of a DFlash head, not {type(executor)}"
+        self._predicting = DFlashRows(runner, executor, self._features, 0)
+        return self._predicting
+
+    def _suited(self, policy: TreePolicy, config: DraftHead) -> TreePolicy:
+        num_children = max(1, min(config.verify_width - 1, MOST_CHILDREN))
+        return replace(policy, min_mass=0.0, num_children=num_children)
+
+    @property
+    def round_plan(self) -> RoundPlan | None:
+        depth = num_steps(self._predicting.num_drafted, self.verify_width)
+        return self._plan_of(replace(self._config, draft_width=BATCH, depth=depth), kind="DFlash")
+
+    def measure_costs(self, measure: Measure) -> DraftCosts:
+        return DraftCosts(expansion=EXPANSION)
+
+    def _grow(self, budget: RowBudget) -> None:
+        if self.verify_width == 1:  # no guess would be verified, so only text is read
+            super()._grow(budget)
+            return
+        began = perf_counter()
+        self._predicting.draft(self._draft.token_ids)
+        budget.spend(perf_counter() - began)
+        while self._draft.expand(budget):
+            pass
+
+
+def num_steps(num_drafted: int, verify_width: int) -> int:
+    """How many batches lead to the same tree as expanding until nothing could change it.
+
+    The last node found has at most `longest` nodes above it, each expanded in a step of its own. The next of them is
+    left out of a batch only if all of the batch is likelier, so that these are nodes of the tree, too.
+    """
+    longest = min(num_drafted, verify_width - 1)
+    return max(1, longest + (verify_width - 1 - longest) // BATCH)
+
+
+def dflash_executor(
+    spec: DFlashSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
+) -> DFlashExecutor:
+    """The head bound to its cache."""
+    return DFlashExecutor(DFlashHead(spec, weights, embed, output), cache)
+
+
+def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
+    """The drafter of a head for the target.
+
+    Raises:
+        CheckpointError, VocabularyError: the head was not made for this target.
+    """
+    spec = stored.spec
+    assert isinstance(spec, DFlashSpec), "a DFlash head"
+    return load_with_cache(
+        stored, given, spec, num_behind=spec.block_size, make_executor=dflash_executor, drafter=DFlashDrafter
+    )
